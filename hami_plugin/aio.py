@@ -1,0 +1,98 @@
+"""Small tools for one event loop: a value that can be watched, and waiting that grows and has a cap."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Watched(Generic[T]):
+    """A value with readers that wake on change. A slow reader may skip values, and always sees the last one.
+
+    Set and read it on the event loop only. ``close`` ends every ``follow``.
+    """
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+        self._version = 0
+        self._closed = False
+        self._wake = asyncio.Event()
+
+    @property
+    def value(self) -> T:
+        return self._value
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def set(self, value: T) -> bool:
+        """Publish ``value``. Equal to the present one: nobody wakes, and the answer is False."""
+        if self._closed or value == self._value:
+            return False
+        self._value = value
+        self.touch()
+        return True
+
+    def touch(self) -> None:
+        """Wake readers although the value is the same object (it changed inside)."""
+        self._version += 1
+        self._notify()
+
+    def close(self) -> None:
+        self._closed = True
+        self._notify()
+
+    async def changed(self, since: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # a plain answer, not an exception
+        """Wait until the version is above ``since``. False: the time was up, or the value was closed first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._version <= since and not self._closed:
+                    await self._wake.wait()
+        return self._version > since
+
+    async def follow(self, *, every: float = 0.0) -> AsyncIterator[T]:
+        """Yield the present value, then each newer one, at most one in ``every`` seconds."""
+        while not self._closed:
+            seen = self._version
+            yield self._value
+            if every:
+                await asyncio.sleep(every)
+            await self.changed(seen)
+
+    def _notify(self) -> None:
+        wake, self._wake = self._wake, asyncio.Event()
+        wake.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Waiting times in seconds: ``first``, then ``factor`` times more, never above ``cap``, spread by ``jitter``."""
+
+    first: float = 1.0
+    factor: float = 2.0
+    cap: float = 30.0
+    jitter: float = 0.2
+    spread: Callable[[float, float], float] = random.uniform
+
+    def delays(self) -> Iterator[float]:
+        delay = self.first
+        while True:
+            yield min(self.cap, delay * self.spread(1 - self.jitter, 1 + self.jitter))
+            delay = min(self.cap, delay * self.factor)
+
+
+async def cancelled(task: asyncio.Task[object]) -> None:
+    """Cancel ``task`` and wait until it has ended, whatever it ends with."""
+    task.cancel()
+    await asyncio.wait([task])

@@ -1,0 +1,1 @@
+"""Configuration: files, environment and flags become one validated, frozen ``Settings``. pydantic stays here."""

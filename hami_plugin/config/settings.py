@@ -1,0 +1,97 @@
+"""What can be configured, with its defaults and limits. The field descriptions are the reference documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Section(BaseModel):
+    """Frozen, and an unknown key is an error: a misspelt option must not silently do nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class VendorSettings(Section):
+    """What every vendor's section has. A vendor's module extends it."""
+
+    enabled: bool = Field(True, description="Serve this vendor's devices.")
+
+
+class HealthSettings(Section):
+    """How fast a fault is believed, and how slowly a recovery is."""
+
+    suspect_looks: int = Field(
+        2, ge=1, le=100, alias="suspectLooks", description="Failed looks before a suspect device is unhealthy."
+    )
+    probe_seconds: Seconds = Field(
+        5.0, alias="probeSeconds", description="Time between looks while any device is not healthy."
+    )
+    clean_looks: int = Field(
+        3, ge=1, le=1000, alias="cleanLooks", description="Clean looks in a row that end probation."
+    )
+    hold_seconds: Seconds = Field(
+        10.0, alias="holdSeconds", description="Least time unhealthy; doubles with each relapse within an hour."
+    )
+    hold_cap_seconds: Seconds = Field(600.0, alias="holdCapSeconds", description="Longest hold after relapses.")
+    forget_seconds: Seconds = Field(
+        300.0, alias="forgetSeconds", description="A device that is gone this long is withdrawn."
+    )
+
+
+class Settings(Section):
+    """The daemon's own configuration. Flags fill the fields that differ per process; the rest is the file."""
+
+    node_name: str = Field(
+        min_length=1, max_length=253, alias="nodeName", description="This node's name in Kubernetes."
+    )
+    kubelet_dir: Path = Field(
+        Path("/var/lib/kubelet/device-plugins"),
+        alias="kubeletDir",
+        description="Where kubelet.sock is, and our sockets go.",
+    )
+    pod_resources_socket: Path = Field(
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        alias="podResourcesSocket",
+        description="The kubelet's PodResources socket.",
+    )
+    state_dir: Path = Field(
+        Path("/var/lib/hami-plugin"), alias="stateDir", description="The daemon's own files: journal, health, lock."
+    )
+    hook_path: Path = Field(
+        Path("/usr/local"),
+        alias="hookPath",
+        description="HAMi's HOOK_PATH on the host; libvgpu.so is in its vgpu/ folder.",
+    )
+    register_format: Literal["json", "legacy"] = Field(
+        "json", alias="registerFormat", description="json for HAMi schedulers from v2.8 on, legacy for v2.7."
+    )
+    unannotated_pods: Literal["refuse", "serve"] = Field(
+        "refuse",
+        alias="unannotatedPods",
+        description="A pod that no HAMi scheduler placed: refuse it, or serve whole devices.",
+    )
+    identity_check: Literal["required", "off"] = Field(
+        "required",
+        alias="identityCheck",
+        description="Confirm with PodResources who holds the devices before a container starts.",
+    )
+    decision_wait_seconds: Seconds = Field(
+        2.0,
+        le=10,
+        alias="decisionWaitSeconds",
+        description="How long Allocate waits for the scheduler's decision to arrive.",
+    )
+    rescan_seconds: Seconds = Field(
+        30.0, alias="rescanSeconds", description="Time between looks at a driver when all is well."
+    )
+    topology_scores: bool = Field(True, alias="topologyScores", description="Write the pair scores to the node.")
+    health: HealthSettings = Field(default_factory=HealthSettings, description="Health and recovery.")
+    vendors: Mapping[str, Mapping[str, Any]] = Field(
+        default_factory=dict, description="One section per vendor; see `hami-plugin vendors`."
+    )

@@ -1,0 +1,106 @@
+"""The errors a user may meet. Each says what happened, and ``hint`` says what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+
+class HamiError(Exception):
+    """Root of all errors that are part of the design. Anything else that escapes is a bug."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class ConfigError(HamiError):
+    """Configuration that cannot be used: every problem at once, each with path, value and remedy."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class WireError(HamiError, ValueError):
+    """An annotation that does not follow its grammar."""
+
+
+class UnknownVendorError(HamiError):
+    """A vendor name that no module in ``vendors`` answers to."""
+
+
+class DriverReason(StrEnum):
+    """Why a driver shows no devices. The words appear in logs, ``/readyz``, metrics and Events."""
+
+    NO_LIBRARY = "NoLibrary"
+    NO_DRIVER = "NoDriver"
+    VERSION_MISMATCH = "VersionMismatch"
+    NO_PERMISSION = "NoPermission"
+    NO_DEVICES = "NoDevices"
+    HUNG = "DriverHung"
+    FAILED = "DriverFailed"
+
+
+class DriverUnavailableError(HamiError):
+    """The vendor's driver answers no questions at present. Expected, and retried."""
+
+    def __init__(self, reason: DriverReason, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class ClusterError(HamiError):
+    """The API server refused, failed, or was not reached. ``status`` is 0 when there was no answer."""
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.retry_after = retry_after
+
+    @property
+    def conflict(self) -> bool:
+        return self.status == 409
+
+    @property
+    def not_found(self) -> bool:
+        return self.status == 404
+
+    @property
+    def temporary(self) -> bool:
+        """Whether the same call may succeed later without anybody changing it."""
+        return self.status in (0, 401, 403, 408, 409, 429) or self.status >= 500
+
+
+class RefusalReason(StrEnum):
+    """Why an Allocate, a preferred allocation or a container start was refused."""
+
+    INVALID_REQUEST = "InvalidRequest"
+    UNKNOWN_DEVICE = "UnknownDevice"
+    UNHEALTHY_DEVICE = "UnhealthyDevice"
+    NO_PENDING_POD = "NoPendingPod"
+    COUNT_MISMATCH = "DeviceCountMismatch"
+    DEVICE_MISMATCH = "DeviceMismatch"
+    AMBIGUOUS = "AmbiguousPod"
+    BAD_ANNOTATION = "BadAnnotation"
+    EXCEEDS_REQUEST = "ExceedsRequest"
+    NOT_SCHEDULED = "NotScheduledByHAMi"
+    DEVICE_SHARED = "DeviceAlreadyShared"
+    NOT_PREPARED = "HostNotPrepared"
+    WRONG_HOLDER = "WrongHolder"
+    HOLDER_UNKNOWN = "HolderUnknown"
+
+
+class RefusedError(HamiError):
+    """A request of the kubelet that must not be served. ``code`` names a gRPC status."""
+
+    def __init__(
+        self, reason: RefusalReason, message: str, *, code: str = "FAILED_PRECONDITION", hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.code = code

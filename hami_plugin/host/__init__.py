@@ -1,0 +1,1 @@
+"""The node's own files, threads and tools behind small types. No Kubernetes, no vendor."""

@@ -1,0 +1,95 @@
+"""What a node has: devices, their health, and the snapshot that every publisher compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hami_plugin.model.links import NO_LINKS, Links
+
+
+class Health(StrEnum):
+    """Only ``HEALTHY`` and ``SUSPECT`` devices are offered; a suspect one has failed one look and gets another."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    UNHEALTHY = "unhealthy"
+    PROBATION = "probation"
+
+    @property
+    def offered(self) -> bool:
+        return self in (Health.HEALTHY, Health.SUSPECT)
+
+
+class Action(StrEnum):
+    """What a fault asks for, mildest first."""
+
+    IGNORE = "ignore"
+    DRAIN = "drain"
+    RESET = "reset"
+    REBOOT = "reboot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something wrong with a device. ``reason`` is one CamelCase word for metrics and Events."""
+
+    reason: str
+    message: str = ""
+    action: Action = Action.DRAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One physical device. ``memory`` is in MiB, ``cores`` in percent of the card."""
+
+    uuid: str
+    family: str
+    index: int
+    model: str
+    memory: int
+    cores: int = 100
+    minor: int | None = None
+    pci: str = ""
+    numa: int | None = None
+    mode: str = "hami-core"
+    health: Health = Health.HEALTHY
+    reason: str = ""
+    message: str = ""
+    traits: object | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What one look at one device showed: the device, and what is wrong with it, if anything."""
+
+    device: Device
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """What one look at a driver showed. ``problems`` are cards that answered nothing that could name them."""
+
+    sightings: tuple[Sighting, ...]
+    problems: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The one truth about a driver's devices, ordered by index.
+
+    ``ready`` is False before the first look and while the driver is away; ``reason`` and ``message`` then say why.
+    """
+
+    devices: tuple[Device, ...] = ()
+    links: Links = NO_LINKS
+    ready: bool = False
+    reason: str = "NotLookedYet"
+    message: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def device(self, uuid: str) -> Device | None:
+        return next((device for device in self.devices if device.uuid == uuid), None)

@@ -1,0 +1,55 @@
+"""How well two devices are connected: one symmetric link per pair, and what was odd about the measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One pair's connection. ``score`` is HAMi's number, ``label`` what people call it (``NV18``, ``SYS``)."""
+
+    score: int
+    label: str
+    level: str = ""
+    lanes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """All pairs of one node. Keys are ``(a, b)`` with ``a < b``; a pair that is absent scores 0."""
+
+    pairs: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    asymmetric: tuple[tuple[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def between(self, a: str, b: str) -> Link | None:
+        return self.pairs.get((a, b) if a < b else (b, a))
+
+    def score(self, a: str, b: str) -> int:
+        link = self.between(a, b)
+        return link.score if link else 0
+
+    def total(self, uuids: Sequence[str]) -> int:
+        """The sum over all pairs within ``uuids``."""
+        return sum(self.score(a, b) for i, a in enumerate(uuids) for b in uuids[i + 1 :])
+
+
+NO_LINKS = Links()
+
+
+def symmetric(directed: Mapping[tuple[str, str], Link], problems: Sequence[str] = ()) -> Links:
+    """Fold both directions of each pair into one. The worse one counts, and the pair is named in ``asymmetric``.
+
+    A direction that could not be measured leaves the other one, and names the pair too.
+    """
+    pairs: dict[tuple[str, str], Link] = {}
+    odd: set[tuple[str, str]] = set()
+    for (a, b), link in sorted(directed.items()):
+        key = (a, b) if a < b else (b, a)
+        back = directed.get((b, a))
+        if back is None or back.score != link.score:
+            odd.add(key)
+        pairs[key] = link if back is None or link.score <= back.score else back
+    return Links(pairs=pairs, asymmetric=tuple(sorted(odd)), problems=tuple(problems))

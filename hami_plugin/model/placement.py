@@ -1,0 +1,35 @@
+"""Who gets what: grants, and a container's assignment of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hami_plugin.model.device import Device
+from hami_plugin.model.views import ContainerView, PodView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One device's share for one container: ``memory`` in MiB (0 = no limit), ``cores`` in percent (0 = no limit)."""
+
+    uuid: str
+    word: str
+    memory: int = 0
+    cores: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A grant next to the device it is of."""
+
+    grant: Grant
+    device: Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What one container receives. ``shares`` are in the order in which the container sees the devices."""
+
+    pod: PodView
+    container: ContainerView
+    shares: tuple[Share, ...]

@@ -1,0 +1,1 @@
+"""Use-cases: discover, publish, allocate. Async, and they talk to the protocols in ``ports`` only."""

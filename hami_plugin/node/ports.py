@@ -1,0 +1,162 @@
+"""What the use-cases need of the outside, as protocols. Each has a real adapter and a simulated peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+from cdi.edits import ContainerEdits
+from hami_plugin.aio import Watched
+from hami_plugin.model.device import Snapshot
+from hami_plugin.model.views import NodeView, PodView
+
+Annotations = Mapping[str, str | None]
+"""Changes to annotations: a value sets a key, None removes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The object that an Event is about."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFeed:
+    """Where a pod watch delivers. ``replace`` is a whole list (after a start or a gap), in no particular order;
+    ``update`` and ``delete`` follow in the order of the API server, which is the order in which the kubelet sees them.
+    """
+
+    replace: Callable[[Sequence[PodView]], None]
+    update: Callable[[PodView], None]
+    delete: Callable[[PodView], None]
+
+
+class Cluster(Protocol):
+    """The API server, limited to what a node's daemon may touch. Every call has a deadline.
+
+    Calls raise ``ClusterError``. The two ``follow`` calls run for ever: they list, watch, and start over by themselves.
+    """
+
+    @property
+    def reachable(self) -> Watched[str]:
+        """Empty while the API server answers, else what is wrong, in words."""
+
+    async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
+        """Merge-patch a pod's annotations, only if it still has this UID."""
+
+    async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:
+        """Merge-patch this node's annotations; with a version, only if it is still the present one (status 409)."""
+
+    async def get_node(self) -> NodeView: ...
+
+    async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None: ...
+
+    async def follow_pods(self, feed: PodFeed) -> NoReturn:
+        """Deliver this node's pods, limited by ``spec.nodeName``."""
+
+    async def follow_node(self, deliver: Callable[[NodeView | None], None]) -> NoReturn:
+        """Deliver this node at each change; None when it does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A container that holds devices of a resource, as the kubelet's PodResources socket tells it."""
+
+    namespace: str
+    pod: str
+    container: str
+    ids: frozenset[str]
+
+
+class PodResources(Protocol):
+    """The kubelet's own account of who holds what."""
+
+    async def holders(self, resource: str) -> tuple[Holder, ...]:
+        """Every container that holds devices of ``resource``. ``HamiError`` when the kubelet cannot be asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One id that the kubelet may hand out."""
+
+    id: str
+    healthy: bool
+    numa: int | None = None
+
+
+class DevicePlugin(Protocol):
+    """What one kubelet endpoint serves: one resource. Refusals are ``RefusedError``."""
+
+    @property
+    def resource(self) -> str: ...
+
+    @property
+    def pre_start_required(self) -> bool: ...
+
+    @property
+    def offers(self) -> Watched[tuple[Offer, ...]]:
+        """All ids, sorted; whole states."""
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits: ...
+
+    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """Which ids the kubelet should take; empty when there is no opinion. Never raises for a valid request."""
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Confirm that the container about to start is the one whose limits were handed out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointState:
+    """How far one resource has come with the kubelet. ``since`` is a monotonic time in seconds."""
+
+    resource: str = ""
+    serving: bool = False
+    registered: bool = False
+    streams: int = 0
+    list_sent: bool = False
+    since: float = 0.0
+    registrations: int = 0
+    problem: str = "not started"
+
+    @property
+    def ready(self) -> bool:
+        return self.registered and self.streams > 0 and self.list_sent
+
+
+class Observer(Protocol):
+    """Where use-cases and adapters report what they did, so that it can be counted."""
+
+    def allocation(self, resource: str, outcome: str, seconds: float) -> None:
+        """One Allocate; ``outcome`` is ``ok`` or a ``RefusalReason``."""
+
+    def container_start(self, resource: str, outcome: str) -> None:
+        """One PreStartContainer."""
+
+    def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None:
+        """One call to the API server; ``outcome`` is an HTTP status or ``unreachable``."""
+
+    def snapshot(self, vendor: str, snapshot: Snapshot) -> None:
+        """A vendor's devices after a change."""
+
+    def endpoint(self, state: EndpointState) -> None:
+        """A kubelet endpoint after a change."""
+
+
+class NullObserver:
+    """Counts nothing. For commands and tests that do not look at metrics."""
+
+    def allocation(self, resource: str, outcome: str, seconds: float) -> None: ...
+
+    def container_start(self, resource: str, outcome: str) -> None: ...
+
+    def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None: ...
+
+    def snapshot(self, vendor: str, snapshot: Snapshot) -> None: ...
+
+    def endpoint(self, state: EndpointState) -> None: ...

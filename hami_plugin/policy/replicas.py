@@ -1,0 +1,30 @@
+"""A physical device and the ids under which the kubelet counts its shares: ``<uuid>-<k>``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+UUID_DASHES = 5
+
+
+def replica_id(uuid: str, number: int) -> str:
+    return f"{uuid}-{number}"
+
+
+def replica_ids(uuid: str, count: int) -> tuple[str, ...]:
+    return tuple(replica_id(uuid, number) for number in range(count))
+
+
+def physical_id(replica: str) -> str:
+    """The device behind a replica id, as ``<uuid>-<k>`` or ``<uuid>::<k>`` (both are in use)."""
+    uuid, separator, number = replica.partition("::")
+    if separator:
+        return uuid
+    uuid, _, number = replica.rpartition("-")
+    return uuid if uuid.count("-") >= UUID_DASHES and number.isdecimal() else replica
+
+
+def physical_counts(replicas: Iterable[str]) -> Counter[str]:
+    """How many of the ids are of each physical device."""
+    return Counter(physical_id(replica) for replica in replicas)

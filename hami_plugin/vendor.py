@@ -1,0 +1,140 @@
+"""The contract between the daemon and a vendor: what a vendor's module exports, and how it is found by name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from cdi.edits import ContainerEdits
+from hami_plugin.config.settings import VendorSettings
+from hami_plugin.errors import UnknownVendorError
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.model.device import Device, Discovery, Fault
+from hami_plugin.model.links import Links
+from hami_plugin.model.machine import Machine
+from hami_plugin.model.placement import Assignment
+from hami_plugin.wire.nodes import DeviceInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthEvent:
+    """A fault of one device, or of all of a driver's devices when ``uuid`` is None."""
+
+    uuid: str | None
+    fault: Fault
+
+
+class Driver(Protocol):
+    """One vendor's driver. Every method blocks, is bounded, and is called on the driver's own thread only."""
+
+    @property
+    def busy_with(self) -> str | None:
+        """UUID of the device that the call in progress is asking about. Read from other threads."""
+
+    def discover(self) -> Discovery:
+        """Look at every device. One that fails is a sighting with a fault.
+
+        ``DriverUnavailableError`` when the driver as a whole does not answer.
+        """
+
+    def links(self) -> Links:
+        """Measure every pair that the last ``discover`` saw. A pair that fails is a problem in the answer, no error."""
+
+    def poll(self, timeout: float) -> Sequence[HealthEvent]:
+        """Wait up to ``timeout`` seconds for health events; an empty answer is the usual one."""
+
+    def close(self) -> None:
+        """Let go of the driver. A later ``discover`` opens it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceNames:
+    """The extended resources of a family; ``count`` is the one that the kubelet knows."""
+
+    count: str
+    memory: str = ""
+    memory_percent: str = ""
+    cores: str = ""
+    priority: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationKeys:
+    """Where a family's facts stand on nodes and pods."""
+
+    register: str
+    handshake: str
+    to_allocate: str
+    allocated: str
+    score: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """What a container receives, and the host directories that must exist (mode 0777) before it starts."""
+
+    edits: ContainerEdits
+    directories: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One schedulable resource of a vendor, as data and functions.
+
+    ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation, under the
+    legacy (HAMi 2.7) naming rule or today's; ``inject`` turns an assignment into edits.
+    """
+
+    word: str
+    resources: ResourceNames
+    annotations: AnnotationKeys
+    replicas: Callable[[Device], int]
+    register: Callable[[Device, bool], DeviceInfo]
+    inject: Callable[[Assignment, HostFiles], Injection]
+    numa_hints: bool = False
+
+
+class Simulator(Protocol):
+    """A vendor's simulated hardware that another process may disturb while it runs."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """Vendor settings under which the real driver finds the simulated hardware."""
+
+    def inject(self, fault: str, device: int | None = None, value: int | str = 0) -> None:
+        """Cause a fault by name (``lost``, ``back``, ``xid``, …); ValueError lists the names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """What a module in ``vendors`` exports as ``VENDOR``."""
+
+    name: str
+    title: str
+    settings: type[VendorSettings]
+    open: Callable[[Any, HostPaths], Driver]
+    families: Callable[[Any], tuple[Family, ...]]
+    simulate: Callable[[Machine, Path], Simulator] | None = None
+    machine_vendors: tuple[str, ...] = field(default=())
+
+
+def vendor_names() -> tuple[str, ...]:
+    """Every module in ``vendors``, sorted."""
+    package = importlib.import_module("vendors")
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+
+
+def load_vendor(name: str) -> Vendor:
+    """Import ``vendors.<name>`` and hand out its ``VENDOR``."""
+    names = vendor_names()
+    if name not in names:
+        raise UnknownVendorError(f"no vendor is named {name!r}", hint=f"choose from: {', '.join(names)}")
+    vendor = getattr(importlib.import_module(f"vendors.{name}"), "VENDOR", None)
+    if not isinstance(vendor, Vendor) or vendor.name != name:
+        raise UnknownVendorError(
+            f"vendors.{name} exports no Vendor named {name!r}", hint="see docs/architecture.md, 'A vendor'"
+        )
+    return vendor

@@ -1,0 +1,1 @@
+"""HAMi's annotation language, both ways. Text in, values out, and back; nothing else."""

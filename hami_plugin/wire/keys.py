@@ -1,0 +1,11 @@
+"""Every annotation key that belongs to no vendor, once. Who writes which: docs/protocol.md."""
+
+NODE_LOCK = "hami.io/mutex.lock"
+ASSIGNED_NODE = "hami.io/vgpu-node"
+ASSIGNED_TIME = "hami.io/vgpu-time"
+BIND_PHASE = "hami.io/bind-phase"
+BIND_TIME = "hami.io/bind-time"
+
+PHASE_ALLOCATING = "allocating"
+PHASE_SUCCESS = "success"
+PHASE_FAILED = "failed"
