@@ -30,6 +30,11 @@ class HostFiles:
 
     paths: HostPaths
 
+    def writable(self, path: str | Path) -> Path:
+        """Where this process creates a directory that a container will see at host path ``path``."""
+        path = Path(path)
+        return self.paths.seen(path) if path.is_relative_to(self.paths.hook) else path
+
     def exists(self, path: str | Path) -> bool:
         """Whether a host path exists. ``/dev`` and the hook directory are looked up where this process sees them."""
         path = Path(path)

@@ -1,0 +1,72 @@
+"""One thread for one driver: calls that block, as awaitables."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class StuckError(TimeoutError):
+    """A call on the thread has not come back in time. It is still running."""
+
+
+class WorkThread:
+    """Runs calls one after the other, in the order in which they were started.
+
+    The thread is a daemon: a driver that never returns must not keep the process from ending.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run ``function`` on the thread. The caller decides how long to wait; the call itself cannot be stopped."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        self._work.put(lambda: _perform(loop, function, answer))
+        return answer
+
+    async def call(self, function: Callable[[], T], timeout: float) -> T:  # noqa: ASYNC109  # raises its own error
+        """Run ``function`` and wait for it. ``StuckError`` after ``timeout`` seconds, waiting in line included."""
+        answer = self.start(function)
+        done, _waiting = await asyncio.wait([answer], timeout=timeout)
+        if not done:
+            answer.cancel()
+            raise StuckError(f"no answer within {timeout:g} s")
+        return answer.result()
+
+    def close(self) -> None:
+        """Let the thread end once its present call returns."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+def _perform(loop: asyncio.AbstractEventLoop, function: Callable[[], T], answer: asyncio.Future[T]) -> None:
+    """On the thread: call, and carry the outcome to the loop, if there still is one."""
+    value: T | None = None
+    problem: Exception | None = None
+    try:
+        value = function()
+    except Exception as error:  # noqa: BLE001  # carried to whoever waits, or dropped with the wait
+        problem = error
+
+    def deliver() -> None:
+        if answer.done():
+            return
+        if problem is not None:
+            answer.set_exception(problem)
+        else:
+            answer.set_result(value)  # type: ignore[arg-type]  # T may itself be None
+
+    with suppress(RuntimeError):  # the loop has been closed meanwhile
+        loop.call_soon_threadsafe(deliver)

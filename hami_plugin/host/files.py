@@ -1,0 +1,123 @@
+"""Files of the daemon's own: written whole or not at all, and a journal that survives a kill between two lines."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hami_plugin.errors import HamiError
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace ``path`` by rename, so that a reader sees the old text or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(mode)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def make_shared_directory(path: Path) -> None:
+    """Create a directory that containers of any user may write to, whatever the umask. Its parents stay closed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o777)
+    if path.is_symlink() or not path.is_dir():
+        raise NotADirectoryError(f"{path} is in the way: not a directory")
+    if path.stat().st_mode & 0o7777 != 0o777:
+        path.chmod(0o777)
+
+
+class StateLock:
+    """An exclusive claim on a state directory, for the life of the process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "lock"
+        self._file: int | None = None
+
+    def acquire(self) -> bool:
+        """Try once. False: another process holds it."""
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        os.ftruncate(file, 0)
+        os.write(file, f"{os.getpid()}\n".encode())
+        self._file = file
+        return True
+
+    def holder(self) -> str:
+        """The process id that the present holder has noted."""
+        with suppress(OSError):
+            return self._path.read_text(encoding="ascii").strip()
+        return ""
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class Journal:
+    """JSON lines, appended with one write each. A killed process loses at most the line it was writing.
+
+    Nothing is flushed to the disk itself: after a power failure the kubelet asks again for every pod, and the kernel
+    keeps what a killed process has written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self.lines = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """All entries; a torn or foreign line is passed over."""
+        entries: list[dict[str, Any]] = []
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise HamiError(f"cannot read {self._path}: {error}", hint="check stateDir and its permissions") from error
+        for line in lines:
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, dict):
+                    entries.append(entry)
+        self.lines = len(lines)
+        return entries
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Add one entry. OSError when the disk refuses."""
+        if self._file is None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            if os.fstat(self._file).st_size:  # close a line that a killed process left open; blank lines are nothing
+                os.write(self._file, b"\n")
+        data = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        if os.write(self._file, data) != len(data):
+            raise OSError(f"{self._path}: the disk took only a part of an entry")
+        self.lines += 1
+
+    def rewrite(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Replace everything by ``entries``, by rename."""
+        lines = [json.dumps(entry, separators=(",", ":")) for entry in entries]
+        write_atomically(self._path, "".join(f"{line}\n" for line in lines))
+        self.close()
+        self.lines = len(lines)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

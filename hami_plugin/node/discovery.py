@@ -1,0 +1,198 @@
+"""Keeps one vendor's inventory true: looks at the driver, listens for events, and starts over when it goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from hami_plugin.aio import Backoff, Watched
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.model.device import Fault, Health, Snapshot
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.inventory import Change, Inventory
+from hami_plugin.node.ports import Observer
+from hami_plugin.vendor import Driver, HealthEvent
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Times in seconds. ``poll`` bounds how long the driver may wait for events in one call."""
+
+    poll: float = 1.0
+    rescan: float = 30.0
+    probe: float = 5.0
+    links: float = 600.0
+    patience: float = 5.0
+    hang: float = 30.0
+
+
+class Watch:
+    """One driver, one thread, one inventory."""
+
+    def __init__(
+        self,
+        vendor: str,
+        driver: Driver,
+        inventory: Inventory,
+        *,
+        pace: Pace,
+        observer: Observer,
+        events: EventRecorder,
+        remember: Callable[[], None] = lambda: None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.vendor = vendor
+        self.beat = time.monotonic()
+        self._driver = driver
+        self._inventory = inventory
+        self._pace = pace
+        self._observer = observer
+        self._events = events
+        self._remember = remember
+        self._backoff = backoff or Backoff(first=1.0, cap=30.0)
+        self._thread = WorkThread(f"{vendor}-driver")
+        self._linked: tuple[frozenset[str], float] = (frozenset(), float("-inf"))
+
+    @property
+    def snapshot(self) -> Watched[Snapshot]:
+        return self._inventory.snapshot
+
+    async def run(self) -> None:
+        """Discover and poll for ever. Every expected failure ends in the snapshot, with its reason."""
+        delays = self._backoff.delays()
+        while True:
+            self.beat = time.monotonic()
+            try:
+                await self._serve()
+            except DriverUnavailableError as error:
+                self._away(error.reason, str(error))
+            if self._inventory.snapshot.value.ready:
+                delays = self._backoff.delays()
+            await asyncio.sleep(next(delays))
+
+    async def close(self) -> None:
+        """Close the driver on its own thread, if that still answers."""
+        try:
+            await self._thread.call(self._driver.close, 2.0)
+        except (StuckError, DriverUnavailableError):
+            log.warning("driver left open: it does not answer", vendor=self.vendor)
+        self._thread.close()
+
+    async def _serve(self) -> None:
+        """From one look to the next, until the driver fails."""
+        while True:
+            await self._look()
+            looked = time.monotonic()
+            while True:
+                self.beat = time.monotonic()
+                due = self._pace.probe if self._inventory.unwell else self._pace.rescan
+                left = due - (time.monotonic() - looked)
+                if left <= 0:
+                    break
+                events = await self._call(partial(self._driver.poll, min(self._pace.poll, left)))
+                if self._take(events):
+                    break
+
+    async def _look(self) -> None:
+        if not self.snapshot.value.ready:
+            self._inventory.reloaded()
+        discovery = await self._call(self._driver.discover)
+        for problem in discovery.problems:
+            log.warning("device without a name", vendor=self.vendor, problem=problem)
+        await self._measure(frozenset(s.device.uuid for s in discovery.sightings if s.fault is None))
+        was_ready = self.snapshot.value.ready
+        self._report(self._inventory.looked(discovery, time.monotonic()))
+        if not was_ready:
+            log.info("driver ready", vendor=self.vendor, devices=len(discovery.sightings), **discovery.facts)
+
+    async def _measure(self, answering: frozenset[str]) -> None:
+        """Measure the links when the set of answering devices has changed, and every now and then."""
+        devices, when = self._linked
+        if devices == answering and time.monotonic() - when < self._pace.links:
+            return
+        links = await self._call(self._driver.links)
+        self._linked = (answering, time.monotonic())
+        self._inventory.linked(links)
+        for a, b in links.asymmetric:
+            log.warning("asymmetric link", vendor=self.vendor, a=a, b=b)
+            self._events.node(
+                "AsymmetricP2PLink", f"the link between {a} and {b} differs by direction; the worse counts"
+            )
+        for problem in links.problems:
+            log.warning("link not measured", vendor=self.vendor, problem=problem)
+
+    def _take(self, events: Sequence[HealthEvent]) -> bool:
+        """Fold events in; True when a look should follow at once."""
+        now = time.monotonic()
+        for event in events:
+            log.info("driver event", vendor=self.vendor, device=event.uuid or "all", why=event.fault.message)
+            self._report(self._inventory.event(event.uuid, event.fault, now))
+        return bool(events)
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        """Run one driver call, however long it takes; an overdue one makes its device doubtful, then unhealthy."""
+        answer = self._thread.start(function)
+        start = time.monotonic()
+        overdue = False
+        while not answer.done():
+            self.beat = now = time.monotonic()
+            if now - start > self._pace.patience:
+                self._doubt(now - start, first=not overdue)
+                overdue = True
+            await asyncio.wait([answer], timeout=min(1.0, self._pace.patience))
+        if overdue:
+            log.info("driver answers again", vendor=self.vendor, seconds=round(time.monotonic() - start, 1))
+        return answer.result()
+
+    def _doubt(self, seconds: float, *, first: bool) -> None:
+        """A call does not come back. The device it is about is suspect, then unhealthy; the others keep their state."""
+        uuid = self._driver.busy_with
+        if first:
+            log.warning("driver call overdue", vendor=self.vendor, device=uuid or "none", seconds=round(seconds, 1))
+        if uuid is None:
+            if seconds > self._pace.hang:
+                self._away(DriverReason.HUNG, "the driver does not answer")
+            return
+        device = self.snapshot.value.device(uuid)
+        if device and (
+            device.health is Health.HEALTHY or (device.health is Health.SUSPECT and seconds > self._pace.hang)
+        ):
+            fault = Fault(reason=DriverReason.HUNG, message="the driver does not answer for this device")
+            self._report(self._inventory.doubted(uuid, fault, time.monotonic()))
+
+    def _away(self, reason: str, message: str) -> None:
+        snapshot = self.snapshot.value
+        changed = (snapshot.ready, snapshot.reason, snapshot.message) != (False, reason, message)
+        self._report(self._inventory.unavailable(reason, message, time.monotonic()))
+        if changed:
+            log.warning("driver unavailable", vendor=self.vendor, reason=reason, why=message)
+            self._events.node(reason, f"{self.vendor}: {message}")
+
+    def _report(self, changes: list[Change]) -> None:
+        """Log what changed, tell the node's Events, and let a restart remember it."""
+        for change in changes:
+            device = change.device
+            if change.before is None and device.health is Health.HEALTHY:
+                continue
+            words = f"{device.family} device {device.index} ({device.uuid}) is {device.health}"
+            why = f"{device.reason} {device.message}".strip()
+            log.info("device health", device=device.uuid, health=device.health.value, why=why)
+            if device.health is not Health.SUSPECT:
+                reason = device.reason or "DeviceHealthy"
+                self._events.node(
+                    reason, f"{words}: {why}" if why else words, warning=device.health is not Health.HEALTHY
+                )
+        if changes:
+            self._remember()
+        self._observer.snapshot(self.vendor, self.snapshot.value)

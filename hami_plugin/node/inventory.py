@@ -1,0 +1,115 @@
+"""What one vendor's driver has shown so far, reduced to one snapshot that publishers watch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hami_plugin.aio import Watched
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Snapshot
+from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.policy.health import WELL, Condition, Patience, after_event, after_look, after_reload
+
+GONE = Fault(reason="DeviceGone", message="the driver no longer lists this device", action=Action.DRAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A device as last seen well enough to be described. ``seen`` is a monotonic time in seconds."""
+
+    device: Device
+    condition: Condition
+    seen: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A device whose health changed, for logs and Events."""
+
+    device: Device
+    before: Health | None
+
+
+class Inventory:
+    """Folds looks and events into ``snapshot``. Times are given by the caller; nothing here waits or reads a clock."""
+
+    def __init__(self, patience: Patience, *, forget: float, remembered: Mapping[str, Condition] | None = None) -> None:
+        self.snapshot: Watched[Snapshot] = Watched(Snapshot())
+        self._patience = patience
+        self._forget = forget
+        self._known: dict[str, Known] = {}
+        self._remembered = dict(remembered or {})
+        self._links: Links = NO_LINKS
+
+    @property
+    def unwell(self) -> bool:
+        """Whether any device needs another look soon."""
+        return any(known.condition.health is not Health.HEALTHY for known in self._known.values())
+
+    @property
+    def conditions(self) -> dict[str, Condition]:
+        """Every device that is not healthy; what a restart must remember."""
+        return {u: k.condition for u, k in self._known.items() if k.condition.health is not Health.HEALTHY}
+
+    def looked(self, discovery: Discovery, now: float) -> list[Change]:
+        """A look at the driver: devices appear, recover, fail, or are missing."""
+        sighted = {sighting.device.uuid for sighting in discovery.sightings}
+        for sighting in discovery.sightings:
+            uuid = sighting.device.uuid
+            before = self._known.get(uuid)
+            condition = before.condition if before else self._remembered.pop(uuid, WELL)
+            self._known[uuid] = Known(
+                device=sighting.device,
+                condition=after_look(condition, sighting.fault, now, self._patience),
+                seen=now,
+            )
+        for uuid in set(self._known) - sighted:
+            known = self._known[uuid]
+            if now - known.seen > self._forget:
+                del self._known[uuid]
+            else:
+                condition = after_event(known.condition, GONE, now)
+                self._known[uuid] = replace(known, condition=replace(condition, broken=True))
+        return self._publish(replace(self.snapshot.value, ready=True, reason="", message="", facts=discovery.facts))
+
+    def linked(self, links: Links) -> None:
+        """New measurements of the pairs."""
+        self._links = links
+        self._publish(self.snapshot.value)
+
+    def event(self, uuid: str | None, fault: Fault, now: float) -> list[Change]:
+        """A fault of one device, or of all."""
+        for known_uuid in [uuid] if uuid is not None else list(self._known):
+            known = self._known.get(known_uuid)
+            if known:
+                self._known[known_uuid] = replace(known, condition=after_event(known.condition, fault, now))
+        return self._publish(self.snapshot.value)
+
+    def doubted(self, uuid: str, fault: Fault, now: float) -> list[Change]:
+        """A look at one device that did not come back in time."""
+        known = self._known.get(uuid)
+        if known:
+            condition = after_look(known.condition, fault, now, self._patience)
+            self._known[uuid] = replace(known, condition=condition)
+        return self._publish(self.snapshot.value)
+
+    def unavailable(self, reason: str, message: str, now: float) -> list[Change]:
+        """The driver as a whole does not answer: what was known stays, and is not offered."""
+        fault = Fault(reason=reason, message=message)
+        for uuid, known in self._known.items():
+            condition = after_event(known.condition, fault, now)
+            self._known[uuid] = replace(known, condition=replace(condition, broken=True), seen=now)
+        return self._publish(replace(self.snapshot.value, ready=False, reason=reason, message=message))
+
+    def reloaded(self) -> None:
+        """The driver was opened anew after it had been away."""
+        self._known = {u: replace(k, condition=after_reload(k.condition)) for u, k in self._known.items()}
+
+    def _publish(self, base: Snapshot) -> list[Change]:
+        before = {device.uuid: device.health for device in self.snapshot.value.devices}
+        devices = tuple(
+            replace(k.device, health=k.condition.health, reason=k.condition.reason, message=k.condition.message)
+            for k in sorted(self._known.values(), key=lambda known: (known.device.index, known.device.uuid))
+        )
+        self.snapshot.set(replace(base, devices=devices, links=self._links))
+        return [Change(device=d, before=before.get(d.uuid)) for d in devices if before.get(d.uuid) is not d.health]

@@ -1,0 +1,133 @@
+"""What was handed out to whom, in memory and in a journal that a killed daemon finds again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import structlog
+
+from hami_plugin.model.placement import Grant
+from hami_plugin.policy.identity import Held
+
+log = structlog.get_logger()
+
+Key = tuple[str, str, str]
+
+
+class EntryLog(Protocol):
+    """Where the ledger writes itself down. ``hami_plugin.host.files.Journal`` is one."""
+
+    lines: int
+
+    def read(self) -> list[dict[str, Any]]: ...
+
+    def append(self, entry: Mapping[str, Any]) -> None: ...
+
+    def rewrite(self, entries: Iterable[Mapping[str, Any]]) -> None: ...
+
+
+class Ledger:
+    """Shares by (pod UID, container, resource). A share is reserved on the event loop, then written, then answered."""
+
+    SLACK = 512
+
+    def __init__(self, journal: EntryLog) -> None:
+        self._journal = journal
+        self._held: dict[Key, Held] = {}
+
+    @property
+    def held(self) -> Mapping[Key, Held]:
+        return self._held
+
+    def load(self) -> int:
+        """Read the journal: what a former life of the daemon handed out. Answers how many shares."""
+        for entry in self._journal.read():
+            try:
+                self._replay(entry)
+            except (KeyError, TypeError, ValueError) as error:
+                log.warning("journal entry passed over", problem=repr(error))
+        return len(self._held)
+
+    def reserve(self, held: Held) -> None:
+        """Take the share, in memory only. From here on nobody else can be given it."""
+        self._held[held.key] = held
+
+    def write(self, held: Held) -> None:
+        """Put a reserved share on file, before the kubelet hears of it. OSError when the disk refuses."""
+        self._journal.append({"op": "hold", **_entry(held)})
+        if self._journal.lines > 2 * len(self._held) + self.SLACK:
+            self._journal.rewrite({"op": "hold", **_entry(share)} for share in list(self._held.values()))
+
+    def settle(self, keys: Iterable[Key]) -> None:
+        """The API server has confirmed that these shares are recorded at their pod."""
+        for key in keys:
+            held = self._held.get(key)
+            if held and not held.settled:
+                self._held[key] = replace(held, settled=True)
+                self._note({"op": "settled", "key": list(key)})
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """These shares are nobody's any more."""
+        for key in list(keys):
+            if self._held.pop(key, None):
+                self._note({"op": "drop", "key": list(key)})
+
+    def of_pod(self, uid: str) -> list[Held]:
+        return [held for held in self._held.values() if held.uid == uid]
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        """Losing such a note costs a repeated patch after a restart, no more."""
+        try:
+            self._journal.append(entry)
+        except OSError as error:
+            log.warning("journal not written", problem=str(error))
+
+    def _replay(self, entry: Mapping[str, Any]) -> None:
+        match entry["op"]:
+            case "hold":
+                held = _held(entry)
+                self._held[held.key] = held
+            case "settled":
+                key = _key(entry)
+                if key in self._held:
+                    self._held[key] = replace(self._held[key], settled=True)
+            case "drop":
+                self._held.pop(_key(entry), None)
+
+
+def _key(entry: Mapping[str, Any]) -> Key:
+    uid, container, resource = entry["key"]
+    return (str(uid), str(container), str(resource))
+
+
+def _entry(held: Held) -> dict[str, Any]:
+    return {
+        "uid": held.uid,
+        "namespace": held.namespace,
+        "pod": held.pod,
+        "container": held.container,
+        "resource": held.resource,
+        "ids": sorted(held.ids),
+        "grants": [[grant.uuid, grant.word, grant.memory, grant.cores] for grant in held.grants],
+        "init": held.init,
+        "settled": held.settled,
+    }
+
+
+def _held(entry: Mapping[str, Any]) -> Held:
+    return Held(
+        uid=str(entry["uid"]),
+        namespace=str(entry["namespace"]),
+        pod=str(entry["pod"]),
+        container=str(entry["container"]),
+        resource=str(entry["resource"]),
+        ids=frozenset(map(str, entry["ids"])),
+        grants=tuple(
+            Grant(uuid=str(uuid), word=str(word), memory=int(memory), cores=int(cores))
+            for uuid, word, memory, cores in entry["grants"]
+        ),
+        init=bool(entry["init"]),
+        settled=bool(entry["settled"]),
+    )

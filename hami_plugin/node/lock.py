@@ -1,0 +1,98 @@
+"""The node lock: released by its owner's end only, and only the version of it that was looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from hami_plugin.errors import ClusterError, WireError
+from hami_plugin.model.views import PodView
+from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.live import LiveNode
+from hami_plugin.node.pods import PodTable
+from hami_plugin.node.ports import Cluster
+from hami_plugin.policy.claims import Question
+from hami_plugin.policy.consumed import record
+from hami_plugin.wire.keys import NODE_LOCK
+from hami_plugin.wire.lock import owned_by, parse_lock
+
+log = structlog.get_logger()
+
+
+async def release_lock(cluster: Cluster, node: LiveNode, namespace: str, name: str) -> bool:
+    """Remove the node lock if this pod owns it, and only the version of it that was looked at. True: it was removed."""
+    for attempt in range(8):
+        view = node.value if attempt == 0 and node.value else await cluster.get_node()
+        node.deliver(view)
+        if not owned_by(view.annotations.get(NODE_LOCK, ""), namespace, name):
+            return False
+        try:
+            node.deliver(await cluster.patch_node({NODE_LOCK: None}, resource_version=view.resource_version))
+        except ClusterError as error:
+            if not error.conflict:
+                raise
+            await asyncio.sleep(0.02 * 2**attempt)
+            continue
+        return True
+    raise ClusterError("the node changes too fast to release its lock", status=409)
+
+
+class LockReaper:
+    """Releases a node lock whose owner has nothing left to wait for: it has ended, is gone, or has all its devices."""
+
+    PERIOD_S = 5.0
+
+    def __init__(
+        self, cluster: Cluster, *, pods: PodTable, node: LiveNode, ledger: Ledger, questions: Sequence[Question]
+    ) -> None:
+        self._cluster = cluster
+        self._pods = pods
+        self._node = node
+        self._questions = questions
+        self._ledger = ledger
+        self._gone: set[tuple[str, str]] = set()
+
+    def gone(self, pod: PodView) -> None:
+        """A pod of this node was deleted or has ended."""
+        view = self._node.value
+        if view and owned_by(view.annotations.get(NODE_LOCK, ""), pod.namespace, pod.name):
+            self._gone.add((pod.namespace, pod.name))
+
+    async def run(self) -> None:
+        """Look at the lock from time to time, for ever. A lock that is stale at two looks in a row is released."""
+        suspected = ""
+        while True:
+            await asyncio.sleep(self.PERIOD_S)
+            text = self._stale()
+            if text and text == suspected and await self._release(text):
+                text = ""
+            suspected = text
+
+    def _stale(self) -> str:
+        """The lock's text if its owner is done; empty while it may still be needed, or is not ours to judge."""
+        text = self._node.value.annotations.get(NODE_LOCK, "") if self._node.value else ""
+        try:
+            lock = parse_lock(text) if text else None
+        except WireError:
+            return ""
+        if lock is None or not lock.pod or not self._pods.changes.value:
+            return ""
+        pod = self._pods.named(lock.namespace, lock.pod)
+        if pod is None:
+            return text if (lock.namespace, lock.pod) in self._gone else ""
+        done = record(pod, self._questions, self._ledger.held)
+        return text if pod.terminal or (done.finished and not done.changes) else ""
+
+    async def _release(self, text: str) -> bool:
+        lock = parse_lock(text)
+        try:
+            released = await release_lock(self._cluster, self._node, lock.namespace, lock.pod)
+        except ClusterError as error:
+            log.warning("stale node lock not released", owner=f"{lock.namespace}/{lock.pod}", problem=error.message)
+            return False
+        self._gone.discard((lock.namespace, lock.pod))
+        if released:
+            log.info("stale node lock released", owner=f"{lock.namespace}/{lock.pod}")
+        return True

@@ -1,0 +1,50 @@
+"""One resource as a kubelet endpoint serves it: offers that follow the devices, allocation, and the holder check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdi.edits import ContainerEdits
+from hami_plugin.aio import Watched
+from hami_plugin.model.device import Snapshot
+from hami_plugin.node.allocation import Allocator
+from hami_plugin.node.holders import HolderCheck
+from hami_plugin.node.ports import Offer
+
+
+class ResourcePlugin:
+    """A ``DevicePlugin``. ``check`` is None when the operator has turned the identity check off."""
+
+    def __init__(self, allocator: Allocator, check: HolderCheck | None, snapshot: Watched[Snapshot]) -> None:
+        self._allocator = allocator
+        self._check = check
+        self._snapshot = snapshot
+        self._offers: Watched[tuple[Offer, ...]] = Watched(allocator.offers())
+
+    @property
+    def resource(self) -> str:
+        return self._allocator.resource
+
+    @property
+    def pre_start_required(self) -> bool:
+        return self._check is not None
+
+    @property
+    def offers(self) -> Watched[tuple[Offer, ...]]:
+        return self._offers
+
+    async def follow(self) -> None:
+        """Render every new snapshot into offers, until the snapshot is closed."""
+        async for _snapshot in self._snapshot.follow():
+            self._offers.set(self._allocator.offers())
+        self._offers.close()
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        return await self._allocator.allocate(ids)
+
+    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        return self._allocator.prefer(available, must_include, size)
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        if self._check is not None:
+            await self._check.confirm(ids)

@@ -1,0 +1,75 @@
+"""The node's pods as the API server tells them, in their order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hami_plugin.aio import Watched
+from hami_plugin.model.views import PodView
+from hami_plugin.node.ports import PodFeed
+
+
+class PodTable:
+    """Pods by UID. Those that came in one list are ordered by creation, as the kubelet orders them; later ones follow.
+
+    ``changes`` moves with every change; its value says whether a first list has arrived. ``gone`` is called for each
+    pod that was deleted or has ended.
+    """
+
+    def __init__(self, gone: Callable[[PodView], None] = lambda _pod: None) -> None:
+        self.changes: Watched[bool] = Watched(value=False)
+        self._pods: dict[str, PodView] = {}
+        self._gone = gone
+
+    @property
+    def feed(self) -> PodFeed:
+        return PodFeed(replace=self.replace, update=self.update, delete=self.delete)
+
+    @property
+    def pods(self) -> tuple[PodView, ...]:
+        return tuple(self._pods.values())
+
+    def get(self, uid: str) -> PodView | None:
+        return self._pods.get(uid)
+
+    def named(self, namespace: str, name: str) -> PodView | None:
+        return next((pod for pod in self._pods.values() if (pod.namespace, pod.name) == (namespace, name)), None)
+
+    def replace(self, pods: Sequence[PodView]) -> None:
+        """A whole list: pods that are missing from it are gone."""
+        listed = {pod.uid: pod for pod in sorted(pods, key=lambda pod: (pod.created, pod.namespace, pod.name))}
+        missing = [pod for uid, pod in self._pods.items() if uid not in listed]
+        kept = [uid for uid in self._pods if uid in listed]
+        self._pods = {uid: self._newer(listed[uid]) for uid in kept}
+        self._pods |= {uid: pod for uid, pod in listed.items() if uid not in self._pods}
+        for pod in missing:
+            self._gone(pod)
+        for pod in listed.values():
+            self._note_end(pod)
+        self.changes.set(value=True)
+        self.changes.touch()
+
+    def update(self, pod: PodView) -> None:
+        """A pod was added or changed, by the watch or by our own patch; an older version is dropped."""
+        self._pods[pod.uid] = self._newer(pod)
+        self._note_end(pod)
+        self.changes.touch()
+
+    def delete(self, pod: PodView) -> None:
+        """A pod is gone."""
+        known = self._pods.pop(pod.uid, None)
+        self._gone(known or pod)
+        self.changes.touch()
+
+    def _newer(self, pod: PodView) -> PodView:
+        known = self._pods.get(pod.uid)
+        return known if known is not None and _version(known) > _version(pod) else pod
+
+    def _note_end(self, pod: PodView) -> None:
+        if pod.terminal:
+            self._gone(pod)
+
+
+def _version(pod: PodView) -> int:
+    """Kubernetes calls versions opaque; they are etcd's counter, and only our own patch's echo is compared here."""
+    return int(pod.resource_version) if pod.resource_version.isdecimal() else 0

@@ -1,0 +1,153 @@
+"""Keeps the node's annotations equal to what it has: compared with the live node, written only when they differ."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+import structlog
+
+from hami_plugin.aio import Backoff, Watched
+from hami_plugin.errors import ClusterError
+from hami_plugin.model.device import Snapshot
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.live import LiveNode
+from hami_plugin.node.ports import Cluster
+from hami_plugin.vendor import Family
+from hami_plugin.wire.handshake import reported
+from hami_plugin.wire.nodes import encode_json, encode_legacy, score_annotation
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+MOST_ANNOTATION_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A family and the snapshot that its annotations are drawn from."""
+
+    family: Family
+    snapshot: Watched[Snapshot]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """``legacy`` is HAMi 2.7's text with the handshake that it needs every ``heartbeat`` seconds."""
+
+    legacy: bool = False
+    scores: bool = True
+    heartbeat: float = 30.0
+
+
+def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict[str, str]:
+    """What a family wants the node to say. Nothing before its devices are known: a former word stays until then."""
+    if not snapshot.devices and not snapshot.ready:
+        return {}
+    infos = [family.register(device, style.legacy) for device in snapshot.devices]
+    wanted = {family.annotations.register: (encode_legacy if style.legacy else encode_json)(infos)}
+    if style.scores and family.annotations.score:
+        scores = score_annotation(snapshot.links, [device.uuid for device in snapshot.devices])
+        if scores is not None:
+            wanted[family.annotations.score] = scores
+    return wanted
+
+
+class Registration:
+    """Publishes all families' annotations of this node in one patch."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        sources: Sequence[Source],
+        *,
+        node: LiveNode,
+        events: EventRecorder,
+        style: Style,
+        now: Callable[[], datetime],
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.problem = "not written yet"
+        self._cluster = cluster
+        self._sources = sources
+        self._node = node
+        self._events = events
+        self._style = style
+        self._now = now
+        self._backoff = backoff or Backoff(first=0.5, cap=30.0)
+        self._wake = asyncio.Event()
+        self._beat = float("-inf")
+
+    async def run(self) -> None:
+        """Compare and write for ever, woken by every change of a snapshot or of the node."""
+        async with asyncio.TaskGroup() as group:
+            for source in self._sources:
+                group.create_task(self._wake_by(source.snapshot), name=f"registration of {source.family.word}")
+            group.create_task(self._wake_by(self._node.view), name="registration of the node")
+            group.create_task(self._publish(), name="registration")
+
+    async def _wake_by(self, watched: Watched[T]) -> None:
+        async for _value in watched.follow():
+            self._wake.set()
+
+    async def _publish(self) -> None:
+        delays = self._backoff.delays()
+        while True:
+            self._wake.clear()
+            pause = 0.1  # changes that come together are written together
+            try:
+                await self._converge()
+                delays = self._backoff.delays()
+            except ClusterError as error:
+                self.problem = error.message
+                log.warning("node annotations not written", problem=error.message, status=error.status)
+                pause = max(next(delays), error.retry_after or 0.0)
+                self._wake.set()
+            await asyncio.sleep(pause)
+            try:
+                async with asyncio.timeout(self._style.heartbeat if self._style.legacy else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _converge(self) -> None:
+        """One comparison. What the server confirms comes back as the live node; nothing else is remembered."""
+        node = self._node.value
+        if node is None:
+            self.problem = "the node is not known from the API server yet"
+            return
+        wanted = self._within_limit(dict(self._wanted()), dict(node.annotations))
+        changes: dict[str, str | None] = {k: v for k, v in wanted.items() if node.annotations.get(k) != v}
+        changes |= self._heartbeat(written=bool(changes))
+        if changes:
+            self._node.deliver(await self._cluster.patch_node(changes))
+            log.info("node annotations written", keys=sorted(changes))
+        self.problem = "" if wanted else "no devices are known yet"
+
+    def _wanted(self) -> dict[str, str]:
+        wanted: dict[str, str] = {}
+        for source in self._sources:
+            wanted |= wanted_annotations(source.family, source.snapshot.value, self._style)
+        return wanted
+
+    def _heartbeat(self, *, written: bool) -> dict[str, str | None]:
+        """HAMi 2.7's scheduler forgets a node that does not report itself; later ones need no heartbeat."""
+        if not self._style.legacy or (not written and time.monotonic() - self._beat < self._style.heartbeat):
+            return {}
+        self._beat = time.monotonic()
+        present = [s.family for s in self._sources if s.snapshot.value.ready]
+        return {family.annotations.handshake: reported(self._now()) for family in present}
+
+    def _within_limit(self, wanted: dict[str, str], live: dict[str, str]) -> dict[str, str]:
+        """Leave the scores out rather than make the API server refuse the whole node."""
+        total = sum(len(key.encode()) + len(value.encode()) for key, value in (live | wanted).items())
+        if total <= MOST_ANNOTATION_BYTES:
+            return wanted
+        optional = {source.family.annotations.score for source in self._sources} & set(wanted)
+        self._events.node("AnnotationsTooLarge", f"{total} bytes of annotations; the scores are left out")
+        return {key: value for key, value in wanted.items() if key not in optional}

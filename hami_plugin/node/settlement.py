@@ -1,0 +1,104 @@
+"""Behind the reply: record at the pod what was handed out, and release the node lock. Retried until it is true."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from hami_plugin.aio import Backoff
+from hami_plugin.errors import ClusterError
+from hami_plugin.model.views import PodView
+from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.live import LiveNode
+from hami_plugin.node.lock import release_lock
+from hami_plugin.node.pods import PodTable
+from hami_plugin.node.ports import Cluster
+from hami_plugin.policy.claims import Question
+from hami_plugin.policy.consumed import record
+from hami_plugin.wire.keys import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
+
+log = structlog.get_logger()
+
+
+class Settlement:
+    """One task for each pod with something to record. Level-triggered: it compares, patches, and compares again."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        pods: PodTable,
+        ledger: Ledger,
+        node: LiveNode,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.questions: Sequence[Question] = ()
+        self._cluster = cluster
+        self._pods = pods
+        self._ledger = ledger
+        self._node = node
+        self._backoff = backoff or Backoff(first=0.2, cap=30.0)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        self._failed: set[str] = set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was handed out is recorded."""
+        return not self._tasks
+
+    def note(self, uid: str) -> None:
+        """Something was handed out to this pod."""
+        self._again.add(uid)
+        if uid not in self._tasks:
+            task = asyncio.create_task(self._settle(uid), name=f"settle {uid}")
+            self._tasks[uid] = task
+            task.add_done_callback(lambda _task: self._tasks.pop(uid, None))
+
+    def fail(self, pod: PodView) -> None:
+        """The pod's decision cannot be carried out: say so at the pod, and let the next pod have the lock."""
+        self._failed.add(pod.uid)
+        self.note(pod.uid)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._failed.discard(uid)
+
+    async def close(self) -> None:
+        """Give up on what is not recorded yet; a restart finds it in the journal."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _settle(self, uid: str) -> None:
+        delays = self._backoff.delays()
+        while uid in self._again:
+            self._again.discard(uid)
+            pod = self._pods.get(uid)
+            if pod is None:
+                return
+            try:
+                await self._record(pod)
+            except ClusterError as error:
+                if error.not_found:
+                    return
+                log.warning("pod not recorded yet", pod=pod.key, problem=error.message, status=error.status)
+                self._again.add(uid)
+                await asyncio.sleep(max(next(delays), error.retry_after or 0.0))
+
+    async def _record(self, pod: PodView) -> None:
+        keys = [held.key for held in self._ledger.of_pod(pod.uid)]
+        wanted = record(pod, self.questions, self._ledger.held)
+        failed = pod.uid in self._failed
+        changes = dict(wanted.changes)
+        if failed and not wanted.finished and pod.annotations.get(BIND_PHASE) not in (PHASE_FAILED, PHASE_SUCCESS):
+            changes[BIND_PHASE] = PHASE_FAILED
+        if changes:
+            self._pods.update(await self._cluster.patch_pod(pod, changes))
+        self._ledger.settle(keys)
+        if wanted.finished or failed:
+            await release_lock(self._cluster, self._node, pod.namespace, pod.name)

@@ -1,0 +1,90 @@
+"""Which container of a pod each share of a decision belongs to, and which shares are still to be handed out.
+
+The N-th non-empty piece belongs to the N-th container, init containers first, that asks for the resource. Positions in
+the annotation are never used: schedulers pad them differently, and sidecars shift them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hami_plugin.errors import WireError
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.wire.pods import decode_devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a family's decisions are read by: its resources and the two annotations of a pod."""
+
+    resource: str
+    to_allocate: str
+    allocated: str
+    memory: str = ""
+    memory_percent: str = ""
+    cores: str = ""
+    memory_factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One container's share of a decision. ``piece`` is its position in the to-allocate annotation, if still there."""
+
+    pod: PodView
+    container: ContainerView
+    grants: tuple[Grant, ...]
+    piece: int | None
+
+
+def asking(pod: PodView, resource: str) -> tuple[ContainerView, ...]:
+    """The containers that ask for the resource, in the order in which the kubelet allocates."""
+    return tuple(container for container in pod.containers if container.amount(resource) > 0)
+
+
+def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
+    """All shares of the pod's decision, in order. WireError when the decision does not fit the pod's containers."""
+    pending = decode_devices(pod.annotations.get(question.to_allocate, ""))
+    positions = [position for position, piece in enumerate(pending) if piece]
+    whole = [piece for piece in decode_devices(pod.annotations.get(question.allocated, "")) if piece]
+    left = [pending[position] for position in positions]
+    if not whole:
+        whole = left
+    containers = asking(pod, question.resource)
+    if len(whole) != len(containers):
+        raise WireError(
+            f"{question.allocated} of pod {pod.key} has shares for {len(whole)} containers, "
+            f"{len(containers)} ask for {question.resource}"
+        )
+    if left != whole[len(whole) - len(left) :]:
+        raise WireError(f"{question.to_allocate} of pod {pod.key} is not what is left of {question.allocated}")
+    consumed = len(whole) - len(left)
+    return tuple(
+        Claim(
+            pod=pod,
+            container=container,
+            grants=tuple(piece),
+            piece=positions[number - consumed] if number >= consumed else None,
+        )
+        for number, (container, piece) in enumerate(zip(containers, whole, strict=True))
+    )
+
+
+def excess(claim: Claim, question: Question, advertised: dict[str, int]) -> str:
+    """What in a claim is more than its container asked for, in words; empty when nothing is.
+
+    ``advertised`` gives each device's memory in MiB. The pod's author can write annotations; what the container asks
+    for was seen by admission and quota.
+    """
+    container = claim.container
+    memory = container.amount(question.memory) * question.memory_factor if question.memory else 0
+    percent = container.amount(question.memory_percent) if question.memory_percent else 0
+    cores = container.amount(question.cores) if question.cores else 0
+    for grant in claim.grants:
+        total = advertised.get(grant.uuid, 0)
+        ceiling = memory or (total * percent + 99) // 100 or total
+        if ceiling and grant.memory > ceiling:
+            return f"{grant.memory} MiB of {grant.uuid} where container {container.name} may have {ceiling}"
+        if grant.cores > (cores or 100):
+            return f"{grant.cores} % cores of {grant.uuid} where container {container.name} asks for {cores or 100}"
+    return ""

@@ -1,0 +1,50 @@
+"""What a pod's annotations must say once shares have been handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hami_plugin.errors import WireError
+from hami_plugin.model.views import PodView
+from hami_plugin.policy.claims import Question, claims
+from hami_plugin.policy.identity import Held
+from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
+from hami_plugin.wire.pods import erase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """``changes`` to the pod's annotations, none if they say so already; ``finished``: nothing is left to hand out."""
+
+    changes: Mapping[str, str]
+    finished: bool
+
+
+def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str, str, str], Held]) -> Record:
+    """Compare the pod's annotations with what was handed out to it, over all of this node's resources."""
+    changes: dict[str, str] = {}
+    waiting = decided = 0
+    for question in questions:
+        text = pod.annotations.get(question.to_allocate)
+        if text is None:
+            continue
+        try:
+            shares = claims(pod, question)
+        except WireError:
+            waiting += 1
+            continue
+        for claim in shares:
+            decided += 1
+            if claim.piece is None:
+                continue
+            if (pod.uid, claim.container.name, question.resource) in held:
+                text = erase(text, claim.piece)
+            else:
+                waiting += 1
+        if text != pod.annotations[question.to_allocate]:
+            changes[question.to_allocate] = text
+    finished = decided > 0 and waiting == 0
+    if finished and pod.annotations.get(BIND_PHASE) != PHASE_SUCCESS:
+        changes[BIND_PHASE] = PHASE_SUCCESS
+    return Record(changes=changes, finished=finished)

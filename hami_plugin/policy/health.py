@@ -1,0 +1,125 @@
+"""When a device is unwell, and when it is well again: healthy, suspect, unhealthy, probation, healthy.
+
+A fault that asks for a reset or more is believed at once; a milder one that a look finds gets a second look first.
+Recovery needs a hold (doubled with each relapse within an hour), then clean looks in a row. After a fault that asks for
+a reboot, clean looks alone prove nothing: the device must have been seen broken and back again, or the driver reloaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hami_plugin.model.device import Action, Fault, Health
+
+RELAPSE_WINDOW_S = 3600.0
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How fast a fault is believed, and how slowly a recovery. Times in seconds."""
+
+    suspect_looks: int = 2
+    clean_looks: int = 3
+    hold: float = 10.0
+    hold_cap: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One device's state. ``since`` and ``recovered`` are monotonic seconds; ``broken``: a look has failed since."""
+
+    health: Health = Health.HEALTHY
+    fault: Fault | None = None
+    since: float = 0.0
+    looks: int = 0
+    broken: bool = False
+    relapses: int = 0
+    recovered: float = NEVER
+
+    @property
+    def reason(self) -> str:
+        return self.fault.reason if self.fault else ""
+
+    @property
+    def message(self) -> str:
+        return self.fault.message if self.fault else ""
+
+
+WELL = Condition()
+
+
+def after_event(condition: Condition, fault: Fault, now: float) -> Condition:
+    """A fault that the driver reported by itself: believed at once, unless it asks to be ignored."""
+    if fault.action is Action.IGNORE:
+        return condition
+    return _unhealthy(condition, fault, now, broken=condition.broken)
+
+
+def after_look(condition: Condition, fault: Fault | None, now: float, patience: Patience) -> Condition:
+    """One look at the device: ``fault`` is what it found, None when all was well."""
+    if fault is None or fault.action is Action.IGNORE:
+        return _clean(condition, now, patience)
+    if condition.health in (Health.UNHEALTHY, Health.PROBATION) or _grave(fault):
+        return _unhealthy(condition, fault, now, broken=True)
+    failed = condition.looks + 1 if condition.health is Health.SUSPECT else 1
+    if failed >= patience.suspect_looks:
+        return _unhealthy(condition, fault, now, broken=True)
+    since = condition.since if condition.health is Health.SUSPECT else now
+    return replace(condition, health=Health.SUSPECT, fault=fault, since=since, looks=failed)
+
+
+def after_reload(condition: Condition) -> Condition:
+    """The driver was reloaded, or the machine rebooted: what was broken may be whole."""
+    return condition if condition.health is Health.HEALTHY else replace(condition, broken=True)
+
+
+def hold(condition: Condition, patience: Patience) -> float:
+    """Seconds for which the device stays unhealthy at least."""
+    return min(patience.hold_cap, patience.hold * 2.0 ** min(condition.relapses, 16))
+
+
+def _grave(fault: Fault) -> bool:
+    return fault.action in (Action.RESET, Action.REBOOT)
+
+
+def _unhealthy(condition: Condition, fault: Fault, now: float, *, broken: bool) -> Condition:
+    if condition.health in (Health.HEALTHY, Health.SUSPECT):
+        relapse = now - condition.recovered < RELAPSE_WINDOW_S
+        relapses = condition.relapses + 1 if relapse else 0
+        return Condition(
+            health=Health.UNHEALTHY,
+            fault=fault,
+            since=now,
+            broken=broken,
+            relapses=relapses,
+            recovered=condition.recovered,
+        )
+    # Already unwell: the gravest fault decides what a recovery needs, and clean looks start over.
+    actions = list(Action)
+    known = condition.fault
+    gravest = fault if known is None or actions.index(fault.action) >= actions.index(known.action) else known
+    return replace(condition, health=Health.UNHEALTHY, fault=gravest, looks=0, broken=condition.broken or broken)
+
+
+def _clean(condition: Condition, now: float, patience: Patience) -> Condition:
+    if condition.health is Health.HEALTHY:
+        return condition
+    if condition.health is Health.SUSPECT:
+        return replace(condition, health=Health.HEALTHY, fault=None, since=now, looks=0)
+    if now - condition.since < hold(condition, patience) or not _may_recover(condition, now, patience):
+        return condition
+    looks = condition.looks + 1
+    if looks < patience.clean_looks:
+        return replace(condition, health=Health.PROBATION, looks=looks)
+    return Condition(since=now, relapses=condition.relapses, recovered=now)
+
+
+def _may_recover(condition: Condition, now: float, patience: Patience) -> bool:
+    match condition.fault.action if condition.fault else Action.DRAIN:
+        case Action.REBOOT:
+            return condition.broken
+        case Action.RESET:
+            return condition.broken or now - condition.since >= patience.hold_cap
+        case _:
+            return True

@@ -1,0 +1,192 @@
+"""Who is asking: from the ids of an Allocate to the one container whose limits it may have, or the reason why not.
+
+The kubelet names devices, never a pod. So a pod is accepted only if its node, phase, the count *and* the physical
+devices of its next share agree with the ids; two pods with different shares that both fit are refused. Pods come in the
+order in which they arrived at this node, which is the order in which the kubelet admits them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hami_plugin.errors import RefusalReason, WireError
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.policy.claims import Claim, Question, asking, claims
+from hami_plugin.policy.replicas import physical_counts
+from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A share that was handed out: to whom, under which ids. ``init`` marks a plain init container."""
+
+    uid: str
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+    grants: tuple[Grant, ...]
+    init: bool = False
+    settled: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.uid, self.container, self.resource)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The claim that the ids belong to."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """The same ids were handed out to a pod that is still starting: the kubelet repeats itself."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unannotated:
+    """A pod that no HAMi scheduler decided about, and its next container that asks."""
+
+    pod: PodView
+    container: ContainerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """Nobody, or nobody for sure. ``pods`` are those that the reason is about."""
+
+    reason: RefusalReason
+    message: str
+    pods: tuple[PodView, ...] = ()
+
+
+Identity = Found | Again | Unannotated | Unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """What this node's starting pods wait for: the next claim of each, those without a decision, those unreadable."""
+
+    next: tuple[Claim, ...]
+    unannotated: tuple[Unannotated, ...]
+    unreadable: tuple[Unknown, ...]
+
+
+def pending(
+    pods: Sequence[PodView], held: Mapping[tuple[str, str, str], Held], question: Question, node: str
+) -> Pending:
+    """Read all starting pods once, in their order of arrival."""
+    following: list[Claim] = []
+    strangers: list[Unannotated] = []
+    unreadable: list[Unknown] = []
+    for pod in pods:
+        if pod.node != node or pod.phase != "Pending" or pod.deleted:
+            continue
+        if question.to_allocate not in pod.annotations:
+            strangers.extend(_next_stranger(pod, held, question))
+            continue
+        if pod.annotations.get(ASSIGNED_NODE, node) != node or pod.annotations.get(BIND_PHASE) == PHASE_FAILED:
+            continue
+        try:
+            left = [c for c in claims(pod, question) if c.piece is not None and _key(c, question) not in held]
+        except WireError as error:
+            unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,)))
+            continue
+        following.extend(left[:1])
+    return Pending(next=tuple(following), unannotated=tuple(strangers), unreadable=tuple(unreadable))
+
+
+def identify(
+    ids: Sequence[str],
+    waiting: Pending,
+    held: Mapping[tuple[str, str, str], Held],
+    question: Question,
+) -> Identity:
+    """Decide who asks for ``ids``."""
+    heir = reusing(ids, waiting, held)
+    if heir is not None and len(heir.grants) == len(ids):
+        return Found(claim=heir)
+    physical = physical_counts(ids)
+    same_count = [claim for claim in waiting.next if len(claim.grants) == len(ids)]
+    fitting = [claim for claim in same_count if Counter(grant.uuid for grant in claim.grants) == physical]
+    strangers = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
+    if fitting:
+        if len({_shares(claim) for claim in fitting}) > 1 or strangers:
+            return _ambiguous(ids, [claim.pod for claim in fitting] + [s.pod for s in strangers])
+        return Found(claim=fitting[0])
+    again = next((h for h in held.values() if h.resource == question.resource and h.ids == frozenset(ids)), None)
+    if again is not None:
+        return Again(held=again)
+    if strangers and same_count:
+        return _ambiguous(ids, [claim.pod for claim in same_count] + [s.pod for s in strangers])
+    return strangers[0] if strangers else _nobody(ids, physical, same_count, waiting)
+
+
+def reusing(ids: Sequence[str], waiting: Pending, held: Mapping[tuple[str, str, str], Held]) -> Claim | None:
+    """The claim of the pod whose init container holds some of ``ids``.
+
+    The kubelet passes an init container's ids on to a later container of the same pod without asking which ones; nobody
+    else can come with them. There the annotation's devices are the truth.
+    """
+    wanted = frozenset(ids)
+    owners = {h.uid for h in held.values() if h.init and h.ids & wanted}
+    return next((claim for claim in waiting.next if claim.pod.uid in owners), None)
+
+
+def _next_stranger(
+    pod: PodView, held: Mapping[tuple[str, str, str], Held], question: Question
+) -> tuple[Unannotated, ...]:
+    for container in asking(pod, question.resource):
+        if (pod.uid, container.name, question.resource) not in held:
+            return (Unannotated(pod=pod, container=container),)
+    return ()
+
+
+def _key(claim: Claim, question: Question) -> tuple[str, str, str]:
+    return (claim.pod.uid, claim.container.name, question.resource)
+
+
+def _shares(claim: Claim) -> tuple[Grant, ...]:
+    return tuple(sorted(claim.grants, key=lambda grant: (grant.uuid, grant.memory, grant.cores)))
+
+
+def _ambiguous(ids: Sequence[str], pods: Sequence[PodView]) -> Unknown:
+    names = ", ".join(pod.key for pod in pods)
+    return Unknown(
+        reason=RefusalReason.AMBIGUOUS,
+        message=f"{len(pods)} pods with different shares wait for {len(ids)} of these devices: {names}",
+        pods=tuple(pods),
+    )
+
+
+def _nobody(ids: Sequence[str], physical: Counter[str], same_count: Sequence[Claim], waiting: Pending) -> Unknown:
+    got = ", ".join(sorted(physical))
+    if same_count:
+        wanted = "; ".join(f"{c.pod.key} waits for {', '.join(sorted(g.uuid for g in c.grants))}" for c in same_count)
+        return Unknown(
+            reason=RefusalReason.DEVICE_MISMATCH,
+            message=f"the kubelet offers {got}, but {wanted}",
+            pods=tuple(claim.pod for claim in same_count),
+        )
+    if waiting.unreadable:
+        return waiting.unreadable[0]
+    if waiting.next:
+        wanted = "; ".join(f"{c.pod.key} waits for {len(c.grants)}" for c in waiting.next)
+        return Unknown(
+            reason=RefusalReason.COUNT_MISMATCH,
+            message=f"the kubelet offers {len(ids)} devices, but {wanted}",
+            pods=tuple(claim.pod for claim in waiting.next),
+        )
+    return Unknown(
+        reason=RefusalReason.NO_PENDING_POD,
+        message=f"no pod on this node waits for devices (offered: {got})",
+    )

@@ -1,0 +1,86 @@
+"""Which ids the kubelet should take, so that its account, the scheduler's and what containers see are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hami_plugin.model.device import Snapshot
+from hami_plugin.policy.claims import Claim
+from hami_plugin.policy.identity import Held, Pending, reusing
+from hami_plugin.policy.linked import best_linked
+from hami_plugin.policy.replicas import physical_id
+
+
+def preferred(
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+    *,
+    waiting: Pending,
+    held: Mapping[tuple[str, str, str], Held],
+    snapshot: Snapshot,
+) -> tuple[str, ...]:
+    """``size`` of the ``available`` ids, ``must_include`` first; empty when no set of that size exists.
+
+    The next pod in order of arrival whose decision has this size leads. Without one, the best-linked distinct devices.
+    """
+    if size <= 0 or len(must_include) > size or len(set(available) | set(must_include)) < size:
+        return ()
+    heir = reusing(must_include, waiting, held) if must_include else None
+    for claim in (heir,) if heir else waiting.next:
+        if len(claim.grants) == size:
+            ids = _decided(available, must_include, size, claim, strict=heir is None)
+            if ids:
+                return ids
+    return _undecided(available, must_include, size, snapshot)
+
+
+def _decided(
+    available: Sequence[str], must_include: Sequence[str], size: int, claim: Claim, *, strict: bool
+) -> tuple[str, ...]:
+    """One id for each granted device, in the decision's order. Re-used ids of other devices count as they are."""
+    chosen = list(must_include)
+    covered = [physical_id(replica) for replica in must_include]
+    free = [replica for replica in _in_order(available) if replica not in chosen]
+    for grant in claim.grants:
+        if len(chosen) == size:
+            break
+        if grant.uuid in covered:
+            covered.remove(grant.uuid)
+            continue
+        replica = next((r for r in free if physical_id(r) == grant.uuid), None)
+        if replica is None:
+            return ()
+        free.remove(replica)
+        chosen.append(replica)
+    return tuple(chosen) if len(chosen) == size and not (strict and covered) else ()
+
+
+def _undecided(available: Sequence[str], must_include: Sequence[str], size: int, snapshot: Snapshot) -> tuple[str, ...]:
+    """Distinct devices that are linked best; a second id of one device only when there are not enough devices."""
+    chosen = list(must_include)
+    free: dict[str, list[str]] = {}
+    for replica in _in_order(available):
+        if replica not in chosen:
+            free.setdefault(physical_id(replica), []).append(replica)
+    taken = list(dict.fromkeys(physical_id(replica) for replica in chosen))
+    order = [device.uuid for device in snapshot.devices if device.uuid in free or device.uuid in taken]
+    count = min(len(order), len(taken) + size - len(chosen))
+    required = [uuid for uuid in taken if uuid in order]
+    for uuid in best_linked(order, count, snapshot.links, required=required) if count else ():
+        if uuid not in taken and len(chosen) < size:
+            chosen.append(free[uuid].pop(0))
+    rest = [replica for replicas in free.values() for replica in replicas]
+    chosen.extend(rest[: size - len(chosen)])
+    return tuple(chosen)
+
+
+def _in_order(ids: Sequence[str]) -> list[str]:
+    """By device, then by share number as a number."""
+
+    def place(replica: str) -> tuple[str, int, str]:
+        uuid = physical_id(replica)
+        number = replica[len(uuid) :].lstrip("-:")
+        return (uuid, int(number) if number.isdecimal() else 0, replica)
+
+    return sorted(ids, key=place)
