@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -61,7 +61,7 @@ class Watched(Generic[T]):
                     await self._wake.wait()
         return self._version > since
 
-    async def follow(self, *, every: float = 0.0) -> AsyncIterator[T]:
+    async def follow(self, *, every: float = 0.0) -> AsyncGenerator[T, None]:
         """Yield the present value, then each newer one, at most one in ``every`` seconds."""
         while not self._closed:
             seen = self._version

@@ -4,21 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("must be an absolute path, beginning with /")
+    return path
+
+
+def _folder_of_socket(path: Path) -> Path:
+    """HAMi's ``KUBELET_SOCKET`` names the socket, ours the directory that it is in."""
+    return path.parent if path.name == "kubelet.sock" else path
+
+
+def _beside_device_plugins(validated: Mapping[str, Any]) -> Path:
+    return Path(validated["kubelet_dir"]).parent / "pod-resources" / "kubelet.sock"
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 class Section(BaseModel):
     """Frozen, and an unknown key is an error: a misspelt option must not silently do nothing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class VendorSettings(Section):
-    """What every vendor's section has. A vendor's module extends it."""
+    """What every vendor's section has. A vendor's module extends it.
+
+    ``environment`` tells which environment variables fill which keys, ``node_config`` the same for the keys of an entry
+    in HAMi's per-node ``config.json``. A key is spelt as in the file; ``a.b`` is key ``b`` of section ``a``.
+    """
+
+    environment: ClassVar[Mapping[str, str]] = {}
+    node_config: ClassVar[Mapping[str, str]] = {}
 
     enabled: bool = Field(True, description="Serve this vendor's devices.")
 
@@ -47,23 +72,34 @@ class HealthSettings(Section):
 class Settings(Section):
     """The daemon's own configuration. Flags fill the fields that differ per process; the rest is the file."""
 
+    environment: ClassVar[Mapping[str, str]] = {
+        "NODE_NAME": "nodeName",
+        "HOOK_PATH": "hookPath",
+        "KUBELET_SOCKET": "kubeletDir",
+        "ENABLE_TOPOLOGY_SCORE": "topologyScores",
+    }
+
     node_name: str = Field(
-        min_length=1, max_length=253, alias="nodeName", description="This node's name in Kubernetes."
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        alias="nodeName",
+        description="This node's name in Kubernetes.",
     )
-    kubelet_dir: Path = Field(
+    kubelet_dir: Annotated[AbsolutePath, AfterValidator(_folder_of_socket)] = Field(
         Path("/var/lib/kubelet/device-plugins"),
         alias="kubeletDir",
         description="Where kubelet.sock is, and our sockets go.",
     )
-    pod_resources_socket: Path = Field(
-        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    pod_resources_socket: AbsolutePath = Field(
+        default_factory=_beside_device_plugins,
         alias="podResourcesSocket",
-        description="The kubelet's PodResources socket.",
+        description="The kubelet's PodResources socket; unless given, the one beside kubeletDir.",
     )
-    state_dir: Path = Field(
+    state_dir: AbsolutePath = Field(
         Path("/var/lib/hami-plugin"), alias="stateDir", description="The daemon's own files: journal, health, lock."
     )
-    hook_path: Path = Field(
+    hook_path: AbsolutePath = Field(
         Path("/usr/local"),
         alias="hookPath",
         description="HAMi's HOOK_PATH on the host; libvgpu.so is in its vgpu/ folder.",
@@ -91,6 +127,18 @@ class Settings(Section):
         30.0, alias="rescanSeconds", description="Time between looks at a driver when all is well."
     )
     topology_scores: bool = Field(True, alias="topologyScores", description="Write the pair scores to the node.")
+    http_host: str = Field(
+        "0.0.0.0", min_length=1, alias="httpHost", description="Address that probes and metrics listen on."
+    )
+    http_port: int = Field(
+        9396, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics; 0 takes any free one."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", alias="logLevel", description="The mildest events that are logged."
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", alias="logFormat", description="auto writes for people on a terminal, and JSON lines elsewhere."
+    )
     health: HealthSettings = Field(default_factory=HealthSettings, description="Health and recovery.")
     vendors: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict, description="One section per vendor; see `hami-plugin vendors`."

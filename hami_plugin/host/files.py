@@ -107,6 +107,7 @@ class Journal:
                 os.write(self._file, b"\n")
         data = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
         if os.write(self._file, data) != len(data):
+            self.close()  # so that the next entry begins on a line of its own
             raise OSError(f"{self._path}: the disk took only a part of an entry")
         self.lines += 1
 

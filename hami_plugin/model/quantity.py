@@ -13,7 +13,9 @@ _SUFFIXES = {
 }
 _SUFFIXES |= {letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", 1)}
 _SUFFIXES |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
-_QUANTITY = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([numkMGTPE]?|[KMGTPE]i)")
+_QUANTITY = re.compile(
+    r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([numkMGTPE]?|[KMGTPE]i)", re.ASCII
+)
 
 
 def whole(text: object) -> int:

@@ -123,7 +123,7 @@ class Watch:
             return
         links = await self._call(self._driver.links)
         self._linked = (answering, time.monotonic())
-        self._inventory.linked(links)
+        self._inventory.linked(links, answering)
         for a, b in links.asymmetric:
             log.warning("asymmetric link", vendor=self.vendor, a=a, b=b)
             self._events.node(

@@ -41,9 +41,10 @@ class HolderCheck:
 
     async def confirm(self, ids: Sequence[str]) -> None:
         """Return if the container may start; ``RefusedError`` otherwise. The kubelet will ask again at each start."""
-        outcome = "ok"
+        outcome = "failed"
         try:
             self._judge(frozenset(ids), await self._holders(frozenset(ids)))
+            outcome = "ok"
         except RefusedError as refusal:
             outcome = refusal.reason
             log.warning("container start refused", resource=self._question.resource, why=refusal.message)
@@ -67,7 +68,9 @@ class HolderCheck:
     def _judge(self, ids: frozenset[str], holders: list[Holder]) -> None:
         owners = {(holder.namespace, holder.pod) for holder in holders}
         if len(owners) > 1:
-            raise self._wrong(f"the kubelet says that {_names(owners)} hold the same devices", holders, [])
+            raise self._wrong(f"the kubelet says that {_names(owners)} hold the same devices", holders)
+        if self._ledger.spoiled(self._question.resource, ids):
+            raise self._wrong(f"{min(ids)} was handed out with the limits of another container", holders)
         handed = [h for h in self._ledger.held.values() if h.resource == self._question.resource and h.ids == ids]
         handed = [held for held in handed if self._pods.get(held.uid) or not self._pods.changes.value]
         if not handed:
@@ -116,13 +119,18 @@ class HolderCheck:
         try:
             shares = claims(pod, self._question)
         except WireError as error:
-            raise self._wrong(str(error), holders, []) from error
+            raise self._wrong(str(error), holders) from error
+        # An init container's devices pass on to later containers, whatever was decided for those.
+        names = {holder.container for holder in holders}
+        own = [s for s in shares if s.container.name in names or (s.container.init and not s.container.restartable)]
         physical = physical_counts(ids)
-        if not any(Counter(grant.uuid for grant in share.grants) == physical for share in shares):
-            raise self._wrong(f"the decision for pod {pod.key} does not name the devices that it holds", holders, [])
+        if not any(Counter(grant.uuid for grant in share.grants) == physical for share in own):
+            raise self._wrong(f"the decision for pod {pod.key} does not name the devices that it holds", holders)
 
-    def _wrong(self, message: str, holders: Sequence[Holder], handed: Sequence[Held]) -> RefusedError:
-        """Take the shares back from whom they were meant for, so that they can be handed out again, and say so."""
+    def _wrong(self, message: str, holders: Sequence[Holder], handed: Sequence[Held] = ()) -> RefusedError:
+        """Take back what was ``handed`` to the wrong one, so that it can be handed out again, and say so."""
+        for held in handed:
+            self._ledger.spoil(held.resource, held.ids)
         self._ledger.drop([held.key for held in handed if not held.settled])
         refusal = RefusedError(
             RefusalReason.WRONG_HOLDER, message, hint="delete the pod; its controller will start another one"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hami_plugin.aio import Watched
@@ -48,8 +48,8 @@ class Inventory:
 
     @property
     def conditions(self) -> dict[str, Condition]:
-        """Every device that is not healthy; what a restart must remember."""
-        return {u: k.condition for u, k in self._known.items() if k.condition.health is not Health.HEALTHY}
+        """Every device that is not healthy, seen or not yet seen again; what a restart must remember."""
+        return self._remembered | {u: k.condition for u, k in self._known.items() if k.condition.health is not Health.HEALTHY}
 
     def looked(self, discovery: Discovery, now: float) -> list[Change]:
         """A look at the driver: devices appear, recover, fail, or are missing."""
@@ -72,9 +72,11 @@ class Inventory:
                 self._known[uuid] = replace(known, condition=replace(condition, broken=True))
         return self._publish(replace(self.snapshot.value, ready=True, reason="", message="", facts=discovery.facts))
 
-    def linked(self, links: Links) -> None:
-        """New measurements of the pairs."""
-        self._links = links
+    def linked(self, links: Links, answering: Collection[str]) -> None:
+        """New measurements of the pairs among ``answering``. A pair with a silent device keeps its last."""
+        silent = {p: link for p, link in self._links.pairs.items() if not set(p) <= set(answering)}
+        known = {p: link for p, link in silent.items() if set(p) <= set(self._known)}
+        self._links = replace(links, pairs={**known, **links.pairs})
         self._publish(self.snapshot.value)
 
     def event(self, uuid: str | None, fault: Fault, now: float) -> list[Change]:

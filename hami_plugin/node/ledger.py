@@ -36,6 +36,7 @@ class Ledger:
     def __init__(self, journal: EntryLog) -> None:
         self._journal = journal
         self._held: dict[Key, Held] = {}
+        self._spoiled: set[tuple[str, frozenset[str]]] = set()
 
     @property
     def held(self) -> Mapping[Key, Held]:
@@ -51,14 +52,21 @@ class Ledger:
         return len(self._held)
 
     def reserve(self, held: Held) -> None:
-        """Take the share, in memory only. From here on nobody else can be given it."""
+        """Take the share, in memory only. From here on nobody else can be given it.
+
+        An id that the kubelet hands out anew is no other pod's any more, whether or not that pod's end has been seen.
+        """
+        for other in list(self._held.values()):
+            if other.uid != held.uid and _meet(held, other.resource, other.ids):
+                del self._held[other.key]
+        self._spoiled = {(resource, ids) for resource, ids in self._spoiled if not _meet(held, resource, ids)}
         self._held[held.key] = held
 
     def write(self, held: Held) -> None:
         """Put a reserved share on file, before the kubelet hears of it. OSError when the disk refuses."""
         self._journal.append({"op": "hold", **_entry(held)})
-        if self._journal.lines > 2 * len(self._held) + self.SLACK:
-            self._journal.rewrite({"op": "hold", **_entry(share)} for share in list(self._held.values()))
+        if self._journal.lines > 2 * (len(self._held) + len(self._spoiled)) + self.SLACK:
+            self._compact()
 
     def settle(self, keys: Iterable[Key]) -> None:
         """The API server has confirmed that these shares are recorded at their pod."""
@@ -74,6 +82,18 @@ class Ledger:
             if self._held.pop(key, None):
                 self._note({"op": "drop", "key": list(key)})
 
+    def spoil(self, resource: str, ids: frozenset[str]) -> None:
+        """These ids reached a container with another one's limits: no start with them until they are handed out anew.
+
+        Without this note, a second try of that start would find nothing against it.
+        """
+        if (resource, ids) not in self._spoiled:
+            self._spoiled.add((resource, ids))
+            self._note({"op": "spoil", "resource": resource, "ids": sorted(ids)})
+
+    def spoiled(self, resource: str, ids: frozenset[str]) -> bool:
+        return (resource, ids) in self._spoiled
+
     def of_pod(self, uid: str) -> list[Held]:
         return [held for held in self._held.values() if held.uid == uid]
 
@@ -84,17 +104,31 @@ class Ledger:
         except OSError as error:
             log.warning("journal not written", problem=str(error))
 
+    def _compact(self) -> None:
+        """Write only what still counts. A disk that refuses leaves the longer journal, which is as good."""
+        entries = [{"op": "hold", **_entry(held)} for held in self._held.values()]
+        entries += [{"op": "spoil", "resource": resource, "ids": sorted(ids)} for resource, ids in self._spoiled]
+        try:
+            self._journal.rewrite(entries)
+        except OSError as error:
+            log.warning("journal not compacted", problem=str(error))
+
     def _replay(self, entry: Mapping[str, Any]) -> None:
         match entry["op"]:
             case "hold":
-                held = _held(entry)
-                self._held[held.key] = held
+                self.reserve(_held(entry))
+            case "spoil":
+                self._spoiled.add((str(entry["resource"]), frozenset(map(str, entry["ids"]))))
             case "settled":
                 key = _key(entry)
                 if key in self._held:
                     self._held[key] = replace(self._held[key], settled=True)
             case "drop":
                 self._held.pop(_key(entry), None)
+
+
+def _meet(held: Held, resource: str, ids: frozenset[str]) -> bool:
+    return held.resource == resource and bool(held.ids & ids)
 
 
 def _key(entry: Mapping[str, Any]) -> Key:

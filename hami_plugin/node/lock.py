@@ -22,10 +22,15 @@ log = structlog.get_logger()
 
 
 async def release_lock(cluster: Cluster, node: LiveNode, namespace: str, name: str) -> bool:
-    """Remove the node lock if this pod owns it, and only the version of it that was looked at. True: it was removed."""
+    """Remove the node lock if this pod owns it, and only the version of it that was looked at. True: it was removed.
+
+    The server is asked only if the live node does not show the lock as this pod's: the view may lag behind the bind.
+    """
     for attempt in range(8):
-        view = node.value if attempt == 0 and node.value else await cluster.get_node()
-        node.deliver(view)
+        view = node.value
+        if attempt or view is None or not owned_by(view.annotations.get(NODE_LOCK, ""), namespace, name):
+            view = await cluster.get_node()
+            node.deliver(view)
         if not owned_by(view.annotations.get(NODE_LOCK, ""), namespace, name):
             return False
         try:
@@ -40,31 +45,37 @@ async def release_lock(cluster: Cluster, node: LiveNode, namespace: str, name: s
 
 
 class LockReaper:
-    """Releases a node lock whose owner has nothing left to wait for: it has ended, is gone, or has all its devices."""
-
-    PERIOD_S = 5.0
+    """Releases a node lock whose owner waits for nothing any more: it runs, has ended, is gone, or has its devices."""
 
     def __init__(
-        self, cluster: Cluster, *, pods: PodTable, node: LiveNode, ledger: Ledger, questions: Sequence[Question]
+        self,
+        cluster: Cluster,
+        *,
+        pods: PodTable,
+        node: LiveNode,
+        ledger: Ledger,
+        questions: Sequence[Question],
+        period: float = 5.0,
     ) -> None:
         self._cluster = cluster
         self._pods = pods
         self._node = node
         self._questions = questions
         self._ledger = ledger
-        self._gone: set[tuple[str, str]] = set()
+        self._period = period
+        self._orphaned = ""
 
     def gone(self, pod: PodView) -> None:
         """A pod of this node was deleted or has ended."""
-        view = self._node.value
-        if view and owned_by(view.annotations.get(NODE_LOCK, ""), pod.namespace, pod.name):
-            self._gone.add((pod.namespace, pod.name))
+        text = self._node.value.annotations.get(NODE_LOCK, "") if self._node.value else ""
+        if owned_by(text, pod.namespace, pod.name):
+            self._orphaned = text
 
     async def run(self) -> None:
         """Look at the lock from time to time, for ever. A lock that is stale at two looks in a row is released."""
         suspected = ""
         while True:
-            await asyncio.sleep(self.PERIOD_S)
+            await asyncio.sleep(self._period)
             text = self._stale()
             if text and text == suspected and await self._release(text):
                 text = ""
@@ -81,9 +92,9 @@ class LockReaper:
             return ""
         pod = self._pods.named(lock.namespace, lock.pod)
         if pod is None:
-            return text if (lock.namespace, lock.pod) in self._gone else ""
+            return text if text == self._orphaned else ""
         done = record(pod, self._questions, self._ledger.held)
-        return text if pod.terminal or (done.finished and not done.changes) else ""
+        return text if pod.phase != "Pending" or (done.finished and not done.changes) else ""
 
     async def _release(self, text: str) -> bool:
         lock = parse_lock(text)
@@ -92,7 +103,6 @@ class LockReaper:
         except ClusterError as error:
             log.warning("stale node lock not released", owner=f"{lock.namespace}/{lock.pod}", problem=error.message)
             return False
-        self._gone.discard((lock.namespace, lock.pod))
         if released:
             log.info("stale node lock released", owner=f"{lock.namespace}/{lock.pod}")
         return True

@@ -55,6 +55,11 @@ class PodTable:
         self._note_end(pod)
         self.changes.touch()
 
+    def patched(self, pod: PodView) -> None:
+        """The answer to a patch of ours. It may come after the watch has told the pod's end, and then is no news."""
+        if pod.uid in self._pods:
+            self.update(pod)
+
     def delete(self, pod: PodView) -> None:
         """A pod is gone."""
         known = self._pods.pop(pod.uid, None)

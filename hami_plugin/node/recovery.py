@@ -24,14 +24,22 @@ class Recovery:
     The account leaves plain init containers out: theirs count as delivered when the pod has outlived some rounds.
     """
 
-    PERIOD_S = 5.0
     INIT_ROUNDS = 3
 
-    def __init__(self, *, ledger: Ledger, pods: PodTable, settlement: Settlement, resources: PodResources) -> None:
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        pods: PodTable,
+        settlement: Settlement,
+        resources: PodResources,
+        period: float = 5.0,
+    ) -> None:
         self._ledger = ledger
         self._pods = pods
         self._settlement = settlement
         self._resources = resources
+        self._period = period
 
     async def run(self) -> None:
         """Wait for the first list of pods, then reconcile until all shares of a former life are settled or gone."""
@@ -51,7 +59,7 @@ class Recovery:
                 for held in opened:
                     if held.init:
                         self._settlement.note(held.uid)
-            await asyncio.sleep(self.PERIOD_S)
+            await asyncio.sleep(self._period)
 
     def _drop_ended(self) -> None:
         """Shares of pods that are gone or have ended while nobody looked."""

@@ -43,6 +43,7 @@ class Settlement:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._failed: set[str] = set()
+        self._unlocked: set[str] = set()
 
     @property
     def idle(self) -> bool:
@@ -53,18 +54,21 @@ class Settlement:
         """Something was handed out to this pod."""
         self._again.add(uid)
         if uid not in self._tasks:
-            task = asyncio.create_task(self._settle(uid), name=f"settle {uid}")
-            self._tasks[uid] = task
-            task.add_done_callback(lambda _task: self._tasks.pop(uid, None))
+            self._tasks[uid] = asyncio.create_task(self._settle(uid), name=f"settle {uid}")
 
     def fail(self, pod: PodView) -> None:
         """The pod's decision cannot be carried out: say so at the pod, and let the next pod have the lock."""
         self._failed.add(pod.uid)
         self.note(pod.uid)
 
+    def failed(self, uid: str) -> bool:
+        """Whether the pod's decision has failed. True before the API server has heard of it."""
+        return uid in self._failed
+
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         self._failed.discard(uid)
+        self._unlocked.discard(uid)
 
     async def close(self) -> None:
         """Give up on what is not recorded yet; a restart finds it in the journal."""
@@ -75,6 +79,12 @@ class Settlement:
             await asyncio.wait(tasks)
 
     async def _settle(self, uid: str) -> None:
+        try:
+            await self._converge(uid)
+        finally:
+            del self._tasks[uid]  # at once, so that a note of this very moment starts another task
+
+    async def _converge(self, uid: str) -> None:
         delays = self._backoff.delays()
         while uid in self._again:
             self._again.discard(uid)
@@ -98,7 +108,8 @@ class Settlement:
         if failed and not wanted.finished and pod.annotations.get(BIND_PHASE) not in (PHASE_FAILED, PHASE_SUCCESS):
             changes[BIND_PHASE] = PHASE_FAILED
         if changes:
-            self._pods.update(await self._cluster.patch_pod(pod, changes))
+            self._pods.patched(await self._cluster.patch_pod(pod, changes))
         self._ledger.settle(keys)
-        if wanted.finished or failed:
+        if (wanted.finished or failed) and pod.uid not in self._unlocked:
             await release_lock(self._cluster, self._node, pod.namespace, pod.name)
+            self._unlocked.add(pod.uid)

@@ -13,6 +13,9 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.wire.pods import decode_devices
 
+MOST_BYTES = 64 * 1024
+"""A decision for a thousand devices is shorter. The pod's author can write more, and every Allocate would read it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -44,9 +47,9 @@ def asking(pod: PodView, resource: str) -> tuple[ContainerView, ...]:
 
 def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
     """All shares of the pod's decision, in order. WireError when the decision does not fit the pod's containers."""
-    pending = decode_devices(pod.annotations.get(question.to_allocate, ""))
+    pending = _pieces(pod, question.to_allocate)
     positions = [position for position, piece in enumerate(pending) if piece]
-    whole = [piece for piece in decode_devices(pod.annotations.get(question.allocated, "")) if piece]
+    whole = [piece for piece in _pieces(pod, question.allocated) if piece]
     left = [pending[position] for position in positions]
     if not whole:
         whole = left
@@ -74,7 +77,7 @@ def excess(claim: Claim, question: Question, advertised: dict[str, int]) -> str:
     """What in a claim is more than its container asked for, in words; empty when nothing is.
 
     ``advertised`` gives each device's memory in MiB. The pod's author can write annotations; what the container asks
-    for was seen by admission and quota.
+    for was seen by admission and quota. A grant of 0 is one without limit.
     """
     container = claim.container
     memory = container.amount(question.memory) * question.memory_factor if question.memory else 0
@@ -83,8 +86,17 @@ def excess(claim: Claim, question: Question, advertised: dict[str, int]) -> str:
     for grant in claim.grants:
         total = advertised.get(grant.uuid, 0)
         ceiling = memory or (total * percent + 99) // 100 or total
-        if ceiling and grant.memory > ceiling:
-            return f"{grant.memory} MiB of {grant.uuid} where container {container.name} may have {ceiling}"
-        if grant.cores > (cores or 100):
-            return f"{grant.cores} % cores of {grant.uuid} where container {container.name} asks for {cores or 100}"
+        if ceiling and (grant.memory > ceiling or (not grant.memory and (memory or percent))):
+            what = f"{grant.memory} MiB" if grant.memory else "all memory"
+            return f"{what} of {grant.uuid} where container {container.name} may have {ceiling} MiB"
+        if grant.cores > (cores or 100) or (cores and not grant.cores):
+            what = f"{grant.cores} % cores" if grant.cores else "all cores"
+            return f"{what} of {grant.uuid} where container {container.name} may have {cores or 100} %"
     return ""
+
+
+def _pieces(pod: PodView, key: str) -> tuple[tuple[Grant, ...], ...]:
+    text = pod.annotations.get(key, "")
+    if len(text) > MOST_BYTES:
+        raise WireError(f"{key} of pod {pod.key} has {len(text)} characters, more than {MOST_BYTES}")
+    return decode_devices(text)

@@ -53,7 +53,7 @@ def after_event(condition: Condition, fault: Fault, now: float) -> Condition:
     """A fault that the driver reported by itself: believed at once, unless it asks to be ignored."""
     if fault.action is Action.IGNORE:
         return condition
-    return _unhealthy(condition, fault, now, broken=condition.broken)
+    return _unhealthy(condition, fault, now, broken=False)
 
 
 def after_look(condition: Condition, fault: Fault | None, now: float, patience: Patience) -> Condition:

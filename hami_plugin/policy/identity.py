@@ -94,7 +94,11 @@ def pending(
         if question.to_allocate not in pod.annotations:
             strangers.extend(_next_stranger(pod, held, question))
             continue
-        if pod.annotations.get(ASSIGNED_NODE, node) != node or pod.annotations.get(BIND_PHASE) == PHASE_FAILED:
+        if pod.annotations.get(BIND_PHASE) == PHASE_FAILED:
+            continue
+        if pod.annotations.get(ASSIGNED_NODE, node) != node:
+            message = f"the decision for pod {pod.key} is for another node than {node}, where the pod is"
+            unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=message, pods=(pod,)))
             continue
         try:
             left = [c for c in claims(pod, question) if c.piece is not None and _key(c, question) not in held]
@@ -112,7 +116,7 @@ def identify(
     question: Question,
 ) -> Identity:
     """Decide who asks for ``ids``."""
-    heir = reusing(ids, waiting, held)
+    heir = reusing(ids, waiting, held, question.resource)
     if heir is not None and len(heir.grants) == len(ids):
         return Found(claim=heir)
     physical = physical_counts(ids)
@@ -131,14 +135,16 @@ def identify(
     return strangers[0] if strangers else _nobody(ids, physical, same_count, waiting)
 
 
-def reusing(ids: Sequence[str], waiting: Pending, held: Mapping[tuple[str, str, str], Held]) -> Claim | None:
+def reusing(
+    ids: Sequence[str], waiting: Pending, held: Mapping[tuple[str, str, str], Held], resource: str
+) -> Claim | None:
     """The claim of the pod whose init container holds some of ``ids``.
 
     The kubelet passes an init container's ids on to a later container of the same pod without asking which ones; nobody
     else can come with them. There the annotation's devices are the truth.
     """
     wanted = frozenset(ids)
-    owners = {h.uid for h in held.values() if h.init and h.ids & wanted}
+    owners = {h.uid for h in held.values() if h.init and h.resource == resource and h.ids & wanted}
     return next((claim for claim in waiting.next if claim.pod.uid in owners), None)
 
 

@@ -18,20 +18,26 @@ def preferred(
     *,
     waiting: Pending,
     held: Mapping[tuple[str, str, str], Held],
+    resource: str,
     snapshot: Snapshot,
 ) -> tuple[str, ...]:
     """``size`` of the ``available`` ids, ``must_include`` first; empty when no set of that size exists.
 
-    The next pod in order of arrival whose decision has this size leads. Without one, the best-linked distinct devices.
+    The next pod in order of arrival whose decision has this size leads. Without one, the best-linked distinct devices,
+    and those that nobody has a share of if there are enough.
     """
     if size <= 0 or len(must_include) > size or len(set(available) | set(must_include)) < size:
         return ()
-    heir = reusing(must_include, waiting, held) if must_include else None
+    heir = reusing(must_include, waiting, held, resource) if must_include else None
     for claim in (heir,) if heir else waiting.next:
         if len(claim.grants) == size:
             ids = _decided(available, must_include, size, claim, strict=heir is None)
             if ids:
                 return ids
+    shared = {grant.uuid for share in held.values() for grant in share.grants}
+    alone = [replica for replica in available if physical_id(replica) not in shared]
+    if len({physical_id(replica) for replica in (*alone, *must_include)}) >= size:
+        return _undecided(alone, must_include, size, snapshot)
     return _undecided(available, must_include, size, snapshot)
 
 

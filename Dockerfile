@@ -1,0 +1,36 @@
+# Two stages: the first builds the wheel, the second has Python, the daemon, and no compiler.
+#   docker build --tag hami-plugin:0.1.0 .
+ARG BASE=python:3.11-slim
+
+FROM ${BASE} AS build
+# gcc is for the simulated NVML library only; every dependency comes as a wheel.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+COPY requirements.lock .
+RUN python -m venv /opt/hami-plugin \
+    && /opt/hami-plugin/bin/pip install --no-cache-dir --only-binary :all: --requirement requirements.lock \
+    && python -m pip install --no-cache-dir hatchling==1.33.0
+COPY . .
+RUN python -m hatchling build --target wheel \
+    && /opt/hami-plugin/bin/pip install --no-cache-dir --no-deps dist/*.whl
+# The simulated library is found again by a fingerprint of its sources and of $CC, so both stages name the same
+# compiler, though only this one has it.
+ENV CC=cc XDG_CACHE_HOME=/opt/hami-plugin/cache
+RUN mkdir /tmp/library \
+    && /opt/hami-plugin/bin/python -c 'from pathlib import Path; from vendors.nvidia.simulation import build; build(Path("/tmp/library"))' \
+    && chmod -R a+rX /opt/hami-plugin
+
+FROM ${BASE}
+COPY --from=build /opt/hami-plugin /opt/hami-plugin
+ENV PATH=/opt/hami-plugin/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    CC=cc \
+    XDG_CACHE_HOME=/opt/hami-plugin/cache
+# User 0, since the kubelet's device-plugins and pod-resources directories belong to root and are closed to others.
+# It needs no capability (see daemonset.yaml). Commands that only look run as anybody:
+#   docker run --rm --user 65534 hami-plugin:0.1.0 vendors
+USER 0
+ENTRYPOINT ["hami-plugin"]
+CMD ["run"]

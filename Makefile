@@ -1,0 +1,71 @@
+# Everything a developer types. Each target sets up what it needs, and does nothing twice.
+PYTHON ?= python3
+PROFILE ?= dgx-h100
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := cdi hami_plugin vendors tests bench
+PROTOS := $(shell find proto -name '*.proto')
+GENERATED := hami_plugin/kubelet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format-check lint types contracts drift format proto bench gpu-check wheel clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Build .venv with everything that the other targets need
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1); try: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+		echo "No virtual environment could be made; on Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## See a simulated node register, allocate, lose a GPU, heal, and survive a kubelet restart (PROFILE=...)
+	@$(BIN)/hami-plugin demo --profile $(PROFILE)
+
+test: setup ## Run all tests
+	$(BIN)/python -m pytest
+
+check: setup format-check lint types contracts drift test ## Everything that must hold before a change lands
+
+format-check:
+	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "Run: make format"; exit 1; }
+
+lint:
+	$(BIN)/ruff check --quiet $(SOURCES)
+
+types:
+	$(BIN)/mypy
+
+contracts:
+	$(BIN)/lint-imports
+
+drift: ## Fail when generated code is not what the .proto files say
+	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && \
+	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=$$tmp --pyi_out=$$tmp --grpc_python_out=$$tmp $(PROTOS) && \
+	(cd $$tmp && find . -type f) | while read -r file; do \
+		cmp -s "$$tmp/$$file" "$$file" || { echo "$$file differs from the .proto files; run: make proto"; exit 1; }; done
+
+format: setup ## Format the code
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix --quiet $(SOURCES)
+
+proto: setup ## Generate the gRPC code anew
+	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+bench: setup ## Measure speed and memory against a baseline in the same run
+	$(BIN)/python -m bench
+
+gpu-check: ## On a machine with a real NVIDIA GPU: compare it with what the simulation claims (read-only)
+	@PY=$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)); $$PY -m vendors.nvidia.gpu_check --report $${OUT:-.}/gpu-check.json
+
+wheel: setup ## Build the wheel
+	$(BIN)/python -m hatchling build -t wheel
+
+clean: ## Remove what make has made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

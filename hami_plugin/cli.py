@@ -1,0 +1,198 @@
+"""The command line: each command parses, builds, calls and prints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hami_plugin.errors import ConfigError, HamiError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+USAGE_ERROR = 2
+
+
+class Commands(click.Group):
+    """Turns the project's own errors into one readable message and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            click.echo(f"The configuration cannot be used ({len(error.problems)} problems):", err=True)
+            for problem in error.problems:
+                click.echo(f"  - {problem}", err=True)
+            ctx.exit(USAGE_ERROR)
+        except HamiError as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Try it without hardware: hami-plugin demo, or hami-plugin topology --simulate dgx-1v",
+)
+def main() -> None:
+    """Share accelerators on this Kubernetes node, speaking HAMi's wire protocol."""
+
+
+def quietly() -> AbstractContextManager[object]:
+    """Logging for commands that print an answer: warnings only, and beside it."""
+    from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
+
+    return closing(configure("warning", "auto", sys.stderr))
+
+
+def configuration_options(command: F) -> F:
+    """The options by which every command finds its configuration."""
+    path = click.Path(path_type=Path, dir_okay=False)
+    options = (
+        click.option("--config", type=path, envvar="HAMI_PLUGIN_CONFIG", help="The daemon's own YAML file."),
+        click.option(
+            "--device-config",
+            type=path,
+            envvar="CONFIG_FILE",
+            help="HAMi's device-config.yaml. Default: /device-config.yaml where it exists.",
+        ),
+        click.option(
+            "--node-config",
+            type=path,
+            help="HAMi's per-node config.json. Default: /config/config.json where it exists.",
+        ),
+        click.option(
+            "--nvml-library", type=path, help="The driver's NVML library, where the loader does not find it by itself."
+        ),
+        click.option(
+            "--simulate",
+            metavar="PROFILE",
+            help="Use a simulated machine, by name (see `hami-plugin discover --help`) or file.",
+        ),
+        click.option(
+            "--simulation-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Where the simulated machine's state is kept, so that faults can be injected from outside.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command(epilog="Example: hami-plugin run --node-name node-1 --config /etc/hami-plugin/config.yaml")
+@configuration_options
+@click.option("--node-name", help="This node's name in Kubernetes. [env: NODE_NAME]")
+@click.option("--kubelet-dir", type=click.Path(path_type=Path), help="Directory of kubelet.sock and of our sockets.")
+@click.option("--pod-resources-socket", type=click.Path(path_type=Path), help="The kubelet's PodResources socket.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, else the pod's own account.")
+@click.option("--hook-path", type=click.Path(path_type=Path), help="HAMi's hook path on the host. [env: HOOK_PATH]")
+@click.option("--state-dir", type=click.Path(path_type=Path), help="Where the journal and the health memory are kept.")
+@click.option("--http", default="0.0.0.0:9394", show_default=True, help="Address of /healthz, /readyz and /metrics.")
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+@click.option("--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "console"]))
+def run(http: str, kubeconfig: Path | None, log_level: Any, log_format: Any, **options: Any) -> None:
+    """Run the daemon on this node until it is told to stop (SIGTERM)."""
+    import structlog  # noqa: PLC0415
+
+    from hami_plugin.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
+    from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
+    from hami_plugin.startup import opened, plan  # noqa: PLC0415
+    from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
+
+    ready = plan(options, os.environ)
+    settings = ready.configuration.settings
+    host = HostPaths(hook=settings.hook_path, hook_view=settings.hook_path)
+    logs = configure(level=log_level, format=log_format, stream=sys.stderr)
+    with closing(logs):
+        for warning in ready.configuration.warnings:
+            structlog.get_logger().warning("configuration", warning=warning)
+        process = Process(
+            configuration=ready.configuration,
+            vendors=opened(ready, host),
+            http=http,
+            kubeconfig=kubeconfig,
+            host=host,
+            version=distribution_version("hami-plugin"),
+            log_lines_dropped=lambda: logs.dropped,
+        )
+        asyncio.run(serve(process))
+
+
+@main.command(epilog="Example: hami-plugin discover --simulate dgx-h100 --json")
+@configuration_options
+@click.option("--json", "as_json", is_flag=True, help="The whole snapshot, links included, as JSON.")
+@click.option("--list-profiles", is_flag=True, help="Print the names that --simulate takes.")
+def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
+    """Look at this machine's devices once, and print them."""
+    from hami_plugin.render import device_table, snapshot_json  # noqa: PLC0415
+    from hami_plugin.simulation.machines import machine_names  # noqa: PLC0415
+    from hami_plugin.startup import look  # noqa: PLC0415
+
+    if list_profiles:
+        click.echo("\n".join(machine_names()))
+        return
+    with quietly():
+        for snapshot in look(options, os.environ):
+            click.echo(snapshot_json(snapshot) if as_json else device_table(snapshot))
+
+
+@main.command(epilog="Example: hami-plugin topology --simulate dgx-1v --svg dgx-1v.svg")
+@configuration_options
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw a heat map of the scores.")
+def topology(svg: Path | None, **options: Any) -> None:
+    """Print how the devices are linked, and the scores that schedulers read."""
+    from hami_plugin.render import heat_map_svg, topology_matrix  # noqa: PLC0415
+    from hami_plugin.startup import look  # noqa: PLC0415
+
+    with quietly():
+        for snapshot in look(options, os.environ):
+            click.echo(topology_matrix(snapshot))
+            if svg:
+                svg.write_text(heat_map_svg(snapshot, title=options["simulate"] or "this machine"), encoding="utf-8")
+                click.echo(f"Drawn in {svg}")
+
+
+@main.command(epilog="Example: hami-plugin vendors --json")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def vendors(as_json: bool) -> None:
+    """Print the vendors, their resources and annotations."""
+    from hami_plugin.startup import vendor_facts  # noqa: PLC0415
+
+    facts = vendor_facts()
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for fact in facts:
+        click.echo(f"{fact['vendor']} ({fact['title']})")
+        for key, value in fact["families"].items():
+            click.echo(f"  {key}")
+            for name, text in value.items():
+                click.echo(f"    {name:16} {text}")
+
+
+@main.command(epilog="Example: hami-plugin version")
+def version() -> None:
+    """Print the version."""
+    click.echo(f"hami-plugin {distribution_version('hami-plugin')} (Python {sys.version.split()[0]})")
+
+
+@main.command(epilog="Example: hami-plugin demo --profile dgx-1v")
+@click.option("--profile", default="dgx-h100", show_default=True, help="The simulated machine.")
+@click.option("--json", "as_json", is_flag=True, help="The whole outcome as JSON.")
+@click.option("--keep", is_flag=True, help="Keep the working directory, with the daemon's log.")
+def demo(profile: str, as_json: bool, keep: bool) -> None:
+    """Run the real daemon against a simulated machine, kubelet and API server, and show what it does."""
+    from hami_plugin.demo import play  # noqa: PLC0415
+
+    sys.exit(0 if asyncio.run(play(profile, as_json=as_json, keep=keep)) else 1)

@@ -1,0 +1,114 @@
+"""The ``Cluster`` port: this node and its pods, at a real API server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import quote
+
+from hami_plugin.aio import Watched
+from hami_plugin.errors import ConfigError
+from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
+from hami_plugin.node.ports import Annotations, NullObserver, Observer, PodFeed, Subject
+
+from .calls import ApiCalls
+from .credentials import SERVICE_ACCOUNT, Credentials, find_credentials
+from .events import EventLog
+from .replies import Call
+from .watch import Follower, Rhythm, Topic
+
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+
+
+class ApiServer:
+    """Implements ``hami_plugin.node.ports.Cluster`` for one node. Made by ``connect``."""
+
+    def __init__(self, node: str, calls: ApiCalls, rhythm: Rhythm) -> None:
+        self._node = node
+        self._calls = calls
+        self._rhythm = rhythm
+        self._events = EventLog(calls, node)
+
+    @property
+    def reachable(self) -> Watched[str]:
+        return self._calls.health.problem
+
+    async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
+        body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
+        path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
+        call = Call(verb="patch", kind="pods", path=path, name=pod.key, body=body)
+        return pod_view(await self._calls.json(call))
+
+    async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:
+        expected = {"resourceVersion": resource_version} if resource_version else {}
+        body = {"metadata": {"annotations": dict(annotations), **expected}}
+        return node_view(await self._calls.json(self._node_call("patch", body)))
+
+    async def get_node(self) -> NodeView:
+        return node_view(await self._calls.json(self._node_call("get")))
+
+    async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
+        await self._events.write(subject, reason=reason, message=message, warning=warning)
+
+    async def follow_pods(self, feed: PodFeed) -> NoReturn:
+        topic = Topic(
+            kind="pods",
+            path=PODS,
+            selector=f"spec.nodeName={self._node}",
+            view=pod_view,
+            replace=feed.replace,
+            update=feed.update,
+            delete=feed.delete,
+        )
+        await Follower(self._calls, topic, self._rhythm).run()
+
+    async def follow_node(self, deliver: Callable[[NodeView | None], None]) -> NoReturn:
+        def replace(found: Sequence[NodeView]) -> None:
+            deliver(found[0] if found else None)
+
+        topic = Topic(
+            kind="nodes",
+            path=NODES,
+            selector=f"metadata.name={self._node}",
+            view=node_view,
+            replace=replace,
+            update=deliver,
+            delete=lambda _: deliver(None),
+        )
+        await Follower(self._calls, topic, self._rhythm).run()
+
+    def _node_call(self, verb: str, body: Mapping[str, object] | None = None) -> Call:
+        path = f"{NODES}/{quote(self._node, safe='')}"
+        return Call(verb=verb, kind="nodes", path=path, name=self._node, body=body)
+
+
+@asynccontextmanager
+async def connect(
+    node: str,
+    *,
+    kubeconfig: Path | None = None,
+    observer: Observer | None = None,
+    rhythm: Rhythm | None = None,
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> AsyncIterator[ApiServer]:
+    """The API server as ``node``'s daemon sees it. ``ConfigError`` without usable credentials; sends nothing yet."""
+    rhythm = rhythm or Rhythm()
+    credentials = await find_credentials(kubeconfig, environ, service_account)
+    calls = _calls(credentials, observer or NullObserver(), rhythm.deadline)
+    try:
+        yield ApiServer(node, calls, rhythm)
+    finally:
+        calls.health.problem.close()
+        await calls.close()
+
+
+def _calls(credentials: Credentials, observer: Observer, deadline: float) -> ApiCalls:
+    try:
+        return ApiCalls(credentials, observer=observer, deadline=deadline)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError([f"the certificates for the API server cannot be used: {error}"]) from error

@@ -1,0 +1,146 @@
+"""A validation error in the words of whoever wrote the value: place, value, what is wrong, what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticUndefined, to_jsonable_python
+
+from hami_plugin.config.documents import Keys
+from hami_plugin.config.fields import field_at, fields, model_at, suggestion
+from hami_plugin.config.layers import Layers, dotted
+from hami_plugin.config.settings import Section
+
+_SHOWN = 60
+_WRONG = {
+    "model_type": "must be a section of keys",
+    "model_attributes_type": "must be a section of keys",
+    "dict_type": "must be a section of keys",
+    "mapping_type": "must be a section of keys",
+    "invalid_key": "is not a key in text; put it in quotes",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "set_type": "must be a list",
+    "frozen_set_type": "must be a list",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of a sensible size",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text; put it in quotes",
+    "path_type": "must be a path",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items",
+    "string_pattern_mismatch": "must match {pattern}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "value_error": "{error}",
+    "assertion_error": "{error}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong, as a line. ``unknown``: the key at ``keys`` is one that nobody knows."""
+
+    keys: Keys
+    text: str
+    unknown: bool = False
+    missing: bool = False
+
+
+def explain(error: ValidationError, model: type[BaseModel], layers: Layers, prefix: Keys = ()) -> Iterator[Problem]:
+    """One problem for each place. ``prefix`` is where ``model`` stands in the layers."""
+    found: dict[Keys, list[ErrorDetails]] = {}
+    for details in error.errors(include_url=False):
+        if details["type"] != "default_factory_not_called":  # a consequence of another error in the list
+            keys = (*prefix, *details["loc"])
+            found.setdefault(_written(keys, layers, details["type"]), []).append(details)
+    for keys, group in found.items():
+        yield _problem(keys, group, model, layers, prefix)
+
+
+def shown(value: object) -> str:
+    """A value as JSON writes it, cut to a readable length; control characters are escaped."""
+    try:
+        text = json.dumps(to_jsonable_python(value, fallback=str))
+    except (ValueError, RecursionError):
+        text = ascii(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def unknown_key(keys: Keys, known: Iterable[str], layers: Layers) -> str:
+    """The line for a key that nobody knows."""
+    place = layers.place(keys)
+    source = layers.source(keys)
+    effect = " and has no effect" if source and source.lenient else ""
+    return f"{place.where}: {place.path}: is not a known key{effect}; {suggestion(str(keys[-1]), known)}"
+
+
+def _problem(keys: Keys, group: list[ErrorDetails], model: type[BaseModel], layers: Layers, prefix: Keys) -> Problem:
+    inside = keys[len(prefix) :]
+    kinds = {details["type"] for details in group}
+    if "extra_forbidden" in kinds:
+        holder = model_at(model, inside[:-1])
+        return Problem(keys=keys, unknown=True, text=unknown_key(keys, fields(holder) if holder else (), layers))
+    place = layers.place(keys)
+    if "missing" in kinds:
+        text = f"{place.where}: {place.path}: is missing; {_how_to_give(model, inside)}"
+        return Problem(keys=keys, text=text, missing=True)
+    wrong = " or ".join(dict.fromkeys(_wrong(details) for details in group))
+    value = group[0]["input"]
+    said = "has no value" if value is None else f"{shown(value)}: {wrong}"
+    if not inside and value is not None and isinstance(value, Mapping):
+        said = wrong  # a rule about several keys; the whole section is no help as a value
+    return Problem(keys=keys, text=f"{place.where}: {place.path}: {said}{_remedy(model, inside, value)}")
+
+
+def _wrong(details: ErrorDetails) -> str:
+    template = _WRONG.get(details["type"])
+    if template is None:
+        return details["msg"]
+    context: dict[str, Any] = dict(details.get("ctx", {}))
+    return template.format_map(context)
+
+
+def _remedy(model: type[BaseModel], inside: Keys, value: object) -> str:
+    field = field_at(model, inside)
+    if field is None:
+        return ""
+    default = field.get_default()
+    parts = ["give one, or delete the line"] if value is None else []
+    if default is not PydanticUndefined and not isinstance(default, Section) and default is not None:
+        parts.append(f"the default is {shown(default)}")
+    elif not parts and field.description:
+        parts.append(f"it is for: {field.description}")
+    return f"; {'; '.join(parts)}" if parts else ""
+
+
+def _how_to_give(model: type[BaseModel], inside: Keys) -> str:
+    environment: Mapping[str, str] = getattr(model, "environment", {})
+    variables = [name for name, target in environment.items() if target == dotted(inside)]
+    ways = [*(f"set {name} in the environment" for name in variables), f"add {inside[-1]} to the file"]
+    return ", or ".join(ways)
+
+
+def _written(keys: Keys, layers: Layers, kind: str) -> Keys:
+    """The part of an error's location that stands in the source. A union adds the names of its branches at the end."""
+    missing = 1 if kind == "missing" else 0
+    for size in range(len(keys), 0, -1):
+        if layers.source(keys[: size - missing]) is not None:
+            return keys[:size]
+    return keys

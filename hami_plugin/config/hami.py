@@ -1,0 +1,108 @@
+"""HAMi's two files as layers: ``device-config.yaml`` for the cluster, ``config.json`` for single nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hami_plugin.config.documents import Document, Keys, section
+from hami_plugin.config.fields import nearest, suggestion
+from hami_plugin.config.layers import Layer, Place, dotted, nested, without_nothing
+from hami_plugin.config.settings import VendorSettings
+from hami_plugin.errors import ConfigError
+
+Models = Mapping[str, type[VendorSettings]]
+Reading = tuple[tuple[Layer, ...], tuple[str, ...]]
+"""The layers that a file makes, and warnings about what in it looks meant and has no effect."""
+
+# HAMi's own plugin reads the same file a second time, for these. Here they would change nothing.
+_SECOND_READING = ("flags", "sharing", "imex", "resources")
+
+# In HAMi's sample of an entry. It never uses the first; what the second switches on is always on here.
+_IDLE = ("migstrategy", "enablegetpreferredallocation")
+
+
+def device_config(document: Document, models: Models) -> Reading:
+    """The sections of ``device-config.yaml`` that are the names of vendors here.
+
+    Sections of vendors that this daemon does not serve are HAMi's business. A key without a value says nothing.
+    """
+    content = section(document, (), document.value)
+    sections = {name: section(document, (name,), content[name]) for name in models if name in content}
+    places: dict[Keys, Place] = {}
+    for keys, line in document.lines.items():
+        if keys and keys[0] in sections:
+            places["vendors", *keys] = Place(where=f"{document.path}:{line}", path=dotted(keys))
+    layer = Layer(
+        name=str(document.path),
+        values={"vendors": {name: without_nothing(values) for name, values in sections.items()}},
+        places=places,
+        lenient=True,
+    )
+    return (layer,), tuple(_odd_sections(document, content, models))
+
+
+def node_config(document: Document, models: Models, node: str) -> Reading:
+    """One layer for each entry of ``config.json`` that is named like this node, in order: a later one wins.
+
+    HAMi merges in a way that cannot set 0, false or an empty list; here what is written counts. Keys are matched
+    whatever their case, as Go does.
+    """
+    entries = _lower(section(document, (), document.value)).get("nodeconfig")
+    if not isinstance(entries, list):
+        raise ConfigError([f'{document.path}: has no list "nodeconfig"; write {{"nodeconfig": [{{"name": "…"}}]}}'])
+    layers: list[Layer] = []
+    warnings: list[str] = []
+    for position, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise ConfigError([f"{document.path}: nodeconfig[{position}]: must be an object of keys"])
+        at = f"nodeconfig[{position}]"
+        name = _lower(entry).get("name")
+        if name == node:
+            warnings += _unknown_keys(document, at, entry, models)
+            layers.append(_entry(document, at, entry, models))
+        elif not isinstance(name, str) or not name:
+            warnings.append(f'{document.path}: {at}: has no "name" and serves no node; add the node\'s name')
+        elif _short(name) == _short(node):
+            warnings.append(f"{document.path}: {at}.name: {name!r} is not this node, {node!r}; names must be equal")
+    return tuple(layers), tuple(warnings)
+
+
+def _entry(document: Document, at: str, entry: Mapping[str, object], models: Models) -> Layer:
+    values: dict[str, dict[str, object]] = {}
+    places: dict[Keys, Place] = {}
+    for key, value in entry.items():
+        for vendor, model in models.items():
+            target = model.node_config.get(key.lower())
+            if target is not None and value is not None:
+                values.setdefault(vendor, {}).update(nested(target, _lowered(value)))
+                places["vendors", vendor, *target.split(".")] = Place(where=str(document.path), path=f"{at}.{key}")
+    return Layer(name=str(document.path), values={"vendors": values}, places=places, lenient=True)
+
+
+def _unknown_keys(document: Document, at: str, entry: Mapping[str, object], models: Models) -> Iterator[str]:
+    known = {"name", *_IDLE, *(key for model in models.values() for key in model.node_config)}
+    for key in entry:
+        if key.lower() not in known:
+            yield f"{document.path}: {at}.{key}: is not a known key and has no effect; {suggestion(key, known)}"
+
+
+def _odd_sections(document: Document, content: Mapping[str, object], models: Models) -> Iterator[str]:
+    for key in content:
+        where = f"{document.path}:{document.lines.get((key,), 1)}: {key}"
+        meant = nearest(str(key), list(models))
+        if key in _SECOND_READING:
+            yield f"{where}: is read by HAMi's own plugin only and has no effect here; use the vendor's section"
+        elif meant and key not in models and meant not in content:
+            yield f"{where}: is not a vendor here and has no effect; did you mean {meant}?"
+
+
+def _lower(entry: Mapping[str, object]) -> Mapping[str, object]:
+    return {key.lower(): value for key, value in entry.items()}
+
+
+def _lowered(value: object) -> object:
+    return _lower(value) if isinstance(value, Mapping) else value
+
+
+def _short(name: str) -> str:
+    return name.strip().lower().partition(".")[0]

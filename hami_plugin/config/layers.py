@@ -1,0 +1,133 @@
+"""Several sources of values on top of each other: what results, and which source said it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hami_plugin.config.documents import Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a value was written: a file with its line, and the path in the words of that file."""
+
+    where: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One source. ``places`` is told for keys that are written differently there, or whose line is known.
+
+    ``lenient`` marks HAMi's files, where an unknown key deserves a warning and no more.
+    """
+
+    name: str
+    values: Mapping[str, object]
+    places: Mapping[Keys, Place] = field(default_factory=dict)
+    lenient: bool = False
+
+    def place(self, keys: Keys) -> Place:
+        for size in range(len(keys), 0, -1):
+            known = self.places.get(keys[:size])
+            if known:
+                return Place(where=known.where, path=dotted(keys[size:], known.path))
+        return Place(where=self.name, path=dotted(keys))
+
+
+class Layers:
+    """A stack, lowest first. ``values`` is the result: mappings are merged key by key, everything else is replaced."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = tuple(layers)
+        self.values: dict[str, Any] = {}
+        for layer in self._layers:
+            _overlay(self.values, layer.values)
+
+    def source(self, keys: Keys) -> Layer | None:
+        """The layer that has the last word on what stands at ``keys``."""
+        return next((layer for layer in reversed(self._layers) if _holds(layer.values, keys)), None)
+
+    def place(self, keys: Keys) -> Place:
+        """Where the value at ``keys``, or else the section around it, was written; ``configuration`` if nowhere."""
+        for size in range(len(keys), 0, -1):
+            layer = self.source(keys[:size])
+            if layer:
+                return layer.place(keys)
+        return Place(where="configuration", path=dotted(keys))
+
+    def at(self, keys: Keys) -> object:
+        """The value at ``keys``; None when nothing is there."""
+        return _walk(self.values, keys)
+
+    def drop(self, keys: Keys) -> None:
+        """Take one key out of the result."""
+        parent = _walk(self.values, keys[:-1])
+        if isinstance(parent, dict):
+            parent.pop(keys[-1], None)
+
+
+def dotted(keys: Keys, start: str = "") -> str:
+    """``("a", 0, "b")`` as ``a[0].b``."""
+    text = start
+    for key in keys:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+    return text
+
+
+def nested(path: str, value: object) -> dict[str, object]:
+    """``a.b`` and a value as ``{"a": {"b": value}}``."""
+    result = value
+    for key in reversed(path.split(".")):
+        result = {key: result}
+    assert isinstance(result, dict)
+    return result
+
+
+def without_nothing(value: object) -> object:
+    """A copy in which mappings have no key that holds None: such a key says nothing."""
+    if isinstance(value, Mapping):
+        return {key: without_nothing(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _overlay(below: dict[str, Any], above: Mapping[str, object]) -> None:
+    for key, value in above.items():
+        if isinstance(value, Mapping):
+            inner = below.get(key)
+            below[key] = inner if isinstance(inner, dict) else {}
+            _overlay(below[key], value)
+        else:
+            below[key] = _own(value)
+
+
+def _own(value: object) -> object:
+    """A copy that can be changed without changing its source."""
+    if isinstance(value, Mapping):
+        return {key: _own(item) for key, item in value.items()}
+    return [_own(item) for item in value] if isinstance(value, list) else value
+
+
+def _walk(value: object, keys: Keys) -> object:
+    for key in keys:
+        match value:
+            case Mapping():
+                value = value.get(key)
+            case list() | tuple() if isinstance(key, int) and key < len(value):
+                value = value[key]
+            case _:
+                return None
+    return value
+
+
+def _holds(value: object, keys: Keys) -> bool:
+    parent = _walk(value, keys[:-1])
+    match parent:
+        case Mapping():
+            return not keys or keys[-1] in parent
+        case list() | tuple():
+            return isinstance(keys[-1], int) and keys[-1] < len(parent)
+        case _:
+            return False

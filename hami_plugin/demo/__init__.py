@@ -1,0 +1,5 @@
+"""The demonstration: the real daemon as a process, among a simulated machine, kubelet and API server."""
+
+from hami_plugin.demo.play import play
+
+__all__ = ["play"]

@@ -1,0 +1,285 @@
+"""One resource's presence at the kubelet: serve, register, stay registered, and start over whenever that was lost.
+
+It is level-triggered: at each wake-up, and each second, it looks at the kubelet's socket, at its own, and at its
+streams, and does the next thing that is missing. A restart of the kubelet is therefore no special case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from hami_plugin.aio import Backoff, Watched, cancelled
+from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.channels import accepts
+from hami_plugin.kubelet.listener import Listener, ListenError
+from hami_plugin.kubelet.messages import require_list_fits
+from hami_plugin.kubelet.registration import KUBELET_SOCKET, RegistrationError, neighbours, register, socket_name
+from hami_plugin.kubelet.servicer import DevicePluginServicer
+from hami_plugin.kubelet.watch import DirectoryWatch, Identity
+from hami_plugin.node.ports import DevicePlugin, EndpointState, Observer
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Waiting times of an endpoint, in seconds.
+
+    ``settle`` is how long a kubelet that ended our stream has to show that it is restarting. ``pause`` follows a
+    displacement: at least a minute, so that two plugins never fight over a resource.
+    """
+
+    tick: float = 1.0
+    self_check: float = 5.0
+    register: float = 10.0
+    dial_back: float = 10.0
+    settle: float = 0.5
+    close: float = 0.3
+    pace: float = 0.2
+    serve: Backoff = field(default_factory=lambda: Backoff(first=0.2, cap=2.0))
+    again: Backoff = field(default_factory=lambda: Backoff(first=0.05, cap=1.0))
+    refused: Backoff = field(default_factory=lambda: Backoff(first=1.0, cap=30.0))
+    pause: Backoff = field(default_factory=lambda: Backoff(first=60.0, cap=600.0, jitter=0.0))
+
+
+class _Patience:
+    """How long to wait after each kind of failure. A new kubelet, or a long time without failure, gets a new one."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.again: Iterator[float] = timing.again.delays()
+        self.refused: Iterator[float] = timing.refused.delays()
+        self.pause: Iterator[float] = timing.pause.delays()
+        self.losses = 0
+
+
+class Endpoint:
+    """Serves ``plugin`` in the kubelet's ``directory``. ``run`` it as a task; ``close`` ends it.
+
+    ``displaced`` is told, in words, when another plugin took the resource over. Endpoints of one directory should
+    share one ``watch``.
+    """
+
+    def __init__(
+        self,
+        plugin: DevicePlugin,
+        directory: Path,
+        observer: Observer,
+        *,
+        watch: DirectoryWatch | None = None,
+        displaced: Callable[[str], None] | None = None,
+        timing: Timing | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plugin = plugin
+        self._directory = directory
+        self._observer = observer
+        self._watch = watch or DirectoryWatch(directory)
+        self._displaced = displaced
+        self._timing = timing or Timing()
+        self._clock = clock
+        self._name = socket_name(plugin.resource)
+        self._kubelet = directory / KUBELET_SOCKET
+        self._log = log.bind(resource=plugin.resource)
+        self._wake = asyncio.Event()
+        self._servicer = self._new_servicer()
+        self._main: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self._complaint = ""
+        self.state = Watched(EndpointState(resource=plugin.resource, since=clock()))
+
+    @property
+    def socket(self) -> Path:
+        return self._directory / self._name
+
+    async def run(self) -> None:
+        """Serve until ``close``, or until cancelled."""
+        if self._closing.is_set():
+            return
+        self._main = asyncio.create_task(self._serve_on(), name=f"endpoint {self._plugin.resource}")
+        try:
+            await self._main
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closing.is_set() or task is None or task.cancelling():
+                raise
+
+    async def close(self) -> None:
+        """End the streams, stop serving, and remove our socket if it is still ours."""
+        self._closing.set()
+        if self._main:
+            await cancelled(self._main)
+
+    async def _serve_on(self) -> None:
+        delays = self._timing.serve.delays()
+        with self._watch.subscribed(self._wake.set):
+            while True:
+                try:
+                    await self._serve_once()
+                    delays = self._timing.serve.delays()
+                except HamiError as error:
+                    self._complain(error)
+                    await self._until(lambda: False, within=next(delays))
+
+    async def _serve_once(self) -> None:
+        """Serve one socket, until it is no longer ours."""
+        if not self._directory.is_dir():
+            raise ListenError(
+                f"{self._directory} is not a directory",
+                hint="mount the kubelet's device-plugins directory there, or set kubeletDir to where it is",
+            )
+        self._servicer = self._new_servicer()
+        listener = await Listener.open(self.socket, self._servicer, timeout=self._timing.self_check)
+        try:
+            self._report(serving=True, problem="not registered yet")
+            await self._hold(listener)
+            self._log.info("own socket lost, serving again", socket=str(self.socket))
+        finally:
+            self._report(serving=False, registered=False, problem="own socket not served")
+            await listener.close(grace=self._timing.close if self._closing.is_set() else 0.0)
+            self._report()
+
+    async def _hold(self, listener: Listener) -> None:
+        """Be registered with whichever kubelet is there, until ``listener`` has lost its place."""
+        kubelet: Identity | None = None
+        patience = _Patience(self._timing)
+
+        def lost() -> bool:
+            return not listener.intact or Identity.of(self._kubelet) != kubelet
+
+        while listener.intact:
+            present = Identity.of(self._kubelet)
+            if present != kubelet:
+                kubelet, patience = present, _Patience(self._timing)
+            if kubelet is None:
+                self._complain(_absent(self._kubelet))
+                await self._until(lost)
+                continue
+            others = neighbours(self._directory, self._name)
+            try:
+                await self._join(lost)
+            except RegistrationError as error:
+                self._complain(error)
+                await self._until(lost, within=next(patience.refused if error.refused else patience.again))
+                continue
+            since = self._clock()
+            while await self._streaming(lost):
+                pass
+            if self._clock() - since > self._timing.dial_back:
+                patience = _Patience(self._timing)
+            if not lost():
+                await self._step_back(lost, others, patience)
+
+    async def _join(self, lost: Callable[[], bool]) -> None:
+        """Register, and wait until the kubelet listens to us."""
+        require_list_fits(self._plugin.offers.value)
+        started = self._clock()
+        await register(self._directory, self._plugin, self._name, timeout=self._timing.register)
+        self._report(registered=True, problem="the kubelet has not opened ListAndWatch yet")
+        if not await self._until(lambda: lost() or self._servicer.list_sent, within=self._timing.dial_back):
+            raise RegistrationError(
+                f"the kubelet registered {self._plugin.resource}, but no list reached it "
+                f"within {self._timing.dial_back:g} s",
+                hint=self._servicer.oversized or "the directory must be the same one on the host; trying again",
+            )
+        if not lost():
+            self._complaint = ""
+            self._log.info("registered", socket=str(self.socket), seconds=round(self._clock() - started, 3))
+
+    async def _streaming(self, lost: Callable[[], bool]) -> bool:
+        """Wait until the last stream ends. True: the kubelet opened another one soon."""
+        await self._until(lambda: lost() or not self._servicer.streams)
+        if lost():
+            return False
+        self._report(problem="the kubelet ended ListAndWatch")
+        back = await self._until(lambda: lost() or self._servicer.list_sent, within=self._timing.settle)
+        return back and not lost()
+
+    async def _step_back(self, lost: Callable[[], bool], before: Mapping[Path, Identity], patience: _Patience) -> None:
+        """The kubelet is there, unchanged, and ended our stream: find out why, and wait accordingly."""
+        self._report(registered=False)
+        if not await accepts(self._kubelet):
+            return  # it is stopping; its socket goes, or registering fails, until it is back
+        patience.losses += 1
+        rivals = await self._rivals({} if patience.losses > 1 else before)
+        if not rivals:
+            await self._until(lost, within=next(patience.again))
+            return
+        why = (
+            f"displaced: the kubelet left us for another plugin of {self._plugin.resource}, "
+            f"probably on {' or '.join(rivals)}; remove one of the two plugins from this node"
+        )
+        self._report(problem=why)
+        self._log.error("displaced", rivals=rivals, why=why)
+        if self._displaced:
+            self._displaced(why)
+        await self._until(lost, within=next(patience.pause))
+
+    async def _rivals(self, before: Mapping[Path, Identity]) -> list[str]:
+        """Live sockets of other plugins that were not there ``before``."""
+        return [
+            path.name
+            for path, identity in neighbours(self._directory, self._name).items()
+            if before.get(path) != identity and await accepts(path)
+        ]
+
+    async def _until(self, condition: Callable[[], bool], *, within: float | None = None) -> bool:
+        """Wait for ``condition``, looking at each wake-up and each tick, at most ``within`` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while not condition():
+                    self._wake.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._timing.tick):
+                            await self._wake.wait()
+                    self._watch.look()
+                return True
+        return condition()
+
+    def _new_servicer(self) -> DevicePluginServicer:
+        return DevicePluginServicer(self._plugin, self._observer, changed=self._stream_changed, pace=self._timing.pace)
+
+    def _stream_changed(self) -> None:
+        self._report()
+        self._wake.set()
+
+    def _complain(self, error: HamiError) -> None:
+        """Report a problem, and log it once for as long as it stays the same."""
+        if str(error) != self._complaint:
+            self._log.warning("not registered", why=str(error))
+        self._complaint = str(error)
+        self._report(registered=False, problem=str(error))
+
+    def _report(
+        self, *, serving: bool | None = None, registered: bool | None = None, problem: str | None = None
+    ) -> None:
+        """Publish what changed, and what the streams say; the rest stays."""
+        old = self.state.value
+        new = replace(
+            old,
+            serving=old.serving if serving is None else serving,
+            registered=old.registered if registered is None else registered,
+            registrations=old.registrations + (registered is True),
+            problem=old.problem if problem is None else problem,
+            streams=self._servicer.streams,
+            list_sent=self._servicer.list_sent,
+        )
+        if new.ready:
+            new = replace(new, problem=self._servicer.oversized)
+        if (new.ready, new.problem) != (old.ready, old.problem):
+            new = replace(new, since=self._clock())
+        if self.state.set(new):
+            self._observer.endpoint(new)
+
+
+def _absent(kubelet: Path) -> RegistrationError:
+    return RegistrationError(
+        f"there is no {kubelet}",
+        hint="the kubelet is not running, or kubeletDir is not the directory it uses; waiting for it",
+    )

@@ -1,0 +1,236 @@
+"""The device plugin service: the kubelet's calls, checked, handed to one plugin, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
+from hami_plugin.kubelet.messages import (
+    MAX_ID,
+    OversizedListError,
+    allocate_response,
+    list_response,
+    require_list_fits,
+)
+from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
+from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+from hami_plugin.node.ports import DevicePlugin, Observer
+
+log = structlog.get_logger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+MAX_CONTAINERS = 256
+"""Container requests in one call; the kubelet sends one."""
+MAX_DETAILS = 2000
+"""Characters of an error's text; gRPC carries it in a header, and headers are small."""
+
+
+class DevicePluginServicer(rpc.DevicePluginServicer):
+    """One plugin as a gRPC service. ``changed`` is called when a stream opens, ends, or has sent a list.
+
+    ``pace`` is the least time in seconds between two lists on one stream, ``deadline`` the most that a plugin may take
+    over one call: the kubelet itself waits for Allocate without end.
+    """
+
+    def __init__(
+        self,
+        plugin: DevicePlugin,
+        observer: Observer,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        pace: float = 0.2,
+        deadline: float = 25.0,
+    ) -> None:
+        self._plugin = plugin
+        self._observer = observer
+        self._changed = changed
+        self._pace = pace
+        self._deadline = deadline
+        self._streams: dict[asyncio.Task[Any], bool] = {}
+        self._ended = False
+        self._oversized = ""
+
+    @property
+    def streams(self) -> int:
+        return len(self._streams)
+
+    @property
+    def list_sent(self) -> bool:
+        """Whether an open stream has sent a list."""
+        return any(self._streams.values())
+
+    @property
+    def oversized(self) -> str:
+        """Why the newest list is not sent, or nothing."""
+        return self._oversized
+
+    def end_streams(self) -> None:
+        """End every stream, as a closed plugin would. Calls in progress go on."""
+        self._ended = True
+        for stream in self._streams:
+            stream.cancel()
+
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:  # noqa: ARG002, N802  # gRPC's signature
+        return pb.DevicePluginOptions(
+            pre_start_required=self._plugin.pre_start_required, get_preferred_allocation_available=True
+        )
+
+    async def ListAndWatch(  # noqa: N802  # gRPC's name
+        self,
+        request: pb.Empty,  # noqa: ARG002
+        context: Context,  # noqa: ARG002
+    ) -> AsyncIterator[pb.ListAndWatchResponse]:
+        """Every state of the offers, whole; a slow reader gets the newest. Streams do not take from one another."""
+        stream = asyncio.current_task()
+        assert stream is not None
+        self._streams[stream] = False
+        self._changed()
+        try:
+            async with aclosing(self._plugin.offers.follow(every=self._pace)) as states:
+                async for offers in states:
+                    if self._fits(offers):
+                        yield list_response(offers)
+                        self._sent(stream)
+        except asyncio.CancelledError:
+            if not self._ended:
+                raise
+        finally:
+            del self._streams[stream]
+            self._changed()
+
+    async def GetPreferredAllocation(  # noqa: N802  # gRPC's name
+        self,
+        request: pb.PreferredAllocationRequest,
+        context: Context,  # noqa: ARG002
+    ) -> pb.PreferredAllocationResponse:
+        """Advice, so no error: one would fail the pod, and Allocate says better what is wrong."""
+        return pb.PreferredAllocationResponse(
+            container_responses=[
+                pb.ContainerPreferredAllocationResponse(deviceIDs=self._preferred(container))
+                for container in request.container_requests
+            ]
+        )
+
+    async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:  # noqa: N802
+        started = time.monotonic()
+        try:
+            requests = self._checked_requests(request)
+        except RefusedError as refusal:
+            self._observer.allocation(self._plugin.resource, refusal.reason, time.monotonic() - started)
+            await self._refuse(context, "Allocate", refusal)
+        try:
+            async with asyncio.timeout(self._deadline):
+                answers = [allocate_response(await self._plugin.allocate(ids)) for ids in requests]
+        except Exception as error:  # noqa: BLE001  # boundary: one call fails, with its reason; the daemon serves on
+            await self._refuse(context, "Allocate", error)
+        return pb.AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(  # noqa: N802  # gRPC's name
+        self, request: pb.PreStartContainerRequest, context: Context
+    ) -> pb.PreStartContainerResponse:
+        try:
+            ids = _checked_ids(request.devices_ids)
+            async with asyncio.timeout(self._deadline):
+                await self._plugin.pre_start(ids)
+        except Exception as error:  # noqa: BLE001  # boundary, as for Allocate
+            await self._refuse(context, "PreStartContainer", error)
+        return pb.PreStartContainerResponse()
+
+    def _fits(self, offers: Sequence[Any]) -> bool:
+        try:
+            require_list_fits(offers)
+        except OversizedListError as error:
+            if self._oversized != str(error):
+                log.error("device list not sent", resource=self._plugin.resource, why=str(error))  # noqa: TRY400  # designed
+            self._oversized = str(error)
+            self._changed()
+            return False
+        self._oversized = ""
+        return True
+
+    def _sent(self, stream: asyncio.Task[Any]) -> None:
+        if not self._streams[stream]:
+            self._streams[stream] = True
+            self._changed()
+
+    def _preferred(self, request: pb.ContainerPreferredAllocationRequest) -> Sequence[str]:
+        available, must = tuple(request.available_deviceIDs), tuple(request.must_include_deviceIDs)
+        size = request.allocation_size
+        try:
+            if not 0 < size <= len(set(available)) or len(set(must)) > size or not set(must) <= set(available):
+                return ()
+            preferred = tuple(self._plugin.prefer(available, must, size))
+        except Exception:  # boundary: an error here would fail the pod, and the kubelet can choose by itself
+            log.exception("preferred allocation failed", resource=self._plugin.resource, size=size)
+            return ()
+        if preferred and not _answers(preferred, set(available), set(must), size):
+            log.error("preferred allocation dropped", resource=self._plugin.resource, size=size, ids=preferred)
+            return ()
+        return preferred
+
+    def _checked_requests(self, request: pb.AllocateRequest) -> tuple[tuple[str, ...], ...]:
+        if not 0 < len(request.container_requests) <= MAX_CONTAINERS:
+            raise _invalid(f"Allocate for {len(request.container_requests)} containers")
+        requests = tuple(_checked_ids(container.devices_ids) for container in request.container_requests)
+        offered = {offer.id for offer in self._plugin.offers.value}
+        unknown = sorted({device for ids in requests for device in ids} - offered)
+        if unknown:
+            raise RefusedError(
+                RefusalReason.UNKNOWN_DEVICE,
+                f"device {unknown[0]} is not offered as {self._plugin.resource}",
+                code="INVALID_ARGUMENT",
+                hint="it went away after the kubelet chose it; the pod can be created again",
+            )
+        return requests
+
+    async def _refuse(self, context: Context, call: str, error: Exception) -> NoReturn:
+        """Answer with a gRPC status: designed errors by their text, anything else as a bug with its trace."""
+        resource = self._plugin.resource
+        match error:
+            case RefusedError():
+                log.warning("refused", resource=resource, call=call, reason=error.reason, why=str(error))
+                code, text = grpc.StatusCode[error.code], str(error)
+            case TimeoutError():
+                log.error("call timed out", resource=resource, call=call, deadline=self._deadline)
+                code, text = grpc.StatusCode.DEADLINE_EXCEEDED, f"{call} took over {self._deadline:g} s; try again"
+            case HamiError():
+                log.warning("call failed", resource=resource, call=call, why=str(error))
+                code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
+            case _:
+                log.error("call broke", resource=resource, call=call, exc_info=error)
+                code, text = grpc.StatusCode.INTERNAL, f"{call} broke: {type(error).__name__}; see hami-plugin's log"
+        await context.abort(code, text[:MAX_DETAILS])
+        raise AssertionError  # abort always raises; its signature does not say so
+
+
+def _checked_ids(ids: Sequence[str]) -> tuple[str, ...]:
+    if not ids:
+        raise _invalid("no device ids")
+    for device in ids:
+        if not 0 < len(device) <= MAX_ID or not device.isprintable():
+            raise _invalid(f"device id {device[:MAX_ID]!r} of {len(device)} characters")
+    if len(set(ids)) < len(ids):
+        raise _invalid(f"{len(ids) - len(set(ids))} repeated device ids")
+    return tuple(ids)
+
+
+def _answers(preferred: Sequence[str], available: set[str], must: set[str], size: int) -> bool:
+    chosen = set(preferred)
+    return len(preferred) == len(chosen) == size and must <= chosen <= available
+
+
+def _invalid(what: str) -> RefusedError:
+    return RefusedError(
+        RefusalReason.INVALID_REQUEST,
+        f"a request with {what}",
+        code="INVALID_ARGUMENT",
+        hint=f"each container names at least one id, each id once, of 1 to {MAX_ID} printable characters",
+    )

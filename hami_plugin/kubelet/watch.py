@@ -1,0 +1,140 @@
+"""Wakes whoever looks at the kubelet's plugin directory. It only wakes: what happened is for the looker to see.
+
+Events may be lost, late or refused by the system, so nothing relies on them; those who wait also look once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from watchdog.events import (
+    DirDeletedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
+
+log = structlog.get_logger(__name__)
+
+_EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileDeletedEvent, FileMovedEvent, DirDeletedEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which file a path leads to. The time is part of it since a new file often gets a freed inode number."""
+
+    device: int
+    inode: int
+    modified_ns: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> Identity | None:
+        """None when there is nothing, or nothing that we may look at."""
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return cls(found.st_dev, found.st_ino, found.st_mtime_ns)
+
+    @classmethod
+    def of_directory(cls, path: Path) -> Identity | None:
+        """As ``of``, without the time, which changes with every entry."""
+        found = cls.of(path) if path.is_dir() else None
+        return cls(found.device, found.inode) if found else None
+
+
+class DirectoryWatch:
+    """One inotify watch for everybody who waits for changes in ``directory``. Use it on the event loop only.
+
+    It is armed while it has subscribers. ``look`` arms it again after the directory was replaced, so call it from the
+    same tick that looks at files. The cost is three threads, hence one watch for all endpoints of a directory.
+    """
+
+    def __init__(self, directory: Path, *, observer: Callable[[], BaseObserver] = Observer) -> None:
+        self._directory = directory
+        self._new_observer = observer
+        self._subscribers: list[Callable[[], None]] = []
+        self._armed: tuple[BaseObserver, Identity, _Waker] | None = None
+        self._warned = False
+
+    @property
+    def armed(self) -> bool:
+        return self._armed is not None
+
+    @contextmanager
+    def subscribed(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call ``wake`` on the event loop after each change, while the context is open."""
+        self._subscribers.append(wake)
+        self.look()
+        try:
+            yield
+        finally:
+            self._subscribers.remove(wake)
+            if not self._subscribers:
+                self._disarm()
+
+    def look(self) -> None:
+        """Make sure that the watch is on the directory which is there now."""
+        present = Identity.of_directory(self._directory)
+        if self._armed and (self._armed[1] != present or self._armed[2].gone):
+            self._disarm()
+        if present and not self._armed:
+            self._arm(present)
+
+    def _arm(self, identity: Identity) -> None:
+        try:
+            waker = _Waker(asyncio.get_running_loop(), self._wake)
+            observer = self._new_observer()
+            try:
+                observer.schedule(waker, str(self._directory), event_filter=_EVENTS)
+                observer.start()
+            except OSError:
+                observer.stop()
+                raise
+        except OSError as error:
+            if not self._warned:
+                log.warning(
+                    "file events unavailable, looking once a second instead",
+                    directory=str(self._directory),
+                    why=str(error),
+                    hint="raise fs.inotify.max_user_instances or max_user_watches",
+                )
+            self._warned = True
+            return
+        self._armed, self._warned = (observer, identity, waker), False
+
+    def _disarm(self) -> None:
+        if self._armed:
+            observer, _, waker = self._armed
+            self._armed = None
+            waker.gone = True
+            observer.stop()
+            observer.join()
+
+    def _wake(self) -> None:
+        for wake in tuple(self._subscribers):
+            wake()
+
+
+class _Waker(FileSystemEventHandler):
+    """Runs on watchdog's thread, and does nothing there but call over to the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        self._loop = loop
+        self._wake = wake
+        self.gone = False
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if isinstance(event, DirDeletedEvent):
+            self.gone = True
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)

@@ -1,0 +1,292 @@
+"""The objects of a simulated API server: versions, history, merge patches, and the checks that a real one makes."""
+
+from __future__ import annotations
+
+import copy
+import re
+import uuid
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hami_plugin.aio import Watched
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+
+ANNOTATION_BYTES = 256 * 1024
+HISTORY = 20_000
+_ANNOTATION_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_SELECTOR = re.compile(r"([A-Za-z.]+)(!=|==|=)(.*)")
+
+
+class StatusError(Exception):
+    """A refusal, as the ``Status`` object that goes to the client."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+
+    @property
+    def status(self) -> Object:
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": str(self),
+            "reason": self.reason,
+            "code": self.code,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A kind of object that is served, and the fields that may select it."""
+
+    plural: str
+    kind: str
+    namespaced: bool
+    fields: frozenset[str]
+
+
+_NAMED = frozenset({"metadata.name", "metadata.namespace"})
+RESOURCES: Mapping[str, Resource] = {
+    resource.plural: resource
+    for resource in (
+        Resource(plural="nodes", kind="Node", namespaced=False, fields=_NAMED),
+        Resource(plural="pods", kind="Pod", namespaced=True, fields=_NAMED | {"spec.nodeName", "status.phase"}),
+        Resource(
+            plural="events",
+            kind="Event",
+            namespaced=True,
+            fields=_NAMED | {"involvedObject.name", "involvedObject.kind", "involvedObject.uid", "reason", "type"},
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One write: the object before and after; None where it did not exist."""
+
+    version: int
+    resource: str
+    before: Object | None
+    after: Object | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which objects of a resource a list or watch asks for."""
+
+    resource: Resource
+    namespace: str = ""
+    wanted: tuple[tuple[str, str, bool], ...] = ()
+
+    @classmethod
+    def parse(cls, resource: Resource, namespace: str, selector: str) -> Filter:
+        wanted = []
+        for term in filter(None, selector.split(",")):
+            parts = _SELECTOR.fullmatch(term)
+            if parts is None or parts[1] not in resource.fields:
+                raise StatusError(400, "BadRequest", f"field label not supported: {term}")
+            wanted.append((parts[1], parts[3], parts[2] != "!="))
+        return cls(resource=resource, namespace=namespace, wanted=tuple(wanted))
+
+    def accepts(self, item: Object | None) -> bool:
+        if item is None or (self.namespace and item["metadata"].get("namespace") != self.namespace):
+            return False
+        return all((_field(item, path) == value) is equal for path, value, equal in self.wanted)
+
+    def event(self, change: Change) -> Object | None:
+        """The change as this watcher sees it: an object that stops matching is deleted for it."""
+        if change.resource != self.resource.plural:
+            return None
+        match self.accepts(change.before), self.accepts(change.after):
+            case False, True:
+                return {"type": "ADDED", "object": change.after}
+            case True, True:
+                return {"type": "MODIFIED", "object": change.after}
+            case True, False:
+                gone = change.after or _versioned(change.before or {}, change.version)
+                return {"type": "DELETED", "object": gone}
+            case _:
+                return None
+
+
+class ObjectStore:
+    """All objects. Stored objects are never changed in place, so they can be handed out."""
+
+    def __init__(self) -> None:
+        self.version = Watched(1)
+        self._objects: dict[str, dict[Key, Object]] = {plural: {} for plural in RESOURCES}
+        self._history: list[Change] = []
+        self._compacted = 0
+
+    def get(self, resource: str, namespace: str, name: str) -> Object:
+        try:
+            return self._objects[resource][namespace, name]
+        except KeyError:
+            raise StatusError(404, "NotFound", f'{resource} "{name}" not found') from None
+
+    def select(self, wanted: Filter) -> list[tuple[Key, Object]]:
+        """Matching objects in the order of their keys."""
+        return sorted(
+            ((key, item) for key, item in self._objects[wanted.resource.plural].items() if wanted.accepts(item)),
+            key=lambda pair: pair[0],
+        )
+
+    def create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> Object:
+        item = copy.deepcopy(dict(manifest))
+        meta = item.setdefault("metadata", {})
+        namespace = (namespace or meta.get("namespace") or "default") if resource.namespaced else ""
+        name = meta.setdefault("name", f"{meta.get('generateName', '')}{uuid.uuid4().hex[:5]}")
+        if (namespace, name) in self._objects[resource.plural]:
+            raise StatusError(409, "AlreadyExists", f'{resource.plural} "{name}" already exists')
+        meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": now()} | ({"namespace": namespace} if namespace else {})
+        item |= {"apiVersion": "v1", "kind": resource.kind}
+        if resource.kind == "Pod":
+            item["spec"] = {"schedulerName": "default-scheduler"} | item.get("spec", {})
+            item["status"] = {"phase": "Pending"} | item.get("status", {})
+        _validate(resource, item)
+        return self._store(resource.plural, (namespace, name), None, item)
+
+    def patch(
+        self, key: tuple[str, str, str], patch: Mapping[str, Any], *, part: str = "", keep: bool = True
+    ) -> Object:
+        """Merge ``patch`` into (resource, namespace, name). Without ``keep`` the answer is right, but lost."""
+        resource, namespace, name = key
+        before = self.get(resource, namespace, name)
+        _check_preconditions(resource, before, patch)
+        after: Object = merged(before, patch)
+        for fixed in ("uid", "name", "namespace", "creationTimestamp", "resourceVersion"):
+            _restore(after["metadata"], before["metadata"], fixed)
+        _restore(after, before, "spec" if part == "status" else "status")
+        if resource == "pods" and after.get("spec") != before.get("spec"):
+            raise StatusError(
+                422, "Invalid", f'Pod "{name}" is invalid: spec: Forbidden: pod updates may not change it'
+            )
+        _validate(RESOURCES[resource], after)
+        if after == before:
+            return before
+        if not keep:
+            return _versioned(after, self.version.value + 1)
+        return self._store(resource, (namespace, name), before, after)
+
+    def bind(self, namespace: str, name: str, node: str) -> Object:
+        before = self.get("pods", namespace, name)
+        if bound := before["spec"].get("nodeName"):
+            raise StatusError(409, "Conflict", f'pod {name} is already assigned to node "{bound}"')
+        return self._store("pods", (namespace, name), before, merged(before, {"spec": {"nodeName": node}}))
+
+    def delete(self, key: tuple[str, str, str], *, uid: str = "", grace: int = 0) -> Object:
+        """Remove (resource, namespace, name), or with ``grace`` only mark it, as a pod whose containers still stop."""
+        resource, namespace, name = key
+        before = self.get(resource, namespace, name)
+        if uid:
+            _check_preconditions(resource, before, {"metadata": {"uid": uid}})
+        if grace:
+            mark = {"metadata": {"deletionTimestamp": now(), "deletionGracePeriodSeconds": grace}}
+            return self._store(resource, (namespace, name), before, merged(before, mark))
+        del self._objects[resource][namespace, name]
+        self._record(resource, before, None)
+        return before
+
+    def changes(self, since: int) -> Sequence[Change]:
+        """What happened after version ``since``; 410 when that is no longer known."""
+        if since < self._compacted:
+            raise StatusError(410, "Expired", f"too old resource version: {since} ({self._compacted})")
+        return self._history[bisect_right(self._history, since, key=lambda change: change.version) :]
+
+    def compact(self) -> None:
+        """Forget the history, as etcd does every five minutes."""
+        self._history.clear()
+        self._compacted = self.version.value
+
+    def rewind(self, version: int) -> None:
+        """Versions start again at ``version``, lower than before: what clients see after etcd was restored."""
+        self._history.clear()
+        self._compacted = 0
+        self.version.set(version)
+
+    def _store(self, resource: str, key: Key, before: Object | None, after: Object) -> Object:
+        after = _versioned(after, self.version.value + 1)
+        self._objects[resource][key] = after
+        self._record(resource, before, after)
+        return after
+
+    def _record(self, resource: str, before: Object | None, after: Object | None) -> None:
+        version = self.version.value + 1
+        self._history.append(Change(version=version, resource=resource, before=before, after=after))
+        if len(self._history) > HISTORY:
+            self._compacted = self._history[HISTORY // 2].version
+            del self._history[: HISTORY // 2 + 1]
+        self.version.set(version)
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7386: mappings merge, null removes, everything else replaces."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _field(item: Object, path: str) -> str:
+    value: Any = item
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return str(value or "")
+
+
+def _versioned(item: Object, version: int) -> Object:
+    return {**item, "metadata": {**item["metadata"], "resourceVersion": str(version)}}
+
+
+def _restore(target: Object, source: Object, key: str) -> None:
+    if key in source:
+        target[key] = source[key]
+    else:
+        target.pop(key, None)
+
+
+def _check_preconditions(resource: str, before: Object, patch: Mapping[str, Any]) -> None:
+    meta, present = patch.get("metadata") or {}, before["metadata"]
+    failed = f'Operation cannot be fulfilled on {resource} "{present["name"]}": '
+    if (uid := meta.get("uid")) and uid != present["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {present['uid']}"
+        raise StatusError(409, "Conflict", failed + why)
+    if (version := meta.get("resourceVersion")) and version != present["resourceVersion"]:
+        why = "the object has been modified; please apply your changes to the latest version and try again"
+        raise StatusError(409, "Conflict", failed + why)
+
+
+def _validate(resource: Resource, item: Object) -> None:
+    meta = item["metadata"]
+    annotations = meta.get("annotations") or {}
+    if not all(isinstance(value, str) for value in annotations.values()):
+        raise StatusError(400, "BadRequest", "metadata.annotations: cannot unmarshal a value that is not a string")
+    problems = [f'metadata.annotations: Invalid value: "{key}"' for key in annotations if not _named_well(key)]
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > ANNOTATION_BYTES:
+        problems.append(f"metadata.annotations: Too long: may not be more than {ANNOTATION_BYTES} bytes")
+    if resource.kind == "Event" and (item.get("involvedObject", {}).get("namespace") or "default") != meta["namespace"]:
+        problems.append("involvedObject.namespace: Invalid value: does not match event.namespace")
+    if problems:
+        raise StatusError(422, "Invalid", f'{resource.kind} "{meta["name"]}" is invalid: {"; ".join(problems)}')
+
+
+def _named_well(key: str) -> bool:
+    return _ANNOTATION_KEY.fullmatch(key) is not None

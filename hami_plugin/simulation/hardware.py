@@ -1,0 +1,48 @@
+"""A simulated machine in place of a real one: its vendor, and the settings that lead the vendor's driver to it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hami_plugin.errors import HamiError
+from hami_plugin.model.machine import Machine
+from hami_plugin.simulation.machines import load_machine
+from hami_plugin.vendor import Simulator, Vendor, load_vendor, vendor_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedHardware:
+    """``simulator`` takes faults; ``settings`` go over the vendor's own."""
+
+    machine: Machine
+    vendor: Vendor
+    simulator: Simulator
+    settings: Mapping[str, Any]
+
+
+def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
+    """Set up ``profile`` (a name, or a file) in ``directory``, or in a new temporary one."""
+    machine = load_machine(profile)
+    vendor = vendor_of(machine)
+    if vendor.simulate is None:
+        raise HamiError(f"{vendor.title} hardware cannot be simulated yet", hint="choose another profile")
+    folder = directory or Path(tempfile.mkdtemp(prefix="hami-plugin-simulation-"))
+    simulator = vendor.simulate(machine, folder)
+    return SimulatedHardware(machine=machine, vendor=vendor, simulator=simulator, settings=simulator.settings())
+
+
+def vendor_of(machine: Machine) -> Vendor:
+    """The vendor whose driver serves this machine."""
+    vendors = [load_vendor(name) for name in vendor_names()]
+    for vendor in vendors:
+        if machine.vendor in vendor.machine_vendors:
+            return vendor
+    served = ", ".join(sorted(word for vendor in vendors for word in vendor.machine_vendors))
+    raise HamiError(
+        f"profile {machine.name} is a machine of {machine.vendor!r}, which no vendor module serves yet",
+        hint=f"choose a profile of: {served}",
+    )

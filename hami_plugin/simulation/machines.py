@@ -1,0 +1,47 @@
+"""The machines that can be simulated: profiles that ship with the package, and profiles in files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import yaml
+
+from hami_plugin.errors import ConfigError
+from hami_plugin.model.machine import Machine, machine
+
+_SUFFIX = ".yaml"
+
+
+def machine_names() -> tuple[str, ...]:
+    """Every packaged profile, sorted."""
+    return tuple(sorted(f.name.removesuffix(_SUFFIX) for f in _folder().iterdir() if f.name.endswith(_SUFFIX)))
+
+
+def load_machine(name_or_path: str | Path) -> Machine:
+    """Read a packaged profile by its name, or any profile by its path. ``ConfigError`` says what is wrong with it."""
+    text = str(name_or_path)
+    is_path = isinstance(name_or_path, Path) or "/" in text or text.endswith((_SUFFIX, ".yml"))
+    if not is_path and text not in machine_names():
+        raise ConfigError([_unknown(text)])
+    source = Path(text) if is_path else _folder() / f"{text}{_SUFFIX}"
+    try:
+        description = yaml.safe_load(source.read_text(encoding="utf-8"))
+        if not isinstance(description, Mapping):
+            raise TypeError("a profile is a mapping with devices in it")  # noqa: TRY301  # one message for all of them
+        return machine(description)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+        raise ConfigError([f"machine profile {text}: {error}"]) from error
+
+
+def _folder() -> Traversable:
+    return resources.files("hami_plugin.simulation") / "profiles"
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, machine_names(), n=3, cutoff=0.4)
+    remedy = f"did you mean {', '.join(near)}?" if near else f"choose from: {', '.join(machine_names())}"
+    return f"no machine profile is named {name!r}; {remedy} (or give the path of a YAML file)"

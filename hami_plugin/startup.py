@@ -1,0 +1,135 @@
+"""From command-line options to a checked configuration and opened vendors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hami_plugin.config.load import Configuration, load
+from hami_plugin.config.settings import VendorSettings
+from hami_plugin.errors import DriverUnavailableError, HamiError
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.device import Device, Health, Sighting, Snapshot
+from hami_plugin.simulation.hardware import SimulatedHardware, simulate
+from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
+
+OWN_OPTIONS = {
+    "node_name": "nodeName",
+    "kubelet_dir": "kubeletDir",
+    "pod_resources_socket": "podResourcesSocket",
+    "hook_path": "hookPath",
+    "state_dir": "stateDir",
+}
+HAMI_DEVICE_CONFIG = Path("/device-config.yaml")
+HAMI_NODE_CONFIG = Path("/config/config.json")
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A vendor as this process serves it."""
+
+    vendor: Vendor
+    settings: VendorSettings
+    driver: Driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A configuration, and the simulated hardware that it leads to, if any."""
+
+    configuration: Configuration
+    simulated: SimulatedHardware | None
+
+
+def plan(options: Options, environment: Mapping[str, str]) -> Plan:
+    """Read the configuration. A simulated machine brings its own vendor, and turns the others off."""
+    simulated = simulate(options["simulate"], options["simulation_dir"]) if options["simulate"] else None
+    names = (simulated.vendor.name,) if simulated else vendor_names()
+    vendors: dict[str, dict[str, Any]] = {name: {} for name in names}
+    if simulated:
+        vendors[simulated.vendor.name] |= simulated.settings
+    if options["nvml_library"]:
+        takers = [name for name in names if "nvml_library" in load_vendor(name).settings.model_fields]
+        if not takers:
+            raise HamiError("--nvml-library: none of the vendors in use takes one", hint="leave it out")
+        for name in takers:
+            vendors[name]["nvmlLibrary"] = str(options["nvml_library"])
+    configuration = load(
+        config=options["config"],
+        device_config=options["device_config"] or _if_there(HAMI_DEVICE_CONFIG),
+        node_config=options["node_config"] or _if_there(HAMI_NODE_CONFIG),
+        overrides={key: options.get(option) for option, key in OWN_OPTIONS.items()} | {"vendors": vendors},
+        environment=environment,
+        vendor_settings=lambda name: load_vendor(name).settings,
+        vendor_names=names,
+    )
+    return Plan(configuration=configuration, simulated=simulated)
+
+
+def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
+    """The drivers of all enabled vendors. Opening one asks nothing of the hardware yet."""
+    return tuple(
+        Served(vendor=vendor, settings=settings, driver=vendor.open(settings, host))
+        for vendor, settings in ((load_vendor(name), s) for name, s in ready.configuration.vendors.items())
+    )
+
+
+def look(options: Options, environment: Mapping[str, str]) -> Iterator[Snapshot]:
+    """One look at each vendor's devices, links included. One without devices is passed over if another has some."""
+    named = {"NODE_NAME": "this-node", **environment}
+    problems: list[str] = []
+    found = 0
+    for served in opened(plan(options, named), HostPaths()):
+        try:
+            snapshot = _snapshot(served.driver)
+        except DriverUnavailableError as error:
+            problems.append(f"{served.vendor.title}: {error.reason}: {error}")
+            continue
+        finally:
+            served.driver.close()
+        found += 1
+        yield snapshot
+    if not found:
+        raise HamiError("no devices were found. " + " ".join(problems), hint="or try it with --simulate dgx-h100")
+
+
+def vendor_facts() -> list[dict[str, Any]]:
+    """What `hami-plugin vendors` prints: every vendor's families with their default names."""
+    facts = []
+    for vendor in (load_vendor(name) for name in vendor_names()):
+        families = vendor.families(vendor.settings.model_validate({}))
+        facts.append(
+            {
+                "vendor": vendor.name,
+                "title": vendor.title,
+                "families": {f.word: {**asdict(f.resources), **asdict(f.annotations)} for f in families},
+            }
+        )
+    return facts
+
+
+def _snapshot(driver: Driver) -> Snapshot:
+    discovery = driver.discover()
+    devices = [_described(sighting) for sighting in discovery.sightings]
+    return Snapshot(
+        devices=tuple(sorted(devices, key=lambda device: device.index)),
+        links=driver.links(),
+        ready=True,
+        reason="",
+        facts=discovery.facts,
+    )
+
+
+def _described(sighting: Sighting) -> Device:
+    fault = sighting.fault
+    if fault is None:
+        return sighting.device
+    return replace(sighting.device, health=Health.UNHEALTHY, reason=fault.reason, message=fault.message)
+
+
+def _if_there(path: Path) -> Path | None:
+    return path if path.exists() else None

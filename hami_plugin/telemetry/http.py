@@ -1,0 +1,122 @@
+"""A small HTTP server for probes, metrics, and the configuration in force."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from hami_plugin.errors import HamiError
+
+_INDEX = """hami-plugin
+
+/healthz       is the process alive
+/readyz        are the devices offered to the kubelet
+/metrics       for Prometheus
+/debug/config  the configuration in force
+"""
+_STOP_S = 2.0
+
+
+class TelemetryServer:
+    """Serves what the callables tell at the time of each request.
+
+    ``alive`` lists what makes the process useless until it restarts; a broken card or an absent kubelet never does.
+    ``ready`` maps each component to its problem, empty when there is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        alive: Callable[[], Sequence[str]],
+        ready: Callable[[], Mapping[str, str]],
+        configuration: Callable[[], Mapping[str, object]],
+    ) -> None:
+        self._host = host
+        self._wanted = port
+        self._registry = registry
+        self._alive = alive
+        self._ready = ready
+        self._configuration = configuration
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the wanted one while there is none."""
+        addresses = self._runner.addresses if self._runner else []
+        return int(addresses[0][1]) if addresses else self._wanted
+
+    async def start(self) -> None:
+        """Listen. ``HamiError`` when the address is not to be had."""
+        app = web.Application()
+        app.router.add_get("/", self._index)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/debug/config", self._config)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S / 2, keepalive_timeout=75.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._wanted).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise _cannot_listen(self._host, self._wanted, error) from error
+        self._runner = runner
+
+    async def stop(self) -> None:
+        """Close the port and every connection, within two seconds. Harmless when nothing was started."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            async with asyncio.timeout(_STOP_S):
+                await runner.cleanup()
+
+    async def _index(self, _request: web.Request) -> web.Response:
+        return web.Response(text=_INDEX)
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        problems = list(self._alive())
+        return _json({"alive": not problems, "problems": problems}, status=503 if problems else 200)
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        components = dict(self._ready())
+        reasons = [f"{component}: {problem}" for component, problem in components.items() if problem]
+        answer = {"ready": not reasons, "reasons": reasons, "components": components}
+        return _json(answer, status=503 if reasons else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        try:
+            encode, kind = choose_encoder(request.headers.get("Accept", ""))
+        except ValueError:  # a version that is no number; the plain format suits everybody
+            encode, kind = choose_encoder("")
+        return web.Response(body=encode(self._registry), headers={"Content-Type": kind})
+
+    async def _config(self, _request: web.Request) -> web.Response:
+        return _json(self._configuration())
+
+
+def _json(value: Mapping[str, object], *, status: int = 200) -> web.Response:
+    text = json.dumps(value, indent=2, default=str) + "\n"
+    return web.Response(
+        text=text, status=status, content_type="application/json", headers={"Cache-Control": "no-store"}
+    )
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> HamiError:
+    match error.errno:
+        case errno.EADDRINUSE:
+            why, hint = "another process uses this port", "stop it, or choose another httpPort"
+        case errno.EACCES | errno.EPERM:
+            why, hint = "permission denied", "ports below 1024 need CAP_NET_BIND_SERVICE; choose another httpPort"
+        case errno.EADDRNOTAVAIL:
+            why, hint = "this machine has no such address", "use 0.0.0.0, or an address of this machine, as httpHost"
+        case _:
+            why, hint = error.strerror or str(error), "check httpHost and httpPort"
+    return HamiError(f"cannot listen on {host}:{port} for probes and metrics: {why}", hint=hint)

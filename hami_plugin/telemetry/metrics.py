@@ -1,0 +1,201 @@
+"""What the daemon counts, and what it has, for Prometheus.
+
+Events are counted as they happen. Devices and endpoints are rendered from their last state at each scrape, so a device
+that is gone leaves no series behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.node.ports import EndpointState
+
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """The daemon's ``Observer``. ``clock`` gives monotonic seconds."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+        log_lines_dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._snapshots: dict[str, Snapshot] = {}
+        self._endpoints: dict[str, _Endpoint] = {}
+        self._clock = clock
+        self._allocations = Counter(
+            "hami_plugin_allocations", "Allocate calls; ok, or why not.", ("resource", "outcome"), registry=registry
+        )
+        self._allocate_seconds = Histogram(
+            "hami_plugin_allocate_seconds",
+            "Time to answer Allocate.",
+            ("resource",),
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._starts = Counter(
+            "hami_plugin_container_starts",
+            "PreStartContainer calls; ok, or why not.",
+            ("resource", "outcome"),
+            registry=registry,
+        )
+        self._calls = Counter(
+            "hami_plugin_api_calls",
+            "Calls to the API server, by HTTP status or unreachable.",
+            ("verb", "kind", "outcome"),
+            registry=registry,
+        )
+        self._call_seconds = Histogram(
+            "hami_plugin_api_call_seconds",
+            "Time of a call to the API server.",
+            ("verb", "kind"),
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        registry.register(_State(self._snapshots, self._endpoints, clock, version, log_lines_dropped))
+        ProcessCollector(registry=registry)
+
+    def allocation(self, resource: str, outcome: str, seconds: float) -> None:
+        self._allocations.labels(resource, outcome).inc()
+        self._allocate_seconds.labels(resource).observe(seconds)
+
+    def container_start(self, resource: str, outcome: str) -> None:
+        self._starts.labels(resource, outcome).inc()
+
+    def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None:
+        self._calls.labels(verb, kind, outcome).inc()
+        self._call_seconds.labels(verb, kind).observe(seconds)
+
+    def snapshot(self, vendor: str, snapshot: Snapshot) -> None:
+        self._snapshots[vendor] = snapshot
+
+    def endpoint(self, state: EndpointState) -> None:
+        before = self._endpoints.get(state.resource)
+        since = self._clock() if before is None or state.registrations > before.state.registrations else before.since
+        self._endpoints[state.resource] = _Endpoint(state=state, since=since)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Endpoint:
+    """An endpoint's last state, and when it registered last."""
+
+    state: EndpointState
+    since: float
+
+
+class _State(Collector):
+    """Renders the present state. A scrape runs on the event loop, as every change does, and so sees whole values."""
+
+    def __init__(
+        self,
+        snapshots: dict[str, Snapshot],
+        endpoints: dict[str, _Endpoint],
+        clock: Callable[[], float],
+        version: str,
+        log_lines_dropped: Callable[[], int],
+    ) -> None:
+        self._snapshots = snapshots
+        self._endpoints = endpoints
+        self._clock = clock
+        self._version = version
+        self._log_lines_dropped = log_lines_dropped
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("build_info", "Always 1.", ("version",), [((self._version,), 1)])
+        yield CounterMetricFamily(
+            "hami_plugin_log_lines_dropped", "Log lines that nobody read in time.", value=self._log_lines_dropped()
+        )
+        yield from self._drivers()
+        yield from self._devices()
+        yield from self._kubelet()
+
+    def _drivers(self) -> Iterator[Metric]:
+        yield _gauge(
+            "driver_ready",
+            "1 while the vendor's driver answers; else why not.",
+            ("vendor", "reason"),
+            [((name, "" if seen.ready else seen.reason), seen.ready) for name, seen in self._snapshots.items()],
+        )
+
+    def _devices(self) -> Iterator[Metric]:
+        """``uuid`` and ``index`` name a device; one number for each, and its description apart."""
+        devices = [(vendor, device) for vendor, seen in self._snapshots.items() for device in _distinct(seen)]
+        tally = Tally((vendor, device.health.value, device.reason) for vendor, device in devices)
+        names = ("vendor", "uuid", "index")
+        yield _gauge("devices", "Devices by health and reason.", ("vendor", "health", "reason"), tally.items())
+        yield _gauge(
+            "device_healthy",
+            "1 while the device is offered as healthy.",
+            names,
+            [((vendor, device.uuid, str(device.index)), device.health.offered) for vendor, device in devices],
+        )
+        yield _gauge(
+            "device_memory_mib",
+            "Memory of the device in MiB; 0 when the driver does not tell.",
+            names,
+            [((vendor, device.uuid, str(device.index)), device.memory) for vendor, device in devices],
+        )
+        yield _gauge(
+            "device_info",
+            "Always 1: what the device is.",
+            (*names, "family", "model", "mode", "pci", "numa"),
+            [((vendor, *_description(device)), 1) for vendor, device in devices],
+        )
+
+    def _kubelet(self) -> Iterator[Metric]:
+        states = [endpoint.state for endpoint in self._endpoints.values()]
+        now = self._clock()
+        label = ("resource",)
+        yield _gauge(
+            "registered", "1 while registered with the kubelet.", label, [((s.resource,), s.registered) for s in states]
+        )
+        yield _gauge(
+            "endpoint_ready",
+            "1 while registered, the kubelet's stream is open and it has a list.",
+            label,
+            [((s.resource,), s.ready) for s in states],
+        )
+        yield _gauge("streams", "Open ListAndWatch streams.", label, [((s.resource,), s.streams) for s in states])
+        yield _gauge(
+            "registration_age_seconds",
+            "Time since the last registration with the kubelet.",
+            label,
+            [((name,), now - end.since) for name, end in self._endpoints.items() if end.state.registered],
+        )
+        registrations = CounterMetricFamily(
+            "hami_plugin_registrations", "Registrations with the kubelet.", labels=label
+        )
+        for state in states:
+            registrations.add_metric((state.resource,), state.registrations)
+        yield registrations
+
+
+def _gauge(
+    name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"hami_plugin_{name}", text, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, float(number))
+    return family
+
+
+def _distinct(snapshot: Snapshot) -> Iterable[Device]:
+    """Prometheus refuses a whole scrape over one series that comes twice."""
+    return {device.uuid: device for device in snapshot.devices}.values()
+
+
+def _description(device: Device) -> tuple[str, ...]:
+    numa = "" if device.numa is None else str(device.numa)
+    return (device.uuid, str(device.index), device.family, device.model, device.mode, device.pci, numa)

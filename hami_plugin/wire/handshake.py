@@ -1,0 +1,81 @@
+"""The handshake annotation: a scheduler asks whether the node's daemon is alive, and a daemon of old answers.
+
+Schedulers since HAMi 2.8 take the kubelet's device count for an answer. For those of 2.7 the daemon writes its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+PATIENCE = timedelta(seconds=60)
+"""How long a scheduler waits for an answer before it looks at the kubelet's device count."""
+
+_STAMP = "%Y-%m-%d %H:%M:%S"
+# A stamp after '_', or Go's way of printing a time after a blank, with decimals, offset and more.
+_STAMPED = re.compile(r"[^_ ]*[_ ]([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+ [+-][0-9]{4} .*)?")
+
+
+class Word(StrEnum):
+    """What a value says. ``OTHER`` is anything else, and no value at all."""
+
+    REQUESTING = "Requesting"
+    REPORTED = "Reported"
+    DELETED = "Deleted"
+    OTHER = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handshake:
+    """A value that was read. ``time`` is the writer's local time, which has no zone; None when it is unreadable."""
+
+    word: Word
+    time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What a scheduler concludes: whether the node's devices count, and whether it will ask."""
+
+    healthy: bool
+    asks: bool
+
+
+def parse_handshake(text: str) -> Handshake:
+    """Read any value. Nothing is an error: what no scheduler understands, it overwrites."""
+    word = next((word for word in Word if word and word in text), Word.OTHER)
+    return Handshake(word=word, time=_time(text))
+
+
+def asking(text: str) -> bool:
+    """Whether a scheduler has asked, and nobody answered."""
+    return parse_handshake(text).word is Word.REQUESTING
+
+
+def reported(now: datetime) -> str:
+    """The answer. No scheduler reads its time, only that it is no question; each asks again on the next round."""
+    return f"{Word.REPORTED}_{now.strftime(_STAMP)}"
+
+
+def believed(text: str, *, now: datetime, allocatable: int) -> Belief:
+    """What a scheduler of today concludes, at its local time ``now``, with ``allocatable`` devices at the kubelet.
+
+    A question of less than a minute, or one whose time cannot be read, is left alone.
+    """
+    handshake = parse_handshake(text)
+    if handshake.word is not Word.REQUESTING:
+        return Belief(healthy=True, asks=True)
+    waiting = handshake.time is None or now - handshake.time < PATIENCE
+    return Belief(healthy=waiting or allocatable > 0, asks=False)
+
+
+def _time(text: str) -> datetime | None:
+    match = _STAMPED.fullmatch(text)
+    if not match:
+        return None
+    try:
+        return datetime.strptime(match.group(1), _STAMP)  # noqa: DTZ007  # the wire has no zone
+    except ValueError:
+        return None

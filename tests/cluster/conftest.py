@@ -1,0 +1,57 @@
+"""A simulated API server over real HTTP, and a client in a hurry."""
+
+import pytest
+
+from hami_plugin.aio import Backoff
+from hami_plugin.cluster.client import connect
+from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.node.ports import NullObserver
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+
+
+class Counting(NullObserver):
+    """Keeps the reported calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    def api_call(self, verb, kind, outcome, seconds):
+        assert seconds >= 0
+        self.calls.append((verb, kind, outcome))
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture
+async def server():
+    async with SimulatedApiServer(bookmark_seconds=0.1) as server:
+        server.create_node("n1")
+        yield server
+
+
+@pytest.fixture
+def rhythm():
+    return Rhythm(
+        deadline=0.5,
+        watch=(30.0, 60.0),
+        settled=0.05,
+        list_every=0.4,
+        backoff=Backoff(first=0.02, cap=0.1),
+    )
+
+
+@pytest.fixture
+def observer():
+    return Counting()
+
+
+@pytest.fixture
+async def cluster(server, rhythm, observer, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    async with connect("n1", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer, environ={}) as cluster:
+        yield cluster

@@ -1,0 +1,447 @@
+"""Following pods and the node through everything that breaks a watch."""
+
+import asyncio
+import dataclasses
+import json
+import tracemalloc
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.aio import Watched
+from hami_plugin.cluster.client import connect
+from hami_plugin.node.ports import PodFeed
+
+WATCH_PODS = r"GET /api/v1/pods\?.*watch"
+LIST_PODS = r"GET /api/v1/pods\?(?!.*watch)"
+
+
+class Pods:
+    """What a pod feed delivered, in order, and what that leaves."""
+
+    def __init__(self):
+        self.log = []
+        self.held = {}
+        self._changed = Watched(0)
+        self.feed = PodFeed(replace=self._replace, update=self._update, delete=self._delete)
+
+    @property
+    def names(self) -> set[str]:
+        return {pod.name for pod in self.held.values()}
+
+    @property
+    def replaced(self) -> int:
+        return sum(1 for kind, _ in self.log if kind == "replace")
+
+    async def until(self, condition: Callable[["Pods"], bool]) -> None:
+        async with asyncio.timeout(8):
+            while not condition(self):
+                await self._changed.changed(self._changed.version)
+
+    def _replace(self, pods):
+        self.held = {pod.key: pod for pod in pods}
+        self._note("replace", len(pods))
+
+    def _update(self, pod):
+        self.held = {**self.held, pod.key: pod}
+        self._note("update", pod.name)
+
+    def _delete(self, pod):
+        self.held = {key: held for key, held in self.held.items() if key != pod.key}
+        self._note("delete", pod.name)
+
+    def _note(self, *entry):
+        self.log.append(entry)
+        self._changed.touch()
+
+
+class Nodes:
+    """What a node watch delivered."""
+
+    def __init__(self):
+        self.seen = []
+        self._changed = Watched(0)
+
+    def __call__(self, node):
+        self.seen.append(node)
+        self._changed.touch()
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(8):
+            while not (self.seen and condition(self.seen[-1])):
+                await self._changed.changed(self._changed.version)
+
+
+@asynccontextmanager
+async def running(endless):
+    """Run an endless call beside the test; that it ended by itself fails the test."""
+    task = asyncio.create_task(endless)
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.fixture
+async def pods(cluster):
+    """A feed that is being filled, past its first list."""
+    pods = Pods()
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+        yield pods
+
+
+async def requested(server, match: str, count: int = 1) -> None:
+    """Until the server has seen ``count`` requests."""
+    async with asyncio.timeout(8):
+        while server.count(match) < count:  # noqa: ASYNC110  # the log has no way to wait
+            await asyncio.sleep(0.01)
+
+
+async def reachable(cluster, condition: Callable[[str], bool]) -> str:
+    problem = cluster.reachable
+    async with asyncio.timeout(8):
+        while not condition(problem.value):
+            await problem.changed(problem.version)
+    return problem.value
+
+
+def timers_towards(port: int) -> set[str]:
+    """The kernel's timers of established connections to ``port`` on this machine."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[5][:2] for row in rows if int(row[2].rpartition(":")[2], 16) == port and row[3] == "01"}
+
+
+def manifest(name: str, node: str = "n1", **annotations: str) -> dict:
+    meta = {"name": name, "namespace": "team", "annotations": annotations}
+    spec = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    return {"metadata": meta, "spec": {**spec, **({"nodeName": node} if node else {})}}
+
+
+async def test_what_exists_comes_as_a_list_and_then_each_change_in_order(cluster, server):
+    server.create_pod(manifest("a"))
+    pods = Pods()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+        server.create_pod(manifest("b", ""))
+        server.bind("team", "b", "n1")
+        server.annotate_pod("team", "b", {"hami.io/bind-phase": "allocating"})
+        server.delete_pod("team", "a")
+        await pods.until(lambda pods: pods.names == {"b"})
+
+    assert pods.log == [("replace", 1), ("update", "b"), ("update", "b"), ("delete", "a")]
+    assert pods.held["team/b"].annotations == {"hami.io/bind-phase": "allocating"}
+    assert cluster.reachable.value == ""
+
+
+async def test_only_this_nodes_pods_are_read_out_of_two_thousand(cluster, server):
+    for number in range(2000):
+        server.create_pod(manifest(f"other{number}", f"m{number % 40}"))
+    for number in range(3):
+        server.create_pod(manifest(f"mine{number}"))
+    pods = Pods()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+        for number in range(50):
+            server.annotate_pod("team", f"other{number}", {"a": "1"})
+        server.annotate_pod("team", "mine0", {"a": "1"})
+        await pods.until(lambda pods: ("update", "mine0") in pods.log)
+
+    assert pods.log == [("replace", 3), ("update", "mine0")]
+
+
+async def test_a_long_list_comes_in_pages_and_is_delivered_once(server, rhythm, tmp_path):
+    for number in range(25):
+        server.create_pod(manifest(f"p{number}"))
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    pods = Pods()
+
+    async with (
+        connect("n1", kubeconfig=kubeconfig, rhythm=dataclasses.replace(rhythm, page=10)) as cluster,
+        running(cluster.follow_pods(pods.feed)),
+    ):
+        await pods.until(lambda pods: pods.replaced)
+
+    assert pods.log == [("replace", 25)]
+    assert server.count(LIST_PODS) == 3
+
+
+async def test_an_idle_daemon_writes_nothing_and_reads_four_times(cluster, server, observer):
+    pods, nodes = Pods(), Nodes()
+
+    async with running(cluster.follow_pods(pods.feed)), running(cluster.follow_node(nodes)):
+        await requested(server, "watch", 2)
+        await asyncio.sleep(0.5)  # five bookmarks long
+
+    assert [request.verb for request in server.requests] == ["GET"] * 4
+    assert sorted(observer.calls) == [(verb, kind, "200") for verb in ("list", "watch") for kind in ("nodes", "pods")]
+
+
+async def test_a_dropped_watch_goes_on_where_it_was_without_a_list(pods, server):
+    server.create_pod(manifest("a"))
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    for name in ("b", "c", "d"):
+        server.drop_watches()
+        server.create_pod(manifest(name))
+        await pods.until(lambda pods, name=name: name in pods.names)
+
+    assert server.count(LIST_PODS) == 1
+
+
+async def test_a_deletion_during_a_gap_is_not_missed(pods, server):
+    server.create_pod(manifest("a"))
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    await server.refuse()
+    server.delete_pod("team", "a")
+    await server.accept()
+    await pods.until(lambda pods: not pods.names)
+
+    assert pods.log[-1] == ("delete", "a")
+
+
+@pytest.mark.parametrize("as_http", [False, True])
+async def test_a_version_that_is_gone_is_answered_by_a_list(pods, server, as_http):
+    server.create_pod(manifest("a"))
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    await server.refuse()
+    server.delete_pod("team", "a")
+    server.create_pod(manifest("b"))
+    server.compact(as_http=as_http)
+    await server.accept()
+    await pods.until(lambda pods: pods.names == {"b"})
+
+    assert pods.log[-1] == ("replace", 1)
+    assert server.count(LIST_PODS) == 2
+
+
+async def test_an_error_event_in_an_open_watch_leads_to_a_list(pods, server):
+    await requested(server, WATCH_PODS)
+
+    server.expire_watches()
+    server.create_pod(manifest("a"))
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    assert pods.replaced == 2
+
+
+async def test_lists_are_rare_however_often_the_watch_breaks(pods, server, rhythm):
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    while loop.time() - began < 2:
+        server.expire_watches()
+        await asyncio.sleep(0.02)
+
+    allowed = 2 + (loop.time() - began) / rhythm.list_every
+    assert 3 <= server.count(LIST_PODS) <= allowed
+
+
+async def test_a_bookmark_moves_the_version_so_that_compaction_costs_nothing(pods, server):
+    await requested(server, WATCH_PODS)
+    for number in range(5):
+        server.annotate_node("n1", {"a": str(number)})
+    newest = server.store.version.value
+    await asyncio.sleep(0.25)  # two bookmarks long
+
+    server.compact()
+    server.drop_watches()
+    await requested(server, f"{WATCH_PODS}.*resourceVersion={newest}")
+
+    assert server.count(LIST_PODS) == 1
+
+
+async def test_a_version_from_a_lost_future_heals_by_itself(server, rhythm, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    brief = dataclasses.replace(rhythm, watch=(1.0, 1.0))
+    for number in range(50):
+        server.annotate_node("n1", {"a": str(number)})
+    pods = Pods()
+
+    async with connect("n1", kubeconfig=kubeconfig, rhythm=brief) as cluster, running(cluster.follow_pods(pods.feed)):
+        await requested(server, WATCH_PODS)
+        await server.refuse()
+        server.store.rewind(5)
+        server.create_pod(manifest("a"))
+        await server.accept()
+        await pods.until(lambda pods: pods.names == {"a"})
+
+
+async def test_a_line_cut_in_half_is_read_again(pods, server):
+    await requested(server, WATCH_PODS)
+
+    server.truncate_next(WATCH_PODS[:16])
+    server.create_pod(manifest("a"))
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    assert server.count(LIST_PODS) == 1
+
+
+async def test_pods_of_a_megabyte_pass_the_list_and_the_watch(cluster, server):
+    big = "x" * 250_000
+    server.create_pod(manifest("a", note=big))
+    pods = Pods()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+        item = manifest("b", note=big)
+        item["spec"]["containers"] += [{"name": f"c{i}", "args": ["y" * 100_000]} for i in range(30)]
+        server.create_pod(item)
+        await pods.until(lambda pods: pods.names == {"a", "b"})
+
+    assert len(pods.held["team/b"].annotations["note"]) == len(big)
+    assert len(pods.held["team/b"].containers) == 31
+
+
+async def test_raw_objects_are_not_kept(cluster, server):
+    for number in range(20):
+        item = manifest(f"p{number}")
+        item["spec"]["containers"][0]["args"] = [str(number) * 100_000]
+        server.create_pod(item)
+    pods = Pods()
+    decoded = tracemalloc.Filter(inclusive=True, filename_pattern=json.decoder.__file__)  # the server keeps its own
+    tracemalloc.start()
+    try:
+        async with running(cluster.follow_pods(pods.feed)):
+            await pods.until(lambda pods: pods.replaced)
+            await requested(server, WATCH_PODS)
+            held = tracemalloc.take_snapshot().filter_traces([decoded]).statistics("filename")
+    finally:
+        tracemalloc.stop()
+
+    assert pods.names == {f"p{number}" for number in range(20)}
+    assert sum(statistic.size for statistic in held) < 100_000  # the objects are 3 MB
+
+
+async def test_a_server_that_is_away_shows_and_coming_back_heals(pods, cluster, server):
+    await server.refuse()
+    away = await reachable(cluster, bool)
+
+    server.create_pod(manifest("a"))
+    await server.accept()
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    assert away.startswith("unreachable: watch pods")
+    assert await reachable(cluster, lambda text: not text) == ""
+
+
+async def test_starting_before_the_server_is_there_only_takes_longer(cluster, server):
+    await server.refuse()
+    pods = Pods()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await reachable(cluster, lambda text: text.startswith("unreachable: list pods"))
+        await server.accept()
+        await pods.until(lambda pods: pods.replaced)
+
+
+async def test_a_list_that_hangs_ends_at_its_deadline_and_is_tried_again(cluster, server):
+    server.hang("GET /api/v1/pods", count=1)
+    pods = Pods()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+
+    assert server.count(LIST_PODS) == 2
+
+
+async def test_a_silent_peer_is_given_up_after_the_life_of_its_watch(server, rhythm, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    brief = dataclasses.replace(rhythm, watch=(1.0, 1.0), grace=-0.5)  # before the server would end it
+    pods = Pods()
+
+    async with connect("n1", kubeconfig=kubeconfig, rhythm=brief) as cluster, running(cluster.follow_pods(pods.feed)):
+        await requested(server, WATCH_PODS)
+        server.store.rewind(0)  # a version of the future: not even bookmarks come
+        said = await reachable(cluster, bool)
+
+    assert "the stream broke" in said
+
+
+async def test_the_kernel_asks_whether_the_peer_of_a_quiet_watch_still_lives(pods, server):
+    await requested(server, WATCH_PODS)
+    await asyncio.sleep(0.05)
+
+    assert "02" in timers_towards(int(server.url.rpartition(":")[2]))  # the timer of keep-alive probes
+
+
+async def test_retry_after_is_kept_by_the_watch_too(cluster, server):
+    server.error(429, match="GET /api/v1/pods", retry_after=0.6)
+    loop, pods = asyncio.get_running_loop(), Pods()
+    began = loop.time()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+
+    assert loop.time() - began >= 0.59
+
+
+async def test_a_watch_that_is_forbidden_says_so_and_keeps_trying(pods, cluster, server):
+    server.error(403, match="GET /api/v1/pods", message="pods is forbidden", count=3)
+    server.drop_watches()
+
+    said = await reachable(cluster, lambda text: "APIForbidden" in text)
+    server.create_pod(manifest("a"))
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    assert 'allow verb "watch" on "pods"' in said
+    assert cluster.reachable.value == ""
+
+
+async def test_a_quiet_watch_is_renewed_when_its_time_is_up(server, rhythm, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    brief = dataclasses.replace(rhythm, watch=(1.0, 1.0))
+    pods = Pods()
+
+    async with connect("n1", kubeconfig=kubeconfig, rhythm=brief) as cluster, running(cluster.follow_pods(pods.feed)):
+        await requested(server, WATCH_PODS, 2)
+
+    assert server.count(LIST_PODS) == 1
+
+
+async def test_the_node_is_followed_through_deletion_and_recreation(cluster, server):
+    nodes = Nodes()
+
+    async with running(cluster.follow_node(nodes)):
+        await nodes.until(lambda node: node is not None)
+        server.create_node("n2")
+        server.annotate_node("n1", {"a": "1"})
+        await nodes.until(lambda node: node is not None and node.annotations)
+        server.delete_node("n1")
+        await nodes.until(lambda node: node is None)
+        again = server.create_node("n1")
+        await nodes.until(lambda node: node is not None)
+
+    assert nodes.seen[-1].uid == again["metadata"]["uid"]
+    assert nodes.seen[-1].annotations == {}
+    assert {node.name for node in nodes.seen if node} == {"n1"}
+
+
+async def test_a_node_that_does_not_exist_yet_is_none(cluster, server):
+    server.delete_node("n1")
+    nodes = Nodes()
+
+    async with running(cluster.follow_node(nodes)):
+        await nodes.until(lambda node: node is None)
+        server.create_node("n1")
+        await nodes.until(lambda node: node is not None)
+
+
+async def test_a_node_deleted_during_a_gap_is_none(cluster, server):
+    nodes = Nodes()
+
+    async with running(cluster.follow_node(nodes)):
+        await nodes.until(lambda node: node is not None)
+        await server.refuse()
+        server.delete_node("n1")
+        server.compact()
+        await server.accept()
+        await nodes.until(lambda node: node is None)

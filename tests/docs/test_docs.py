@@ -1,0 +1,233 @@
+"""The documentation against the code: what it names exists, and what must be documented is."""
+
+import inspect
+import os
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from hami_plugin.cli import main
+from hami_plugin.config.reference import reference
+from hami_plugin.config.settings import Settings
+from hami_plugin.errors import DriverReason, RefusalReason
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.node.ports import EndpointState
+from hami_plugin.telemetry.metrics import Metrics
+from hami_plugin.vendor import AnnotationKeys, load_vendor, vendor_names
+from hami_plugin.wire import keys
+from vendors.nvidia.health import RECOVERY
+from vendors.nvidia.xid import TABLE
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+OPEN, CLOSE = "<!-- settings: ", "<!-- end of settings -->"
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def words(page):
+    """What stands in backquotes, and the lines of code blocks."""
+    whole = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", whole, flags=re.DOTALL | re.MULTILINE)
+    return [
+        *(line for block in blocks for line in block.splitlines()),
+        *re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", whole, flags=re.DOTALL | re.MULTILINE)),
+    ]
+
+
+def anchors(page):
+    """The anchors that a forge makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(page):
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        assert goal.exists(), target
+        assert not anchor or anchor in anchors(goal), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_make_target_that_is_named_exists(page):
+    targets = set(re.findall(r"^([a-z-]+):", text("Makefile"), flags=re.MULTILINE))
+    named = {target for word in words(page) for target in re.findall(r"(?:^|\s)make ((?:[a-z-]+ ?)+)", word)}
+
+    assert {target for group in named for target in group.split()} <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_and_flag_that_is_named_exists(page):
+    for word in words(page):
+        for call in re.findall(r"hami-plugin ([a-z][^#;&|]*)", word):
+            command, *rest = call.split()
+            names = command.split("|")
+            assert set(names) <= set(main.commands), word
+            known = {option for name in names for p in main.commands[name].params for option in p.opts}
+            flags = {re.split(r"[=\]]", part.strip("[]"))[0] for part in rest if part.strip("[]").startswith("--")}
+            assert flags <= known | {"--help"}, word
+        if re.fullmatch(r"--[a-z-]+", word):
+            every = {option for command in main.commands.values() for p in command.params for option in p.opts}
+            assert word in every, f"{word} is no flag of hami-plugin"
+
+
+def test_operations_names_every_flag_of_run():
+    missing = {o for p in main.commands["run"].params for o in p.opts if f"`{o}`" not in text("docs/operations.md")}
+
+    assert missing == set()
+
+
+def test_every_annotation_key_is_in_the_protocol():
+    page = text("docs/protocol.md")
+    constants = {v for n, v in vars(keys).items() if n.isupper() and isinstance(v, str) and "/" in v}
+    families = [family for name in vendor_names() for family in load_vendor(name).families(load_vendor(name).settings())]
+    of_vendors = {
+        value
+        for family in families
+        for name in AnnotationKeys.__dataclass_fields__
+        if (value := getattr(family.annotations, name))
+    }
+
+    assert constants
+    assert {key for key in constants | of_vendors if f"`{key}`" not in page} == set()
+
+
+def test_every_variable_that_a_container_can_get_is_in_the_protocol():
+    page = text("docs/protocol.md")
+    source = (ROOT / "vendors/nvidia/injection.py").read_text(encoding="utf-8")
+    names = set(re.findall(r"\"((?:CUDA|NVIDIA|GPU|LIBCUDA)_[A-Z_]+)\"", source))
+
+    assert len(names) > 8
+    assert {name for name in names if name not in page} == set()
+
+
+def test_every_metric_is_in_operations_with_its_labels():
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, version="1")
+    device = Device(uuid="GPU-1", family="F", index=0, model="M", memory=1)
+    metrics.snapshot("v", Snapshot(devices=(device,), ready=True))
+    metrics.endpoint(EndpointState(resource="r", registered=True))
+    metrics.allocation("r", "ok", 0.1)
+    metrics.container_start("r", "ok")
+    metrics.api_call("get", "nodes", "200", 0.1)
+    page = text("docs/operations.md")
+    rows = {row[0]: row[1] for row in re.findall(r"^\| `(hami_plugin_\w+)` \| ([^|]*) \|", page, flags=re.MULTILINE)}
+    exported = {}
+    for family in registry.collect():
+        if family.name.startswith("hami_plugin_"):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            exported[name] = labels
+
+    assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows.items()} == exported
+
+
+@pytest.mark.parametrize("reason", [*RefusalReason, *DriverReason], ids=str)
+def test_every_reason_has_a_row_in_operations(reason):
+    assert re.search(rf"^\| `{reason}` \| .+ \| .+ \|$", text("docs/operations.md"), flags=re.MULTILINE)
+
+
+def test_every_fault_that_a_look_at_a_card_can_find_is_in_operations():
+    sources = [p.read_text(encoding="utf-8") for p in (*(ROOT / "vendors/nvidia").glob("*.py"), *NODE)]
+    found = {reason for source in sources for reason in re.findall(r'reason="([A-Z]\w+)"', source)}
+    page = text("docs/operations.md")
+
+    assert RECOVERY
+    assert len(found) > 8
+    assert {reason for reason in found if f"`{reason}`" not in page} == set()
+
+
+NODE = [ROOT / "hami_plugin/node/inventory.py"]
+
+
+def test_the_xid_table_is_the_code_s():
+    section = text("docs/operations.md").partition("### XIDs")[2].partition("\n`healthchecks")[0]
+    listed = {}
+    for action, numbers in re.findall(r"^\| (\w+)[^|]*\| ([^|]+) \|$", section, flags=re.MULTILINE):
+        listed |= dict.fromkeys(map(int, re.findall(r"\d+", numbers)), "ignore" if action == "nothing" else action)
+
+    assert listed == {number: xid.action.value for number, xid in TABLE.items()}
+
+
+def test_the_event_reasons_of_the_node_are_in_operations():
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "hami_plugin").rglob("*.py")]
+    reasons = {r for source in sources for r in re.findall(r'events\.node\(\s*"([A-Z]\w+)"', source)}
+    pages = text("docs/operations.md") + text("docs/protocol.md")
+
+    assert reasons
+    assert {reason for reason in reasons if f"`{reason}`" not in pages} == set()
+
+
+def test_the_probes_of_the_daemon_are_in_operations():
+    source = inspect.getsource(__import__("hami_plugin.telemetry.http", fromlist=["TelemetryServer"]))
+    paths = set(re.findall(r'add_get\("(/\w[\w/]*)"', source))
+
+    assert paths
+    assert {path for path in paths if f"`{path}`" not in text("docs/operations.md")} == set()
+
+
+def test_the_configuration_reference_is_the_settings_classes_own():
+    """``UPDATE_DOCS=1`` writes it anew."""
+    models = {"The daemon's own file": Settings}
+    models |= {f"vendors.{name}": load_vendor(name).settings for name in vendor_names()}
+    page = text("docs/operations.md")
+    head, _, rest = page.partition(OPEN)
+    first, _, rest = rest.partition("\n")
+    shown, _, tail = rest.partition(CLOSE)
+    wanted = f"\n{reference(models)}\n"
+    if os.environ.get("UPDATE_DOCS"):
+        page = f"{head}{OPEN}{first}\n{wanted}{CLOSE}{tail}"
+        (ROOT / "docs/operations.md").write_text(page, encoding="utf-8")
+        shown = wanted
+
+    assert shown == wanted, "write it anew with UPDATE_DOCS=1 make test"
+
+
+def test_every_key_of_a_nodes_entry_is_in_operations():
+    page = text("docs/operations.md")
+    for name in vendor_names():
+        for key, target in load_vendor(name).settings.node_config.items():
+            assert f"| `{key}` | `{target}` |" in page
+
+
+def test_the_readme_starts_with_exactly_two_commands():
+    start = text("README.md").partition("## Quick start")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"^```[a-z]*\n(.*?)^```", start, flags=re.DOTALL | re.MULTILINE)
+
+    assert block.splitlines() == ["make demo", "make test"]
+
+
+def test_the_decisions_are_numbered_without_a_gap_and_listed():
+    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
+    index = text("docs/architecture.md")
+
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    assert {page.name for page in pages if f"decisions/{page.name}" not in index} == set()
+
+
+def test_every_difference_has_an_id_of_its_own():
+    ids = re.findall(r"^\| (D-\d{3}) \|", text("docs/differences.md"), flags=re.MULTILINE)
+
+    assert len(ids) > 20
+    assert ids == sorted(set(ids))
+
+
+def test_the_architecture_names_every_module():
+    page = text("docs/architecture.md")
+    modules = [
+        path.relative_to(ROOT)
+        for package in ("cdi", "hami_plugin", "vendors")
+        for path in (ROOT / package).rglob("*.py")
+        if path.name not in ("__init__.py", "__main__.py") and not re.search(r"_pb2(_grpc)?$", path.stem)
+    ]
+
+    assert {str(m) for m in modules if not re.search(rf"^\| `{re.escape(str(m))}` \| ", page, re.MULTILINE)} == set()

@@ -1,0 +1,378 @@
+"""An endpoint and a kubelet on real sockets: restarts, losses, refusals, rivals, and the end."""
+
+import asyncio
+import os
+import shutil
+import stat
+import time
+from dataclasses import replace
+
+import pytest
+
+from hami_plugin.aio import Backoff
+from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.endpoint import Endpoint
+from hami_plugin.kubelet.registration import socket_name
+from hami_plugin.kubelet.watch import DirectoryWatch
+from hami_plugin.node.ports import NullObserver, Offer
+from hami_plugin.simulation.kubelet import Manners
+
+RESOURCE = "example.com/gpu"
+
+
+def ready(state):
+    return state.ready
+
+
+@pytest.fixture
+def plugin(make_plugin):
+    return make_plugin()
+
+
+async def test_it_registers_and_the_kubelet_sees_every_device(site, plugin, observer, until):
+    kubelet = await site.kubelet()
+
+    endpoint = await site.endpoint(plugin, observer=observer)
+    state = await until(endpoint.state, ready)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+
+    assert (state.registrations, state.streams, state.problem) == (1, 1, "")
+    assert observer.states[-1] == endpoint.state.value
+    request = kubelet.registrations[0]
+    assert (request.version, request.endpoint) == ("v1beta1", "hami-example-gpu.sock")
+    assert request.options.pre_start_required
+
+
+async def test_its_socket_is_for_root_alone_and_nothing_else_stays(site, plugin, until):
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, lambda state: state.serving)
+
+    assert stat.S_IMODE(endpoint.socket.stat().st_mode) == 0o600
+    assert [path.name for path in site.directory.iterdir()] == ["hami-example-gpu.sock"]
+
+
+async def test_a_health_change_reaches_the_kubelet(site, plugin, until):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+
+    plugin.health(b=False)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 3)
+    plugin.health(b=True)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+
+
+async def test_k1_a_restarted_kubelet_has_us_back_within_a_second(site, plugin, until, record_property):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+
+    for _ in range(3):
+        before = len(kubelet.registrations)
+        await kubelet.restart()
+        started = time.monotonic()
+        await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+        took = time.monotonic() - started
+        record_property("restart_to_listed_ms", round(1000 * took))
+        assert took < 1
+        assert len(kubelet.registrations) == before + 1
+        await until(endpoint.state, ready)
+
+
+async def test_k1_a_killed_kubelet_that_comes_back_later_is_found(site, plugin, until):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+
+    await kubelet.stop(killed=True)
+    state = await until(endpoint.state, lambda state: "no kubelet answers" in state.problem)
+    assert not state.registered
+    await kubelet.start()
+
+    await until(endpoint.state, ready)
+
+
+async def test_k2_an_absent_kubelet_is_waited_for(site, plugin, until):
+    endpoint = await site.endpoint(plugin)
+
+    state = await until(endpoint.state, lambda state: "there is no" in state.problem)
+    assert (state.serving, state.registered, state.ready) == (True, False, False)
+    await site.kubelet()
+
+    await until(endpoint.state, ready)
+
+
+async def test_k2_a_directory_that_is_not_there_yet_is_waited_for(site, plugin, until):
+    site.directory.rmdir()
+    endpoint = await site.endpoint(plugin)
+
+    state = await until(endpoint.state, lambda state: "is not a directory" in state.problem)
+    assert "kubeletDir" in state.problem
+    site.directory.mkdir()
+    await site.kubelet()
+
+    await until(endpoint.state, ready)
+
+
+async def test_k3_its_own_socket_unlinked_is_served_and_registered_again(site, plugin, until):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+
+    endpoint.socket.unlink()
+
+    await until(endpoint.state, lambda state: state.ready and state.registrations == 2)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+
+
+async def test_k4_a_replaced_directory_is_found_and_watched_again(site, plugin, until):
+    kubelet = await site.kubelet()
+    watch = DirectoryWatch(site.directory)
+    endpoint = await site.endpoint(plugin, watch=watch)
+    await until(endpoint.state, ready)
+
+    await kubelet.stop()
+    shutil.rmtree(site.directory)
+    site.directory.mkdir()
+    await kubelet.start()
+
+    await until(endpoint.state, lambda state: state.ready and state.registrations == 2)
+    assert watch.armed
+
+
+async def test_k5_without_file_events_looking_is_enough(site, plugin, until, capsys):
+    def refused():
+        raise OSError(24, "inotify instance limit reached")
+
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin, watch=DirectoryWatch(site.directory, observer=refused))
+    await until(endpoint.state, ready)
+    await kubelet.restart()
+    await until(endpoint.state, lambda state: state.ready and state.registrations == 2)
+
+    assert capsys.readouterr().out.count("file events unavailable") == 1
+
+
+async def test_k6_a_second_stream_gets_every_update_and_its_end_changes_nothing(site, plugin, until):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+
+    second = await kubelet.second_stream(RESOURCE)
+    await until(endpoint.state, lambda state: state.streams == 2)
+    plugin.health(a=False)
+    await kubelet.until(lambda: Offer(id="a", healthy=False, numa=0) in second.offers.value)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 3)
+    await second.close()
+
+    await until(endpoint.state, lambda state: state.streams == 1)
+    plugin.health(a=True)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+    assert endpoint.state.value.registrations == 1
+
+
+async def test_k8_a_refusing_kubelet_is_reported_in_its_own_words_and_asked_again(site, plugin, until):
+    kubelet = await site.kubelet(manners=Manners(versions=("v1alpha",)))
+    endpoint = await site.endpoint(plugin)
+
+    state = await until(endpoint.state, lambda state: "refuses" in state.problem)
+    assert "supports v1alpha" in state.problem
+    assert not state.registered
+    kubelet.manners = Manners()
+
+    await until(endpoint.state, ready)
+
+
+async def test_a_new_kubelet_is_asked_at_once_whatever_the_old_one_said(site, plugin, until, quick):
+    kubelet = await site.kubelet(manners=Manners(versions=("v1alpha",)))
+    patient = replace(quick, refused=Backoff(first=600, cap=600))
+    endpoint = await site.endpoint(plugin, timing=patient)
+    await until(endpoint.state, lambda state: "refuses" in state.problem)
+
+    kubelet.manners = Manners()
+    os.utime(kubelet.socket)  # to whoever looks, a socket made anew
+
+    await until(endpoint.state, ready)
+
+
+async def test_k9_a_kubelet_that_never_dials_back_is_not_believed(site, plugin, until):
+    kubelet = await site.kubelet(manners=Manners(dial_back=False))
+    endpoint = await site.endpoint(plugin)
+
+    state = await until(endpoint.state, lambda state: "no list reached it" in state.problem)
+    assert not state.ready
+    kubelet.manners = Manners()
+
+    await until(endpoint.state, ready)
+
+
+async def test_k10_a_displaced_plugin_says_so_once_and_does_not_fight(site, plugin, make_plugin, until, quick):
+    kubelet = await site.kubelet()
+    told = []
+    endpoint = await site.endpoint(plugin, displaced=told.append)
+    await until(endpoint.state, ready)
+
+    rival = _Rival(make_plugin(["z"]), site.directory, NullObserver(), timing=quick)
+    task = asyncio.create_task(rival.run())
+    state = await until(endpoint.state, lambda state: "displaced" in state.problem)
+    await until(rival.state, ready)
+    await asyncio.sleep(0.5)
+
+    assert (state.registered, state.ready) == (False, False)
+    assert "hami-example-rival.sock" in state.problem
+    assert told == [state.problem]
+    assert (endpoint.state.value.registrations, kubelet.allocatable(RESOURCE)) == (1, 1)
+    await rival.close()
+    await task
+
+
+async def test_k10_a_displaced_plugin_registers_with_the_next_kubelet(site, plugin, make_plugin, until, quick):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+    rival = _Rival(make_plugin(["z"]), site.directory, NullObserver(), timing=quick)
+    task = asyncio.create_task(rival.run())
+    await until(endpoint.state, lambda state: "displaced" in state.problem)
+    await rival.close()
+    await task
+
+    await kubelet.restart()
+
+    await until(endpoint.state, ready)
+
+
+async def test_k10_a_rival_that_was_there_first_and_insists_gets_its_way(site, plugin, make_plugin, until, quick):
+    await site.kubelet()
+    insistent = replace(quick, pause=Backoff(first=0.3, cap=0.3, jitter=0))
+    rival = _Rival(make_plugin(["z"]), site.directory, NullObserver(), timing=insistent)
+    task = asyncio.create_task(rival.run())
+    await until(rival.state, ready)
+
+    endpoint = await site.endpoint(plugin)
+    state = await until(endpoint.state, lambda state: "displaced" in state.problem)
+
+    assert state.registrations == 2
+    await until(rival.state, ready)
+    await rival.close()
+    await task
+
+
+async def test_a_stream_that_ends_for_no_reason_is_registered_again_soon(site, plugin, until):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+
+    await kubelet.plugin(RESOURCE).close()
+
+    await until(endpoint.state, lambda state: state.ready and state.registrations == 2)
+
+
+async def test_k11_a_socket_in_use_is_not_taken_over_until_it_is_free(site, plugin, make_plugin, until, quick):
+    await site.kubelet()
+    first = Endpoint(make_plugin(["first"]), site.directory, NullObserver(), timing=quick)
+    task = asyncio.create_task(first.run())
+    await until(first.state, ready)
+
+    second = await site.endpoint(plugin)
+    await until(second.state, lambda state: "another process serves" in state.problem)
+    assert first.state.value.ready
+    assert first.socket.is_socket()
+    await first.close()
+    await task
+
+    await until(second.state, ready)
+
+
+async def test_k11_a_socket_put_in_place_of_ours_is_not_removed_at_the_end(site, plugin, until):
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, lambda state: state.serving)
+    server = await asyncio.start_unix_server(lambda reader, writer: writer.close(), site.directory / "theirs")
+
+    (site.directory / "theirs").rename(endpoint.socket)
+    await until(endpoint.state, lambda state: "another process serves" in state.problem)
+    await endpoint.close()
+
+    assert endpoint.socket.is_socket()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_k12_a_list_that_no_kubelet_reads_is_not_registered(site, plugin, until):
+    kubelet = await site.kubelet()
+    usual = plugin.offers.value
+    plugin.offers.set(tuple(Offer(id=f"{n:060}", healthy=True) for n in range(60_000)))
+    endpoint = await site.endpoint(plugin)
+
+    await until(endpoint.state, lambda state: "largest deviceSplitCount" in state.problem)
+    assert kubelet.registrations == []
+    plugin.offers.set(usual)
+
+    await until(endpoint.state, ready)
+
+
+async def test_the_end_is_quick_and_leaves_nothing_behind(site, plugin, until, record_property):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+
+    connection = kubelet.plugin(RESOURCE)
+    started = time.monotonic()
+    await endpoint.close()
+    took = time.monotonic() - started
+    record_property("close_ms", round(1000 * took))
+
+    assert took < 1
+    assert not endpoint.state.value.serving
+    assert [path.name for path in site.directory.iterdir()] == ["kubelet.sock"]
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 0)
+    assert connection.ended == "end of stream"
+    assert kubelet.capacity(RESOURCE) == 4
+    await endpoint.run()
+
+
+async def test_a_cancelled_endpoint_cleans_up_and_stays_cancelled(site, plugin, until):
+    endpoint = Endpoint(plugin, site.directory, NullObserver())
+    task = asyncio.create_task(endpoint.run())
+    await until(endpoint.state, lambda state: state.serving)
+
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list(site.directory.iterdir()) == []
+
+
+async def test_a_path_too_long_for_a_socket_says_what_to_do(site, plugin, until):
+    site.directory = site.directory / ("deep" * 25)
+    site.directory.mkdir()
+    endpoint = await site.endpoint(plugin)
+
+    state = await until(endpoint.state, lambda state: "Linux allows 107" in state.problem)
+
+    assert "kubeletDir" in state.problem
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"),
+    [
+        ("nvidia.com/gpu", "hami-nvidia-gpu.sock"),
+        ("huawei.com/Ascend910B", "hami-huawei-Ascend910B.sock"),
+        ("nvidia.com/mig-1g.5gb", "hami-nvidia-mig-1g.5gb.sock"),
+    ],
+)
+def test_a_socket_is_named_after_its_resource(resource, name):
+    assert socket_name(resource) == name
+
+
+@pytest.mark.parametrize("resource", ["gpu", "a/b/c", "../x/y", "x/..", "/x", "x/"])
+def test_a_name_that_could_leave_the_directory_is_refused(resource):
+    with pytest.raises(HamiError, match="is no resource name"):
+        socket_name(resource)
+
+
+class _Rival(Endpoint):
+    """Another vendor's plugin for the same resource, on a socket of its own."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._name = "hami-example-rival.sock"

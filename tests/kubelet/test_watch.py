@@ -1,0 +1,90 @@
+import asyncio
+
+import pytest
+
+from hami_plugin.kubelet.watch import DirectoryWatch, Identity
+
+
+@pytest.fixture
+def woken():
+    return asyncio.Event()
+
+
+async def wakes(woken):
+    async with asyncio.timeout(5):
+        await woken.wait()
+    woken.clear()
+
+
+async def test_every_subscriber_wakes_when_a_file_comes_goes_or_is_renamed(tmp_path, woken):
+    other = asyncio.Event()
+    watch = DirectoryWatch(tmp_path)
+    with watch.subscribed(woken.set), watch.subscribed(other.set):
+        (tmp_path / "a").touch()
+        await wakes(woken)
+        await wakes(other)
+        (tmp_path / "a").rename(tmp_path / "b")
+        await wakes(woken)
+        (tmp_path / "b").unlink()
+        await wakes(woken)
+
+    assert not watch.armed
+
+
+async def test_writing_to_a_file_wakes_nobody(tmp_path, woken):
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.touch()
+    with DirectoryWatch(tmp_path).subscribed(woken.set):
+        checkpoint.write_text("much")
+        (tmp_path / "end").touch()
+        await wakes(woken)
+        await asyncio.sleep(0)
+
+        assert not woken.is_set()
+
+
+async def test_a_directory_that_comes_later_is_watched_from_the_next_look(tmp_path, woken):
+    directory = tmp_path / "later"
+    watch = DirectoryWatch(directory)
+    with watch.subscribed(woken.set):
+        assert not watch.armed
+        directory.mkdir()
+        watch.look()
+        assert watch.armed
+
+        (directory / "a").touch()
+        await wakes(woken)
+
+
+async def test_a_replaced_directory_is_watched_again(tmp_path, woken):
+    directory = tmp_path / "plugins"
+    directory.mkdir()
+    watch = DirectoryWatch(directory)
+    with watch.subscribed(woken.set):
+        directory.rmdir()
+        await wakes(woken)
+        directory.mkdir()
+        watch.look()
+
+        (directory / "a").touch()
+        await wakes(woken)
+
+
+def test_a_new_file_of_the_same_name_has_another_identity(tmp_path):
+    path = tmp_path / "kubelet.sock"
+    assert Identity.of(path) is None
+    path.touch()
+    first = Identity.of(path)
+    path.unlink()
+    path.touch()
+
+    assert Identity.of(path) != first
+
+
+def test_a_directory_keeps_its_identity_whatever_is_in_it(tmp_path):
+    before = Identity.of_directory(tmp_path)
+    (tmp_path / "new").touch()
+
+    assert before is not None
+    assert Identity.of_directory(tmp_path) == before
+    assert Identity.of_directory(tmp_path / "new") is None

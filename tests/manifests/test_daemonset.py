@@ -1,0 +1,267 @@
+"""daemonset.yaml against the code: rights, mounts, probes, flags and variables, each compared with what is used."""
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hami_plugin.cli import main
+from hami_plugin.cluster.client import connect
+from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.config.load import load
+from hami_plugin.config.settings import Settings
+from hami_plugin.model.views import pod_view
+from hami_plugin.node.ports import NullObserver, PodFeed, Subject
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.vendor import load_vendor, vendor_names
+
+ROOT = Path(__file__).parents[2]
+# Read by the container runtime, not by the daemon: which cards, and which parts of the driver, this container sees.
+RUNTIME_VARIABLES = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return {item["kind"]: item for item in yaml.safe_load_all((ROOT / "daemonset.yaml").read_text(encoding="utf-8"))}
+
+
+@pytest.fixture(scope="module")
+def pod(documents):
+    return documents["DaemonSet"]["spec"]["template"]
+
+
+@pytest.fixture(scope="module")
+def container(pod):
+    (container,) = pod["spec"]["containers"]
+    return container
+
+
+@pytest.fixture(scope="module")
+def flags():
+    return {option for parameter in main.commands["run"].params for option in parameter.opts}
+
+
+@pytest.fixture
+def configuration(documents, container, tmp_path):
+    """What the daemon makes of the manifest's own ConfigMap, environment and flags."""
+    data = documents["ConfigMap"]["data"]
+    for name, text in data.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    given = dict(argument.removeprefix("--").split("=", 1) for argument in container["args"][1:])
+    files = {name: tmp_path / Path(given[name]).name for name in ("config", "device-config", "node-config")}
+    return load(
+        config=files["config"],
+        device_config=files["device-config"],
+        node_config=files["node-config"],
+        overrides={},
+        environment={"NODE_NAME": "node-1", **{e["name"]: e["value"] for e in container["env"] if "value" in e}},
+        vendor_settings=lambda name: load_vendor(name).settings,
+        vendor_names=vendor_names(),
+    )
+
+
+class Calls(NullObserver):
+    """Keeps which verbs were used on which kinds."""
+
+    def __init__(self):
+        self.used = set()
+
+    def api_call(self, verb, kind, outcome, seconds):
+        assert outcome.startswith("2"), f"{verb} {kind} ended with {outcome}"
+        self.used.add((kind, verb))
+
+
+async def every_call(tmp_path):
+    """Make every call of the ``Cluster`` port once, a repeated Event too, and answer what was used."""
+    calls, heard = Calls(), asyncio.Event()
+    async with SimulatedApiServer() as server:
+        server.create_node("n1")
+        pod = pod_view(server.create_pod({"metadata": {"name": "p", "namespace": "team"}, "spec": {"nodeName": "n1"}}))
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+        async with connect("n1", kubeconfig=kubeconfig, rhythm=Rhythm(), observer=calls, environ={}) as cluster:
+            subject = Subject(kind="Node", name="n1")
+            feed = PodFeed(replace=lambda _: None, update=lambda _: heard.set(), delete=lambda _: None)
+            follow = [
+                asyncio.create_task(cluster.follow_pods(feed)),
+                asyncio.create_task(cluster.follow_node(lambda _: None)),
+            ]
+            await cluster.get_node()
+            await cluster.patch_node({"a": "1"})
+            for _ in range(2):
+                await cluster.create_event(subject, reason="R", message="m", warning=True)
+            async with asyncio.timeout(10):
+                while ("pods", "watch") not in calls.used or ("nodes", "watch") not in calls.used:
+                    await asyncio.sleep(0.01)
+                await cluster.patch_pod(pod, {"a": "1"})
+                await heard.wait()
+            for task in follow:
+                task.cancel()
+            await asyncio.wait(follow)
+    return calls.used
+
+
+async def test_the_role_grants_exactly_the_calls_that_the_daemon_makes(documents, tmp_path, monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    rules = documents["ClusterRole"]["rules"]
+    granted = {(kind, verb) for rule in rules for kind in rule["resources"] for verb in rule["verbs"]}
+
+    assert all(rule["apiGroups"] == [""] for rule in rules)
+    assert granted == await every_call(tmp_path)
+
+
+def test_each_right_is_on_a_line_of_its_own_with_its_reason():
+    text = (ROOT / "daemonset.yaml").read_text(encoding="utf-8")
+    role = text.partition("kind: ClusterRole\n")[2].partition("\n---")[0]
+    rights = [line for line in role.splitlines() if line.startswith("      - ")]
+
+    assert len(rights) == sum(role.count(f"- {verb} ") for verb in ("get", "list", "watch", "patch", "create"))
+    assert all("# " in line for line in rights)
+
+
+def test_account_role_and_binding_belong_together(documents):
+    account, binding = documents["ServiceAccount"]["metadata"], documents["ClusterRoleBinding"]
+
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["name"], "namespace": "hami-system"}]
+    assert binding["roleRef"]["name"] == documents["ClusterRole"]["metadata"]["name"]
+    assert documents["DaemonSet"]["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]
+    for kind in ("ServiceAccount", "ConfigMap", "DaemonSet"):
+        assert documents[kind]["metadata"]["namespace"] == documents["Namespace"]["metadata"]["name"]
+
+
+def test_no_container_has_a_privilege_that_it_does_not_need(pod):
+    spec = pod["spec"]
+
+    assert not {"hostPID", "hostNetwork", "hostIPC"} & set(spec)
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in (*spec["initContainers"], *spec["containers"]):
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert "privileged" not in context
+
+
+def test_every_path_that_the_daemon_uses_by_default_is_mounted(container, configuration):
+    mounts = {m["mountPath"]: m.get("readOnly", False) for m in container["volumeMounts"]}
+    settings = configuration.settings
+    lock = Path("/tmp/vgpulock")
+    writable = {settings.kubelet_dir, settings.state_dir, settings.hook_path / "vgpu", lock}
+
+    assert {path for path in map(str, writable) if mounts.get(path) is not False} == set()
+    assert mounts[str(settings.pod_resources_socket.parent)] is True
+    assert set(mounts) == {
+        *map(str, writable),
+        str(settings.pod_resources_socket.parent),
+        "/etc/hami-plugin",
+        "/tmp",
+    }
+
+
+def test_every_setting_that_is_a_path_is_mounted_or_needs_no_mount(container):
+    mounts = [Path(m["mountPath"]) for m in container["volumeMounts"]]
+    settings = Settings(nodeName="n")
+    paths = {
+        name: value / "vgpu" if name == "hook_path" else value
+        for name, value in ((name, getattr(settings, name)) for name in Settings.model_fields)
+        if isinstance(value, Path)
+    }
+
+    assert {n for n, path in paths.items() if not any(path.is_relative_to(mount) for mount in mounts)} == set()
+
+
+def test_host_directories_are_the_same_inside_and_outside(pod, container):
+    """Paths that the daemon hands to the kubelet are host paths, so it must see them under the same name."""
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    hosts = {v["name"]: v["hostPath"]["path"] for v in pod["spec"]["volumes"] if "hostPath" in v}
+
+    assert hosts == {name: mounts[name] for name in hosts}
+    assert {v["name"] for v in pod["spec"]["volumes"]} == set(mounts)
+
+
+def test_the_configuration_is_a_directory_and_its_files_are_those_that_the_flags_name(documents, container):
+    mount = next(m for m in container["volumeMounts"] if m["name"] == "config")
+    named = {Path(argument.split("=", 1)[1]) for argument in container["args"] if "config" in argument}
+
+    assert "subPath" not in mount
+    assert named == {Path(mount["mountPath"]) / name for name in documents["ConfigMap"]["data"]}
+
+
+def test_the_shipped_configuration_loads_without_a_warning_and_changes_no_default(configuration):
+    assert configuration.warnings == ()
+    assert configuration.settings.node_name == "node-1"
+    assert set(configuration.vendors) == set(vendor_names())
+    for name, section in configuration.vendors.items():
+        assert section == load_vendor(name).settings()
+
+
+def test_every_flag_is_one_of_the_commands(container, flags):
+    command, *arguments = container["args"]
+
+    assert command in main.commands
+    assert {argument.split("=", 1)[0] for argument in arguments} <= flags
+
+
+def test_every_variable_is_read_by_the_daemon_or_by_the_runtime(container):
+    models = [Settings, *(load_vendor(name).settings for name in vendor_names())]
+    read = {name for model in models for name in model.environment}
+
+    assert {variable["name"] for variable in container["env"]} <= read | RUNTIME_VARIABLES
+    assert next(e for e in container["env"] if e["name"] == "NODE_NAME")["valueFrom"] == {
+        "fieldRef": {"fieldPath": "spec.nodeName"}
+    }
+
+
+def test_the_driver_library_comes_from_the_runtime_without_the_right_to_compute(container):
+    env = {e["name"]: e.get("value") for e in container["env"]}
+
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+
+
+def test_hami_core_is_installed_whole_and_only_when_it_differs(pod, tmp_path):
+    """The init container's own script, run on two directories."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "libvgpu.so.v2.10.0").write_text("new")
+    (source / "folder").mkdir()
+    (target / "libvgpu.so.v2.10.0").write_text("old")
+    mapped = (target / "libvgpu.so.v2.10.0").open()
+    (installer,) = pod["spec"]["initContainers"]
+
+    def install():
+        command = [*installer["command"], *installer["args"]]
+        environment = {"PATH": os.environ["PATH"], "SOURCE": str(source), "TARGET": str(target)}
+        subprocess.run(command, env=environment, check=True, timeout=20)
+        return (target / "libvgpu.so.v2.10.0").stat().st_ino
+
+    first = install()
+
+    assert (target / "libvgpu.so.v2.10.0").read_text() == "new"
+    assert mapped.read() == "old"
+    assert (target / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
+    assert sorted(path.name for path in target.iterdir()) == ["ld.so.preload", "libvgpu.so.v2.10.0"]
+    assert install() == first
+    mapped.close()
+
+
+def test_the_library_that_is_installed_is_the_one_that_pods_are_given(pod):
+    (installer,) = pod["spec"]["initContainers"]
+
+    assert installer["image"].endswith(":" + load_vendor("nvidia").settings().libvgpu_version)
+
+
+def test_hamis_webhook_leaves_the_daemon_alone(documents, pod):
+    assert pod["metadata"]["labels"]["hami.io/webhook"] == "ignore"
+    assert documents["Namespace"]["metadata"]["labels"]["hami.io/webhook"] == "ignore"
+    selector = documents["DaemonSet"]["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= pod["metadata"]["labels"].items()
+
+
+def test_memory_is_limited_and_cpu_is_not(container):
+    assert container["resources"] == {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}}

@@ -1,0 +1,214 @@
+"""The simulated kubelet keeps the real one's manners, also those that plugins find inconvenient."""
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cdi.edits import ContainerEdits
+from hami_plugin.aio import Watched
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.kubelet.endpoint import Endpoint
+from hami_plugin.kubelet.podresources import PodResourcesClient
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.node.ports import Holder, NullObserver, Offer
+from hami_plugin.simulation.kubelet import FakeKubelet, Manners, StartError
+from hami_plugin.simulation.kubelet_ledger import AdmissionError
+
+RESOURCE = "example.com/gpu"
+
+
+class Plugin:
+    resource = RESOURCE
+    pre_start_required = True
+
+    def __init__(self):
+        self.offers = Watched(tuple(Offer(id=f"d{n}", healthy=True, numa=n // 2) for n in range(4)))
+        self.calls = []
+        self.failure = None
+        self.wish = None
+
+    async def allocate(self, ids):
+        self.calls.append(("allocate", sorted(ids)))
+        if self.failure:
+            raise self.failure
+        return ContainerEdits(env={"IDS": ",".join(sorted(ids))})
+
+    def prefer(self, available, must_include, size):
+        self.calls.append(("prefer", sorted(available), sorted(must_include), size))
+        return self.wish or sorted(available)[:size]
+
+    async def pre_start(self, ids):
+        self.calls.append(("start", sorted(ids)))
+        if self.failure:
+            raise self.failure
+
+
+@pytest.fixture
+def plugin():
+    return Plugin()
+
+
+@pytest.fixture
+async def kubelet(plugin):
+    root = Path(tempfile.mkdtemp(prefix="fk"))
+    kubelet = FakeKubelet(root / "plugins", root / "pods" / "kubelet.sock")
+    await kubelet.start()
+    endpoint = Endpoint(plugin, kubelet.directory, NullObserver())
+    task = asyncio.create_task(endpoint.run())
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+    yield kubelet
+    await endpoint.close()
+    await task
+    await kubelet.stop()
+    shutil.rmtree(root)
+
+
+def wants(name, amount, *, init=False, restartable=False):
+    limits = {RESOURCE: str(amount), "cpu": "1"} if amount else {"cpu": "1"}
+    return ContainerView(name=name, init=init, restartable=restartable, limits=limits)
+
+
+def pod(uid, *containers):
+    return PodView(uid=uid, namespace="ns", name=f"pod-{uid}", containers=containers)
+
+
+async def test_a_pod_gets_what_the_plugin_prefers_and_the_plugin_is_asked_in_order(kubelet, plugin):
+    plugin.wish = ["d1", "d3"]
+
+    ids = await kubelet.admit(pod("1", wants("main", 2)))
+
+    assert sorted(ids["main"][RESOURCE]) == ["d1", "d3"]
+    assert plugin.calls == [("prefer", ["d0", "d1", "d2", "d3"], [], 2), ("allocate", ["d1", "d3"])]
+
+
+async def test_a_wish_for_ids_that_are_taken_is_passed_over(kubelet, plugin):
+    await kubelet.admit(pod("1", wants("main", 1)))
+    plugin.wish = ["d0"]
+
+    ids = await kubelet.admit(pod("2", wants("main", 1)))
+
+    assert ids["main"][RESOURCE][0] in {"d1", "d2", "d3"}
+
+
+async def test_sick_devices_are_not_given(kubelet, plugin):
+    plugin.offers.set(tuple(Offer(id=f"d{n}", healthy=n == 2) for n in range(4)))
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 1)
+
+    assert (await kubelet.admit(pod("1", wants("main", 1))))["main"][RESOURCE] == ("d2",)
+    with pytest.raises(AdmissionError, match="Requested: 1, Available: 0"):
+        await kubelet.admit(pod("2", wants("main", 1)))
+
+
+async def test_init_containers_hand_their_ids_on_without_asking(kubelet, plugin):
+    plugin.wish = ["d2", "d3"]
+
+    ids = await kubelet.admit(pod("1", wants("init", 2, init=True), wants("a", 1), wants("b", 1), wants("c", 1)))
+
+    assert set(ids["init"][RESOURCE]) == {"d2", "d3"} == {*ids["a"][RESOURCE], *ids["b"][RESOURCE]}
+    assert ids["c"][RESOURCE][0] in {"d0", "d1"}
+    assert [call[0] for call in plugin.calls] == ["prefer", "allocate", "allocate", "allocate", "prefer", "allocate"]
+
+
+async def test_ids_from_an_init_container_must_be_in_a_larger_preference(kubelet, plugin):
+    await kubelet.admit(pod("1", wants("init", 1, init=True), wants("main", 2)))
+
+    assert plugin.calls[2] == ("prefer", ["d0", "d1", "d2", "d3"], ["d0"], 2)
+
+
+async def test_a_native_sidecar_keeps_its_ids(kubelet):
+    ids = await kubelet.admit(
+        pod("1", wants("first", 1, init=True), wants("sidecar", 1, init=True, restartable=True), wants("main", 1))
+    )
+
+    assert ids["first"] == ids["sidecar"]
+    assert ids["main"] != ids["sidecar"]
+
+
+async def test_a_refused_pod_holds_nothing(kubelet, plugin):
+    plugin.failure = RefusedError(RefusalReason.NO_PENDING_POD, "no pod waits", hint="try again")
+
+    with pytest.raises(AdmissionError, match="desc = no pod waits; try again") as refused:
+        await kubelet.admit(pod("1", wants("main", 4)))
+    plugin.failure = None
+
+    assert (refused.value.reason, refused.value.code) == ("UnexpectedAdmissionError", "FAILED_PRECONDITION")
+    assert len((await kubelet.admit(pod("2", wants("main", 4))))["main"][RESOURCE]) == 4
+
+
+async def test_a_removed_pod_frees_its_ids(kubelet):
+    await kubelet.admit(pod("1", wants("main", 4)))
+    with pytest.raises(AdmissionError):
+        await kubelet.admit(pod("2", wants("main", 1)))
+
+    kubelet.remove("1")
+
+    await kubelet.admit(pod("2", wants("main", 1)))
+
+
+async def test_pods_that_come_together_are_admitted_one_by_one_and_share_nothing(kubelet):
+    answers = await asyncio.gather(*(kubelet.admit(pod(str(n), wants("main", 1))) for n in range(4)))
+
+    assert {answer["main"][RESOURCE] for answer in answers} == {("d0",), ("d1",), ("d2",), ("d3",)}
+
+
+async def test_a_container_starts_with_what_allocate_said_after_the_plugin_agreed(kubelet, plugin):
+    await kubelet.admit(pod("1", wants("main", 1), wants("plain", 0)))
+
+    assert (await kubelet.start_container("1", "main")).edits.env == {"IDS": "d0"}
+    assert plugin.calls[-1] == ("start", ["d0"])
+    assert (await kubelet.start_container("1", "plain")).edits == ContainerEdits()
+    plugin.failure = RefusedError(RefusalReason.WRONG_HOLDER, "not yours")
+    with pytest.raises(StartError, match="not yours"):
+        await kubelet.start_container("1", "main")
+
+
+@pytest.mark.parametrize("entry_per_device", [True, False])
+async def test_pod_resources_name_the_holders_but_no_plain_init_container(kubelet, entry_per_device):
+    await kubelet.stop()
+    kubelet.manners = Manners(entry_per_device=entry_per_device)
+    await kubelet.start()
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+    await kubelet.admit(pod("1", wants("init", 1, init=True), wants("side", 1, init=True, restartable=True)))
+    await kubelet.admit(pod("2", wants("main", 2)))
+
+    holders = await PodResourcesClient(kubelet.pod_resources_socket).holders(RESOURCE)
+
+    assert holders == (
+        Holder(namespace="ns", pod="pod-1", container="side", ids=frozenset({"d0"})),
+        Holder(namespace="ns", pod="pod-2", container="main", ids=frozenset({"d1", "d2"})),
+    )
+
+
+async def test_a_restart_keeps_allotments_and_knows_no_device_until_the_plugin_is_back(kubelet, plugin):
+    first = await kubelet.admit(pod("1", wants("main", 1)))
+    asked = len(plugin.calls)
+
+    await kubelet.restart()
+    assert (kubelet.capacity(RESOURCE), kubelet.allocatable(RESOURCE)) == (0, 0)
+    with pytest.raises(AdmissionError, match="no healthy devices present"):
+        await kubelet.admit(pod("2", wants("main", 1)))
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+
+    assert await kubelet.admit(pod("1", wants("main", 1))) == first
+    assert len(plugin.calls) == asked
+    assert (await kubelet.admit(pod("3", wants("main", 3))))["main"][RESOURCE]
+    with pytest.raises(AdmissionError, match="Available: 0"):
+        await kubelet.admit(pod("4", wants("main", 1)))
+
+
+async def test_a_resource_that_nobody_registered_is_ignored(kubelet):
+    stranger = ContainerView(name="main", limits={"example.com/unknown": "3"})
+
+    assert await kubelet.admit(pod("1", stranger)) == {"main": {}}
+
+
+async def test_the_devices_of_a_lost_plugin_stay_in_the_capacity_for_a_while(kubelet):
+    await kubelet.plugin(RESOURCE).close()
+
+    assert (kubelet.capacity(RESOURCE), kubelet.allocatable(RESOURCE)) == (4, 0)
+    kubelet.manners = Manners(grace=0)
+    await asyncio.sleep(0.01)
+    assert kubelet.capacity(RESOURCE) == 0

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from hami_plugin.model.device import Device, Health
+from hami_plugin.vendor import load_vendor
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.nvidia.family import card_type, families
+from vendors.nvidia.settings import NvidiaSettings
+
+
+def card(**changes: Any) -> Device:
+    facts = {"uuid": "GPU-aaaa", "family": "NVIDIA", "index": 1, "model": "NVIDIA A100-SXM4-80GB", "memory": 81920}
+    return Device(**{**facts, **changes})
+
+
+def registered(device: Device, *, legacy: bool = False, **settings: Any) -> DeviceInfo:
+    (family,) = families(NvidiaSettings.model_validate(settings))
+    return family.register(device, legacy)
+
+
+def test_a_card_registers_as_hami_does() -> None:
+    info = registered(card(numa=1))
+
+    assert info == DeviceInfo(
+        id="GPU-aaaa",
+        index=1,
+        count=10,
+        devmem=81920,
+        devcore=100,
+        type="NVIDIA A100-SXM4-80GB",
+        numa=1,
+        mode="hami-core",
+        health=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "legacy", "expected"),
+    [
+        ("NVIDIA H20-3e", False, "NVIDIA H20-3e"),
+        ("NVIDIA H20-3e", True, "NVIDIA-NVIDIA H20-3e"),
+        ("Tesla P4", False, "NVIDIA-Tesla P4"),
+        ("Tesla P4", True, "NVIDIA-Tesla P4"),
+    ],
+)
+def test_a_model_is_prefixed_as_the_scheduler_expects(model: str, legacy: bool, expected: str) -> None:
+    assert card_type(model, legacy=legacy) == expected
+    assert registered(card(model=model), legacy=legacy).type == expected
+
+
+@pytest.mark.parametrize(("scaling", "memory"), [(1, 81559), (1.5, 122338), (0.5, 40779), (1.1, 89714)])
+def test_scaled_memory_is_cut_off_not_rounded(scaling: float, memory: int) -> None:
+    assert registered(card(memory=81559), deviceMemoryScaling=scaling).devmem == memory
+
+
+def test_scaled_cores_are_percent() -> None:
+    assert registered(card(), deviceCoreScaling=1.5).devcore == 150
+
+
+@pytest.mark.parametrize(("numa", "expected"), [(None, 0), (-1, 0), (0, 0), (5, 5)])
+def test_an_unknown_numa_node_registers_as_0(numa: int | None, expected: int) -> None:
+    assert registered(card(numa=numa)).numa == expected
+
+
+@pytest.mark.parametrize(
+    ("health", "offered"),
+    [(Health.HEALTHY, True), (Health.SUSPECT, True), (Health.UNHEALTHY, False), (Health.PROBATION, False)],
+)
+def test_only_an_offered_card_registers_as_healthy(health: Health, offered: bool) -> None:
+    assert registered(card(health=health)).health is offered
+
+
+def test_the_family_carries_hamis_names() -> None:
+    (family,) = families(NvidiaSettings(deviceSplitCount=4, enableNumaTopology=True, memoryFactor=256))
+
+    assert family.word == "NVIDIA"
+    assert family.resources.count == "nvidia.com/gpu"
+    assert family.annotations.register == "hami.io/node-nvidia-register"
+    assert family.annotations.handshake == "hami.io/node-handshake"
+    assert family.annotations.to_allocate == "hami.io/vgpu-devices-to-allocate"
+    assert family.annotations.allocated == "hami.io/vgpu-devices-allocated"
+    assert family.annotations.score == "hami.io/node-nvidia-score"
+    assert family.replicas(card()) == 4
+    assert family.numa_hints
+    assert family.memory_factor == 256
+
+
+def test_the_vendor_is_found_by_its_name() -> None:
+    vendor = load_vendor("nvidia")
+
+    assert vendor.settings is NvidiaSettings
+    assert vendor.machine_vendors == ("nvidia",)
+    assert vendor.families(vendor.settings())[0].word == "NVIDIA"
+
+
+def test_hamis_whole_section_is_accepted() -> None:
+    section = {
+        "resourceCountName": "nvidia.com/gpu",
+        "resourceMemoryName": "nvidia.com/gpumem",
+        "resourceMemoryPercentageName": "nvidia.com/gpumem-percentage",
+        "resourceCoreName": "nvidia.com/gpucores",
+        "resourcePriorityName": "nvidia.com/priority",
+        "overwriteEnv": False,
+        "defaultMemory": 0,
+        "defaultCores": 0,
+        "defaultGPUNum": 1,
+        "preConfiguredDeviceMemory": 0,
+        "memoryFactor": 1,
+        "deviceSplitCount": 10,
+        "deviceMemoryScaling": 1,
+        "deviceCoreScaling": 1,
+        "enableNumaTopology": False,
+        "gpuCorePolicy": "default",
+        "libCudaLogLevel": 1,
+        "runtimeClassName": "",
+        "migProfileAllowlist": [{"models": ["A30"], "profiles": ["1g.6gb"]}],
+    }
+
+    assert NvidiaSettings.model_validate(section).model_dump() == {
+        **NvidiaSettings().model_dump(),
+        "mig_profile_allowlist": ({"models": ("A30",), "profiles": ("1g.6gb",)},),
+    }
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"deviceSplitCount": 0}, "greater than or equal to 1"),
+        ({"deviceMemoryScaling": 0}, "greater than 0"),
+        ({"deviceMemoryScaling": float("nan")}, "finite"),
+        ({"deviceCoreScaling": -1}, "greater than 0"),
+        ({"preConfiguredDeviceMemory": -1}, "greater than or equal to 0"),
+        ({"operatingMode": "mig"}, "not supported yet"),
+        ({"operatingMode": "mixed"}, "hami-core"),
+        ({"deviceListStrategy": "cdi-cri"}, "'cdi-cri' is not supported yet"),
+        ({"deviceListStrategy": ["envvar", "cdi-annotations"]}, "'cdi-annotations' is not supported yet"),
+        ({"deviceListStrategy": []}, "at least 1"),
+        ({"healthchecks": {"disable": "xid79"}}, "'xid79' is not an XID"),
+        ({"resourceCoreName": "nvidia.com/gpu"}, "used twice"),
+        ({"resourceCountName": "gpu"}, "pattern"),
+        ({"libvgpuVersion": "../evil"}, "pattern"),
+        ({"deviceSplitcount": 3}, "Extra inputs"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_says_why(section: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        NvidiaSettings.model_validate(section)
+
+
+@pytest.mark.parametrize(("value", "level"), [(3, 3), ("3", 3), ("", None), (None, None)])
+def test_a_log_level_is_a_number_or_text(value: object, level: int | None) -> None:
+    assert NvidiaSettings.model_validate({"libCudaLogLevel": value}).lib_cuda_log_level == level
+
+
+def filters() -> list[Any]:
+    content = json.loads((Path(__file__).parents[2] / "vectors/hami-tests/nvidia_node.json").read_text())
+    return [pytest.param(v, id=v["id"]) for v in content["vectors"] if v["fn"].endswith("FilterDeviceToRegister")]
+
+
+@pytest.mark.parametrize("vector", filters())
+def test_a_filter_hides_what_hami_hides(vector: Any) -> None:
+    settings = NvidiaSettings.model_validate({"filterDevices": vector.get("context", {}).get("filter", {})})
+    text = vector["input"]["indexStr"]
+
+    hidden = settings.filter_devices.hides(uuid=vector["input"]["uuid"], index=int(text) if text.isdecimal() else -1)
+
+    assert hidden is vector["expected"]["result"]
+
+
+def test_mps_is_accepted_and_registered_as_such() -> None:
+    settings = NvidiaSettings(operatingMode="mps")
+
+    assert settings.operating_mode == "mps"

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdi.edits import DeviceNode, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.model.device import Device
+from hami_plugin.model.placement import Assignment, Grant, Share
+from hami_plugin.model.views import ContainerView, PodView
+from vendors.nvidia.injection import inject
+from vendors.nvidia.settings import NvidiaSettings
+
+VECTORS = Path(__file__).parents[2] / "vectors/hami-tests/nvidia_device_plugin.json"
+HOOK = Path("/usr/local")
+
+
+def host(tmp_path: Path, *files: str, hook: Path = HOOK) -> HostFiles:
+    """A host whose hook directory and /dev are in ``tmp_path``; ``files`` are host paths that exist."""
+    paths = HostPaths(hook=hook, hook_view=tmp_path / "hook", dev=tmp_path / "dev")
+    for name in files:
+        place = tmp_path / name.lstrip("/") if name.startswith("/dev") else paths.seen(name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    return HostFiles(paths=paths)
+
+
+def share(name: str, memory: int = 3000, cores: int = 30, index: int = 0, minor: int | None = None) -> Share:
+    device = Device(
+        uuid=name,
+        family="NVIDIA",
+        index=index,
+        model="NVIDIA A100",
+        memory=81920,
+        minor=index if minor is None else minor,
+    )
+    return Share(grant=Grant(uuid=name, word="NVIDIA", memory=memory, cores=cores), device=device)
+
+
+def assignment(
+    *shares: Share, uid: str = "1111", container: str = "main", env: Mapping[str, str] | None = None
+) -> Assignment:
+    view = ContainerView(name=container, env=env or {})
+    pod = PodView(uid=uid, namespace="default", name="pod-a", containers=(view,))
+    return Assignment(pod=pod, container=view, shares=shares)
+
+
+def test_hamis_golden_allocation_comes_out(tmp_path: Path) -> None:
+    node = host(tmp_path, "/usr/local/vgpu/libvgpu.so.v2.10.0")
+
+    injection = inject(NvidiaSettings(), assignment(share("GPU-a")), node)
+
+    cache = uuid.uuid5(uuid.NAMESPACE_OID, "1111/main")
+    assert list(injection.edits.env.items()) == [
+        ("NVIDIA_VISIBLE_DEVICES", "GPU-a"),
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "3000m"),
+        ("CUDA_DEVICE_SM_LIMIT", "30"),
+        ("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"/usr/local/vgpu/{cache}.cache"),
+        ("LIBCUDA_LOG_LEVEL", "1"),
+    ]
+    assert injection.edits.mounts == (
+        Mount(host_path="/usr/local/vgpu/libvgpu.so.v2.10.0", container_path="/usr/local/vgpu/libvgpu.so"),
+        Mount(host_path="/usr/local/vgpu/containers/1111_main", container_path="/usr/local/vgpu", read_only=False),
+        Mount(host_path="/tmp/vgpulock", container_path="/tmp/vgpulock", read_only=False),
+        Mount(host_path="/usr/local/vgpu/ld.so.preload", container_path="/etc/ld.so.preload"),
+    )
+    assert injection.edits.device_nodes == ()
+    assert injection.directories == (Path("/usr/local/vgpu/containers/1111_main"), Path("/tmp/vgpulock"))
+
+
+def recorded() -> list[Any]:
+    """HAMi's recorded answers of Allocate in which it names the cards and limits them."""
+    content = json.loads(VECTORS.read_text())["vectors"]
+    chosen = [v for v in content if v["fn"].endswith(".Allocate") and (v["expected"].get("response") or {})]
+    return [
+        pytest.param(v, id=v["id"]) for v in chosen if "mounts" in v["expected"]["response"]["container_responses"][0]
+    ]
+
+
+@pytest.mark.parametrize("vector", recorded())
+def test_hamis_recorded_responses_come_out(vector: Mapping[str, Any], tmp_path: Path) -> None:
+    pod = next(iter(vector["input"]["cluster"]["pods"].values()))
+    pieces = [piece for piece in pod["annotations"]["hami.io/vgpu-devices-to-allocate"].split(";") if piece]
+    responses = vector["expected"]["response"]["container_responses"]
+    settings = NvidiaSettings(lib_cuda_log_level=0)
+    for container, piece, response, asked in zip(
+        pod["containers"], pieces, responses, vector["input"]["reqs"]["container_requests"], strict=True
+    ):
+        _, _, memory, cores = piece.rstrip(":").split(",")
+        card = asked["devices_ids"][0].rpartition("-")[0]
+        hook = Path(response["mounts"][0]["host_path"]).parent.parent
+        given = assignment(
+            share(card, int(memory), int(cores)), uid="abc", container=container["name"], env=container.get("env")
+        )
+
+        edits = inject(settings, given, host(tmp_path, hook=hook)).edits
+
+        env = dict(edits.env)
+        assert env.pop("CUDA_DEVICE_MEMORY_SHARED_CACHE").startswith(f"{hook / 'vgpu'}/")
+        theirs = {key: text for key, text in response["envs"].items() if "CACHE" not in key}
+        if not theirs["NVIDIA_VISIBLE_DEVICES"]:  # HAMi's test has no such card in its device map
+            theirs["NVIDIA_VISIBLE_DEVICES"] = card
+        assert env == theirs
+        assert [
+            (mount.container_path, mount.host_path.replace("/abc_", "/pod-uid_"), mount.read_only)
+            for mount in edits.mounts
+        ] == [(m["container_path"], m["host_path"], m.get("read_only", False)) for m in response["mounts"]]
+
+
+def test_a_repeated_allocation_gives_the_same_answer_and_another_container_another(tmp_path: Path) -> None:
+    node = host(tmp_path)
+    first, again = (inject(NvidiaSettings(), assignment(share("GPU-a")), node) for _ in range(2))
+    other = inject(NvidiaSettings(), assignment(share("GPU-a"), container="side"), node)
+
+    assert first == again
+    key = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+    assert first.edits.env[key] != other.edits.env[key]
+
+
+def test_limits_follow_the_order_in_which_the_container_sees_its_cards(tmp_path: Path) -> None:
+    shares = (share("GPU-b", 5000, 50, index=3), share("GPU-a", 3000, 50, index=1))
+
+    env = inject(NvidiaSettings(), assignment(*shares), host(tmp_path)).edits.env
+
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_MEMORY_LIMIT_1"]) == ("3000m", "5000m")
+    assert env["CUDA_DEVICE_SM_LIMIT"] == "50"
+    assert "CUDA_DEVICE_SM_LIMIT_0" not in env
+
+
+def test_each_card_has_its_own_core_limit_when_they_differ(tmp_path: Path) -> None:
+    shares = (share("GPU-a", cores=30, index=0), share("GPU-b", cores=0, index=1), share("GPU-c", cores=70, index=2))
+
+    env = inject(NvidiaSettings(), assignment(*shares), host(tmp_path)).edits.env
+
+    assert env["CUDA_DEVICE_SM_LIMIT"] == "30"
+    assert [env[f"CUDA_DEVICE_SM_LIMIT_{i}"] for i in range(3)] == ["30", "100", "70"]
+
+
+def test_memory_without_a_limit_has_no_entry(tmp_path: Path) -> None:
+    shares = (share("GPU-a", memory=0, index=0), share("GPU-b", memory=500, index=1))
+
+    env = inject(NvidiaSettings(), assignment(*shares), host(tmp_path)).edits.env
+
+    assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in env
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "500m"
+
+
+@pytest.mark.parametrize(
+    ("options", "env"),
+    [
+        ({"deviceMemoryScaling": 1.5}, {"CUDA_OVERSUBSCRIBE": "true"}),
+        ({"disableCoreLimit": True}, {"GPU_CORE_UTILIZATION_POLICY": "disable"}),
+        ({"libCudaLogLevel": 4}, {"LIBCUDA_LOG_LEVEL": "4"}),
+        ({"libCudaLogLevel": None}, {}),
+        ({"gdrcopyEnabled": True}, {"NVIDIA_GDRCOPY": "enabled"}),
+        ({"gdsEnabled": True, "mofedEnabled": True}, {"NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"}),
+    ],
+)
+def test_an_option_adds_its_variable(options: Mapping[str, Any], env: Mapping[str, str], tmp_path: Path) -> None:
+    plain = inject(NvidiaSettings(libCudaLogLevel=None), assignment(share("GPU-a")), host(tmp_path)).edits.env
+    settings = NvidiaSettings.model_validate({"libCudaLogLevel": None, **options})
+
+    chosen = inject(settings, assignment(share("GPU-a")), host(tmp_path)).edits.env
+
+    assert chosen == {**plain, **env}
+
+
+def test_cards_as_volume_mounts(tmp_path: Path) -> None:
+    settings = NvidiaSettings(deviceListStrategy="envvar,volume-mounts")
+
+    edits = inject(settings, assignment(share("GPU-a"), share("GPU-b", index=1)), host(tmp_path)).edits
+
+    assert edits.env["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
+    assert edits.mounts[:2] == tuple(
+        Mount(host_path="/dev/null", container_path=f"/var/run/nvidia-container-devices/{name}", read_only=False)
+        for name in ("GPU-a", "GPU-b")
+    )
+
+
+def test_device_nodes_are_those_that_exist_and_the_cards_by_minor(tmp_path: Path) -> None:
+    node = host(tmp_path, "/dev/nvidiactl", "/dev/nvidia-uvm")
+
+    edits = inject(NvidiaSettings(passDeviceSpecs=True), assignment(share("GPU-a", index=0, minor=7)), node).edits
+
+    assert edits.device_nodes == (
+        DeviceNode(path="/dev/nvidiactl", host_path="/dev/nvidiactl"),
+        DeviceNode(path="/dev/nvidia-uvm", host_path="/dev/nvidia-uvm"),
+        DeviceNode(path="/dev/nvidia7", host_path="/dev/nvidia7"),
+    )
+    assert {device.permissions for device in edits.device_nodes} == {"rw"}
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"nvidiaDriverRoot": "/run/nvidia/driver"}, "/run/nvidia/driver/dev/nvidia0"),
+        ({"nvidiaDriverRoot": "/run/nvidia/driver", "nvidiaDevRoot": "/"}, "/dev/nvidia0"),
+        ({"devRoot": "/sim/dev"}, "/sim/dev/nvidia0"),
+    ],
+)
+def test_device_nodes_come_from_the_drivers_root(options: Mapping[str, str], path: str, tmp_path: Path) -> None:
+    settings = NvidiaSettings.model_validate({"passDeviceSpecs": True, **options})
+
+    edits = inject(settings, assignment(share("GPU-a")), host(tmp_path)).edits
+
+    assert edits.device_nodes[-1] == DeviceNode(path="/dev/nvidia0", host_path=path)
+
+
+def test_a_card_without_a_device_node_is_refused_when_nodes_are_passed(tmp_path: Path) -> None:
+    card = share("GPU-a")
+    unknown = Share(grant=card.grant, device=Device(uuid="GPU-a", family="NVIDIA", index=0, model="x", memory=1))
+
+    with pytest.raises(RefusedError) as caught:
+        inject(NvidiaSettings(passDeviceSpecs=True), assignment(unknown), host(tmp_path))
+
+    assert caught.value.reason is RefusalReason.NOT_PREPARED
+
+
+@pytest.mark.parametrize("text", ["1", "t", "T", "true", "TRUE", "True"])
+def test_a_container_that_disables_control_gets_no_preload(text: str, tmp_path: Path) -> None:
+    given = assignment(share("GPU-a"), env={"CUDA_DISABLE_CONTROL": text})
+
+    mounts = inject(NvidiaSettings(), given, host(tmp_path)).edits.mounts
+
+    assert "/etc/ld.so.preload" not in {mount.container_path for mount in mounts}
+
+
+@pytest.mark.parametrize("text", ["", "0", "false", "yes", "tRuE", " true"])
+def test_any_other_value_keeps_the_preload(text: str, tmp_path: Path) -> None:
+    given = assignment(share("GPU-a"), env={"CUDA_DISABLE_CONTROL": text})
+
+    mounts = inject(NvidiaSettings(), given, host(tmp_path)).edits.mounts
+
+    assert "/etc/ld.so.preload" in {mount.container_path for mount in mounts}
+
+
+def test_a_licence_brings_its_validator(tmp_path: Path) -> None:
+    mounts = inject(
+        NvidiaSettings(), assignment(share("GPU-a")), host(tmp_path, "/usr/local/vgpu/license")
+    ).edits.mounts
+
+    assert mounts[-2:] == (
+        Mount(host_path="/usr/local/vgpu/license", container_path="/tmp/license"),
+        Mount(host_path="/usr/local/vgpu/vgpuvalidator", container_path="/usr/bin/vgpuvalidator"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("uid", "container", "card"),
+    [
+        ("../../etc", "main", "GPU-a"),
+        ("", "main", "GPU-a"),
+        ("a" * 65, "main", "GPU-a"),
+        ("1111", "../x", "GPU-a"),
+        ("1111", "Main", "GPU-a"),
+        ("1111", "a" * 64, "GPU-a"),
+        ("1111", "main\n", "GPU-a"),
+        ("1111", "main", "GPU-a/../b"),
+        ("1111", "main", "all"),
+        ("1111", "main", "GPU-a,GPU-b"),
+    ],
+)
+def test_a_name_that_could_lead_elsewhere_is_refused(uid: str, container: str, card: str, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError) as caught:
+        inject(NvidiaSettings(), assignment(share(card), uid=uid, container=container), host(tmp_path))
+
+    assert caught.value.reason is RefusalReason.INVALID_REQUEST
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def test_a_card_that_is_granted_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="twice") as caught:
+        inject(NvidiaSettings(), assignment(share("GPU-a"), share("GPU-a")), host(tmp_path))
+
+    assert caught.value.reason is RefusalReason.BAD_ANNOTATION

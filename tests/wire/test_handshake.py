@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hami_plugin.wire.handshake import Belief, Handshake, Word, asking, believed, parse_handshake, reported
+
+AT = datetime(2026, 8, 21, 10, 11, 12)  # noqa: DTZ001  # the wire has no zone
+NOW = AT + timedelta(seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Requesting_2026-08-21 10:11:12", Handshake(word=Word.REQUESTING, time=AT)),
+        ("Requesting", Handshake(word=Word.REQUESTING)),
+        ("Requesting_yesterday", Handshake(word=Word.REQUESTING)),
+        ("Requesting_2026-02-30 10:11:12", Handshake(word=Word.REQUESTING)),
+        ("Reported 2026-08-21 10:11:12.123456789 +0800 CST m=+30.001", Handshake(word=Word.REPORTED, time=AT)),
+        ("Reported_2026-08-21 10:11:12", Handshake(word=Word.REPORTED, time=AT)),
+        ("Reported_2026.08.21 10:11:12", Handshake(word=Word.REPORTED)),
+        ("Deleted_2026-08-21 10:11:12", Handshake(word=Word.DELETED, time=AT)),
+        ("Unknown", Handshake(word=Word.OTHER)),
+        ("", Handshake(word=Word.OTHER)),
+    ],
+)
+def test_every_form_that_was_ever_on_the_wire_is_read(text: str, expected: Handshake):
+    assert parse_handshake(text) == expected
+
+
+def test_our_answer_is_no_question_and_carries_its_time():
+    text = reported(AT.replace(tzinfo=UTC))
+
+    assert text == "Reported_2026-08-21 10:11:12"
+    assert parse_handshake(text).time == AT
+    assert not asking(text)
+    assert asking("Requesting_2026-08-21 10:11:12")
+
+
+@pytest.mark.parametrize(
+    ("text", "allocatable", "expected"),
+    [
+        ("Requesting_2026-08-21 10:11:13", 0, Belief(healthy=True, asks=False)),
+        ("Requesting_2026-08-21 10:11:12", 0, Belief(healthy=False, asks=False)),
+        ("Requesting_2026-08-21 10:11:12", 8, Belief(healthy=True, asks=False)),
+        ("Requesting_soon", 0, Belief(healthy=True, asks=False)),
+        ("Reported_2026-08-21 10:11:12", 0, Belief(healthy=True, asks=True)),
+        ("", 0, Belief(healthy=True, asks=True)),
+    ],
+)
+def test_a_scheduler_waits_a_minute_and_then_looks_at_the_kubelets_count(text: str, allocatable: int, expected: Belief):
+    assert believed(text, now=NOW, allocatable=allocatable) == expected

@@ -1,0 +1,160 @@
+"""What a container with NVIDIA cards receives: HAMi's environment, mounts and device nodes, in HAMi's order."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdi.edits import ContainerEdits, DeviceNode, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host.paths import HostFiles
+from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.vendor import Injection
+from vendors.nvidia.settings import NvidiaSettings
+
+DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
+LOCK_FOLDER = Path("/tmp/vgpulock")  # noqa: S108  # HAMi-core's contract; a host path, not our scratch space
+CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
+
+# What becomes part of a host path. Kubernetes promises as much; a forged annotation or a peer may not.
+_POD_UID = re.compile(r"[0-9a-fA-F-]{1,64}")
+_CONTAINER = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_CARD = re.compile(r"GPU-[0-9A-Za-z-]{1,59}")
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+
+
+def inject(settings: NvidiaSettings, assignment: Assignment, host: HostFiles) -> Injection:
+    """Describe the container's edits. The i-th limit is of the i-th card that the container sees."""
+    check_names(assignment)
+    shares = sorted(assignment.shares, key=lambda share: share.device.index)
+    edits = _visible(settings, shares).merged(
+        _nodes(settings, shares, host), _features(settings), _limits(settings, assignment, shares, host)
+    )
+    folder = container_folder(assignment, host)
+    mounts = _library_mounts(settings, assignment, folder, host)
+    return Injection(edits=edits.merged(ContainerEdits(mounts=mounts)), directories=(folder, LOCK_FOLDER))
+
+
+def container_folder(assignment: Assignment, host: HostFiles) -> Path:
+    """Host directory of one container's usage file, where HAMi's monitor looks for it."""
+    return host.paths.hook / "vgpu/containers" / f"{assignment.pod.uid}_{assignment.container.name}"
+
+
+def check_names(assignment: Assignment) -> None:
+    """Refuse names that could lead out of their directory, and a card that is listed twice."""
+    uuids = [share.device.uuid for share in assignment.shares]
+    checks = [
+        ("pod UID", assignment.pod.uid, _POD_UID),
+        ("container name", assignment.container.name, _CONTAINER),
+        *(("device UUID", name, _CARD) for name in uuids),
+    ]
+    for what, value, pattern in checks:
+        if not pattern.fullmatch(value):
+            raise RefusedError(
+                RefusalReason.INVALID_REQUEST,
+                f"{what} {value[:80]!r} of pod {assignment.pod.key} is not one that Kubernetes or the driver makes",
+                code="INVALID_ARGUMENT",
+            )
+    twice = next((name for name in uuids if uuids.count(name) > 1), None)
+    if twice:
+        raise RefusedError(
+            RefusalReason.BAD_ANNOTATION,
+            f'container "{assignment.container.name}" of pod {assignment.pod.key} is granted {twice} twice',
+            hint="its limits could not be told apart; grant the sum once",
+        )
+
+
+def _visible(settings: NvidiaSettings, shares: Sequence[Share]) -> ContainerEdits:
+    uuids = [share.device.uuid for share in shares]
+    edits = ContainerEdits()
+    if "envvar" in settings.device_list_strategy:
+        edits = edits.merged(ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}))
+    if "volume-mounts" in settings.device_list_strategy:
+        mounts = tuple(
+            Mount(host_path="/dev/null", container_path=f"{DEVICE_LIST_FOLDER}/{name}", read_only=False)
+            for name in uuids
+        )
+        edits = edits.merged(ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": DEVICE_LIST_FOLDER}, mounts=mounts))
+    return edits
+
+
+def _nodes(settings: NvidiaSettings, shares: Sequence[Share], host: HostFiles) -> ContainerEdits:
+    if not settings.pass_device_specs:
+        return ContainerEdits()
+    unknown = next((share.device.uuid for share in shares if share.device.minor is None), None)
+    if unknown:
+        raise RefusedError(
+            RefusalReason.NOT_PREPARED,
+            f"{unknown} has no device node that the driver knows of",
+            hint="switch passDeviceSpecs off",
+        )
+
+    names = [name for name in CONTROL_NODES if _is_there(settings, name, host)]
+    names += [f"nvidia{share.device.minor}" for share in shares]
+    return ContainerEdits(
+        device_nodes=tuple(DeviceNode(path=f"/dev/{name}", host_path=str(settings.device_node(name))) for name in names)
+    )
+
+
+def _is_there(settings: NvidiaSettings, name: str, host: HostFiles) -> bool:
+    """A driver root of the host need not be where this process sees it; its ``/dev`` has the same nodes."""
+    return host.exists(settings.device_node(name)) or host.exists(f"/dev/{name}")
+
+
+def _features(settings: NvidiaSettings) -> ContainerEdits:
+    wanted = {
+        "NVIDIA_GDRCOPY": settings.gdrcopy_enabled,
+        "NVIDIA_GDS": settings.gds_enabled,
+        "NVIDIA_MOFED": settings.mofed_enabled,
+    }
+    return ContainerEdits(env={name: "enabled" for name, on in wanted.items() if on})
+
+
+def _limits(
+    settings: NvidiaSettings, assignment: Assignment, shares: Sequence[Share], host: HostFiles
+) -> ContainerEdits:
+    grants = [share.grant for share in shares]
+    # No entry is no limit. A zero would say the same, and HAMi-core would call it invalid.
+    env = {f"{MEMORY_LIMIT}_{i}": f"{grant.memory}m" for i, grant in enumerate(grants) if grant.memory}
+    cores = [grant.cores for grant in grants]
+    env[CORE_LIMIT] = str(cores[0] if cores else 0)
+    if len(set(cores)) > 1:
+        # HAMi gives all cards the first one's limit. A zero here would fall back to it, so 100 is "no limit".
+        env |= {f"{CORE_LIMIT}_{i}": str(percent or 100) for i, percent in enumerate(cores)}
+    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(host.paths.hook / "vgpu" / f"{_usage_file(assignment)}.cache")
+    if settings.device_memory_scaling > 1:
+        env["CUDA_OVERSUBSCRIBE"] = "true"
+    if settings.lib_cuda_log_level is not None:
+        env["LIBCUDA_LOG_LEVEL"] = str(settings.lib_cuda_log_level)
+    if settings.disable_core_limit:
+        env["GPU_CORE_UTILIZATION_POLICY"] = "disable"
+    return ContainerEdits(env=env)
+
+
+def _usage_file(assignment: Assignment) -> uuid.UUID:
+    """The same for the same container, so that an Allocate that is repeated gives the same answer."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{assignment.pod.uid}/{assignment.container.name}")
+
+
+def _library_mounts(
+    settings: NvidiaSettings, assignment: Assignment, folder: Path, host: HostFiles
+) -> tuple[Mount, ...]:
+    """HAMi-core, its usage file's folder, its lock, and what makes every process load it."""
+    vgpu = host.paths.hook / "vgpu"
+    library = vgpu / f"libvgpu.so.{settings.libvgpu_version}"
+    if not settings.libvgpu_version or not host.exists(library):
+        library = vgpu / "libvgpu.so"
+    mounts = [
+        Mount(host_path=str(library), container_path=str(vgpu / "libvgpu.so")),
+        Mount(host_path=str(folder), container_path=str(vgpu), read_only=False),
+        Mount(host_path=str(LOCK_FOLDER), container_path=str(LOCK_FOLDER), read_only=False),
+    ]
+    if assignment.container.env.get("CUDA_DISABLE_CONTROL", "") not in _TRUE:
+        mounts.append(Mount(host_path=str(vgpu / "ld.so.preload"), container_path="/etc/ld.so.preload"))
+    if host.exists(vgpu / "license"):
+        mounts.append(Mount(host_path=str(vgpu / "license"), container_path="/tmp/license"))  # noqa: S108  # its place
+        mounts.append(Mount(host_path=str(vgpu / "vgpuvalidator"), container_path="/usr/bin/vgpuvalidator"))
+    return tuple(mounts)

@@ -1,0 +1,274 @@
+"""NVML with types: the only module that touches the ``pynvml`` binding, its globals and its exceptions.
+
+The binding keeps the library in module globals, so one process holds one library at a time.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import glob
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NewType
+
+import pynvml
+
+Handle = NewType("Handle", object)
+EventSet = NewType("EventSet", object)
+
+BARE_NAME = "libnvidia-ml.so.1"
+MOST_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
+# Topology levels under the words that nvidia-smi prints.
+_LEVELS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "INT",
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+_DRIVER_GONE = {
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+}
+_UNKNOWN_HERE = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+# A link or a field that this card or driver is too old for is an invalid argument to it.
+_NO_SUCH_PART = _UNKNOWN_HERE | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
+
+
+class NvmlError(Exception):
+    """A call that NVML refused. ``name`` is NVML's own word in CamelCase, such as ``GpuIsLost``."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(f"{call} answered {name} ({code})")
+        self.call = call
+        self.code = code
+        self.name = name
+
+    @property
+    def driver_gone(self) -> bool:
+        """Whether no call at all can work before NVML is opened again."""
+        return self.code in _DRIVER_GONE
+
+    @property
+    def unsupported(self) -> bool:
+        """Whether this card or this driver does not know the question."""
+        return self.code in _UNKNOWN_HERE
+
+    @property
+    def no_permission(self) -> bool:
+        return bool(self.code == pynvml.NVML_ERROR_NO_PERMISSION)
+
+    @property
+    def lost(self) -> bool:
+        return bool(self.code == pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    @property
+    def reset_required(self) -> bool:
+        return bool(self.code == pynvml.NVML_ERROR_RESET_REQUIRED)
+
+    @property
+    def timeout(self) -> bool:
+        return bool(self.code == pynvml.NVML_ERROR_TIMEOUT)
+
+    @property
+    def not_loaded(self) -> bool:
+        return bool(self.code == pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+    @property
+    def version_mismatch(self) -> bool:
+        return bool(self.code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+
+class NoLibraryError(Exception):
+    """None of the places has a library that can be loaded."""
+
+    def __init__(self, tried: Sequence[str]) -> None:
+        super().__init__("; ".join(tried))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event of one card. ``address`` identifies the card's handle."""
+
+    handle: Handle
+    address: int
+    xid: int | None
+
+
+class Nvml:
+    """One loaded library. Every method is one NVML call and raises ``NvmlError``."""
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self._places = tuple(places)
+        self._library: ctypes.CDLL | None = None
+        self._initialised = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._initialised
+
+    def open(self) -> None:
+        """Load the library and initialise it. What fails half-way leaves nothing behind but the loaded library."""
+        self.close()
+        self._library = self._load()
+        pynvml.nvmlLib = self._library
+        self._ask("nvmlInit")
+        self._initialised = True
+
+    def close(self) -> None:
+        """Shut NVML down and unload it, so that the next ``open`` finds a library that was replaced on disk.
+
+        The dynamic loader would hand out the old one under the same name as long as it is loaded.
+        """
+        if self._initialised:
+            self._initialised = False
+            with suppress(NvmlError):
+                self._ask("nvmlShutdown")
+        pynvml.nvmlLib = None
+        pynvml._nvmlLib_refcount = 0  # noqa: SLF001  # the binding offers no other way to change libraries
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  # as above
+        library, self._library = self._library, None
+        if library is not None:
+            _ctypes.dlclose(library._handle)  # noqa: SLF001  # the standard library has no public name for it
+
+    def _load(self) -> ctypes.CDLL:
+        tried = []
+        for place in self._places:
+            for path in sorted(glob.glob(place)) or [place]:  # noqa: PTH207  # a pattern, or a bare name for the loader
+                try:
+                    return ctypes.CDLL(path)
+                except OSError as error:
+                    tried.append(str(error))
+        raise NoLibraryError(tried)
+
+    def _ask(self, function: str, *arguments: object) -> Any:
+        call = getattr(pynvml, function, None)
+        if call is None:  # a binding older than the function
+            raise NvmlError(function, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "FunctionNotFound")
+        try:
+            return call(*arguments)
+        except pynvml.NVMLError as error:
+            name = type(error).__name__.removeprefix("NVMLError_")
+            raise NvmlError(function, error.value, f"Error{error.value}" if name == "NVMLError" else name) from error
+        except UnicodeDecodeError as error:
+            raise NvmlError(function, pynvml.NVML_ERROR_UNKNOWN, "GarbledText") from error
+
+    def driver_version(self) -> str:
+        return str(self._ask("nvmlSystemGetDriverVersion"))
+
+    def nvml_version(self) -> str:
+        """Such as ``12.535.104.05``: after the first dot, the driver that the library belongs to. Works unopened."""
+        return str(self._ask("nvmlSystemGetNVMLVersion"))
+
+    def cuda_version(self) -> str:
+        version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
+        return f"{version // 1000}.{version % 1000 // 10}"
+
+    def count(self) -> int:
+        return int(self._ask("nvmlDeviceGetCount"))
+
+    def handle(self, index: int) -> Handle:
+        return Handle(self._ask("nvmlDeviceGetHandleByIndex", index))
+
+    def uuid(self, handle: Handle) -> str:
+        return str(self._ask("nvmlDeviceGetUUID", handle))
+
+    def name(self, handle: Handle) -> str:
+        return str(self._ask("nvmlDeviceGetName", handle))
+
+    def minor(self, handle: Handle) -> int:
+        return int(self._ask("nvmlDeviceGetMinorNumber", handle))
+
+    def bus_id(self, handle: Handle) -> str:
+        return _text(self._ask("nvmlDeviceGetPciInfo", handle).busId)
+
+    def memory(self, handle: Handle) -> int:
+        """Total memory in bytes."""
+        return int(self._ask("nvmlDeviceGetMemoryInfo", handle).total)
+
+    def compute_mode(self, handle: Handle) -> int:
+        """0 shared, 1 and 3 one process only, 2 nobody."""
+        return int(self._ask("nvmlDeviceGetComputeMode", handle))
+
+    def mig_enabled(self, handle: Handle) -> bool:
+        current, _pending = self._ask("nvmlDeviceGetMigMode", handle)
+        return bool(current)
+
+    def remapped_rows(self, handle: Handle) -> tuple[bool, bool]:
+        """Whether row replacements wait for a reset, and whether one has failed."""
+        _correctable, _uncorrectable, pending, failed = self._ask("nvmlDeviceGetRemappedRows", handle)
+        return bool(pending), bool(failed)
+
+    def retired_pages_pending(self, handle: Handle) -> bool:
+        return bool(self._ask("nvmlDeviceGetRetiredPagesPendingStatus", handle))
+
+    def recovery_action(self, handle: Handle) -> int:
+        """What the driver itself asks for: 0 is nothing. ``NvmlError`` where it has no opinion."""
+        field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        value = self._ask("nvmlDeviceGetFieldValues", handle, [field])[0]
+        if value.nvmlReturn in _NO_SUCH_PART:
+            raise NvmlError(f"field {field}", pynvml.NVML_ERROR_NOT_SUPPORTED, "NotSupported")
+        if value.nvmlReturn:
+            error = pynvml.NVMLError(value.nvmlReturn)
+            raise NvmlError(f"field {field}", error.value, type(error).__name__.removeprefix("NVMLError_"))
+        return int(value.value.uiVal)
+
+    def level(self, a: Handle, b: Handle) -> str:
+        """What the two cards' PCIe paths have in common; NVML's number when it has no word here."""
+        number = int(self._ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
+        return _LEVELS.get(number, str(number))
+
+    def nvlink_up(self, handle: Handle, link: int) -> bool:
+        """Whether this link is there and up."""
+        try:
+            return bool(self._ask("nvmlDeviceGetNvLinkState", handle, link))
+        except NvmlError as error:
+            if error.code in _NO_SUCH_PART:
+                return False
+            raise
+
+    def nvlink_peer(self, handle: Handle, link: int) -> str:
+        return _text(self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link).busId)
+
+    def nvlink_to_switch(self, handle: Handle, link: int) -> bool:
+        kind = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+        return bool(kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
+
+    def event_set(self) -> EventSet:
+        return EventSet(self._ask("nvmlEventSetCreate"))
+
+    def free(self, events: EventSet) -> None:
+        self._ask("nvmlEventSetFree", events)
+
+    def watch_xids(self, handle: Handle, events: EventSet) -> bool:
+        """Register a card's XIDs; False when the card reports none."""
+        wanted = int(self._ask("nvmlDeviceGetSupportedEventTypes", handle)) & pynvml.nvmlEventTypeXidCriticalError
+        if not wanted:
+            return False
+        self._ask("nvmlDeviceRegisterEvents", handle, wanted, events)
+        return True
+
+    def wait(self, events: EventSet, milliseconds: int) -> Event:
+        """Block for the next event; ``NvmlError`` with ``timeout`` when none came."""
+        data = self._ask("nvmlEventSetWait_v2", events, milliseconds)
+        is_xid = data.eventType == pynvml.nvmlEventTypeXidCriticalError
+        return Event(
+            handle=Handle(data.device), address=_address(data.device), xid=int(data.eventData) if is_xid else None
+        )
+
+    @staticmethod
+    def address(handle: Handle) -> int:
+        """What two handles of the same card have in common; the binding's own objects never compare equal."""
+        return _address(handle)
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

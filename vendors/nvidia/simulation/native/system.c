@@ -1,0 +1,163 @@
+/* Versions, error texts, and handles of devices by index, UUID, bus id and serial number. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "sim.h"
+
+API const char *nvmlErrorString(nvmlReturn_t code)
+{
+    switch (code) {
+    case NVML_SUCCESS: return "Success";
+    case NVML_UNINITIALIZED: return "Uninitialized";
+    case NVML_INVALID_ARGUMENT: return "Invalid Argument";
+    case NVML_NOT_SUPPORTED: return "Not Supported";
+    case 4: return "Insufficient Permissions";
+    case NVML_NOT_FOUND: return "Not Found";
+    case NVML_INSUFFICIENT_SIZE: return "Insufficient Size";
+    case NVML_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case NVML_TIMEOUT: return "Timeout";
+    case 13: return "Function Not Found";
+    case NVML_GPU_IS_LOST: return "GPU is lost";
+    case 16: return "GPU requires reset";
+    case 17: return "The operating system has blocked the request";
+    case NVML_LIB_RM_VERSION_MISMATCH: return "Driver/library version mismatch";
+    case NVML_IN_USE: return "In use by another client";
+    case NVML_INSUFFICIENT_RESOURCES: return "Insufficient Resources";
+    case NVML_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
+    default: return "Unknown Error";
+    }
+}
+
+API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
+{
+    nvmlReturn_t code = sim_begin(__func__);
+    return sim_end(code ? code : sim_text(sim_state->driver_version, version, length));
+}
+
+API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
+{
+    nvmlReturn_t code = sim_begin(__func__);
+    return sim_end(code ? code : sim_text(sim_state->nvml_version, version, length));
+}
+
+static nvmlReturn_t cuda_version(const char *symbol, int *version)
+{
+    nvmlReturn_t code = sim_begin(symbol);
+    if (!code && !version)
+        code = NVML_INVALID_ARGUMENT;
+    if (!code)
+        *version = (int)sim_state->cuda_version;
+    return sim_end(code);
+}
+
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
+{
+    return cuda_version(__func__, version);
+}
+
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    return cuda_version(__func__, version);
+}
+
+API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
+{
+    nvmlReturn_t code = sim_begin(__func__);
+    if (!code && !count)
+        code = NVML_INVALID_ARGUMENT;
+    if (!code)
+        *count = sim_present_count();
+    return sim_end(code);
+}
+ALIAS(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
+
+/* Position in the state file of the number-th device that is plugged in, or SIM_NONE. */
+static uint32_t nth_present(unsigned number)
+{
+    for (uint32_t i = 0; i < sim_state->device_count; i++)
+        if (sim_present(i) && number-- == 0)
+            return i;
+    return SIM_NONE;
+}
+
+static nvmlReturn_t hand_out(const char *symbol, uint32_t index, nvmlReturn_t absent, nvmlDevice_t *out)
+{
+    if (!out)
+        return NVML_INVALID_ARGUMENT;
+    if (index == SIM_NONE)
+        return absent;
+    nvmlReturn_t code = sim_pass(symbol, index);
+    if (!code)
+        *out = sim_handle(KIND_DEVICE, index, 0);
+    return code;
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
+{
+    nvmlReturn_t code = sim_begin(__func__);
+    return sim_end(code ? code : hand_out(__func__, nth_present(index), NVML_INVALID_ARGUMENT, device));
+}
+ALIAS(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
+
+static nvmlReturn_t find_mig(const char *symbol, const char *uuid, nvmlDevice_t *out)
+{
+    for (uint32_t i = 0; i < sim_state->device_count; i++)
+        for (uint32_t c = 0; sim_present(i) && c < SIM_INSTANCES; c++) {
+            const sim_compute_instance *ci = &sim_device_at(i)->compute_instances[c];
+            if (!ci->serial || strcmp(ci->uuid, uuid) != 0)
+                continue;
+            uint32_t serial = ci->serial;
+            nvmlReturn_t code = sim_pass(symbol, i);
+            if (!code)
+                *out = sim_handle(KIND_MIG, i, serial);
+            return code;
+        }
+    return NVML_NOT_FOUND;
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+    nvmlReturn_t code = sim_begin(__func__);
+    if (!code && (!uuid || !device))
+        code = NVML_INVALID_ARGUMENT;
+    if (code)
+        return sim_end(code);
+    if (strncmp(uuid, "MIG-", 4) == 0)
+        return sim_end(find_mig(__func__, uuid, device));
+    uint32_t found = SIM_NONE;
+    for (uint32_t i = 0; i < sim_state->device_count; i++)
+        if (sim_present(i) && strcmp(sim_device_at(i)->uuid, uuid) == 0)
+            found = i;
+    return sim_end(hand_out(__func__, found, NVML_NOT_FOUND, device));
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device)
+{
+    nvmlReturn_t code = sim_begin(__func__);
+    unsigned domain, bus, slot, function = 0;
+    if (!code && (!bus_id || sscanf(bus_id, "%x:%x:%x.%u", &domain, &bus, &slot, &function) < 3))
+        code = NVML_INVALID_ARGUMENT;
+    if (code)
+        return sim_end(code);
+    char full[32];
+    uint32_t found = SIM_NONE;
+    snprintf(full, sizeof full, "%08X:%02X:%02X.%u", domain, bus & 0xff, slot & 0x1f, function & 7);
+    for (uint32_t i = 0; i < sim_state->device_count; i++)
+        if (sim_present(i) && strcasecmp(sim_device_at(i)->bus_id, full) == 0)
+            found = i;
+    return sim_end(hand_out(__func__, found, NVML_NOT_FOUND, device));
+}
+ALIAS(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2);
+
+API nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
+{
+    nvmlReturn_t code = sim_begin(__func__);
+    if (!code && !serial)
+        code = NVML_INVALID_ARGUMENT;
+    uint32_t found = SIM_NONE;
+    for (uint32_t i = 0; !code && i < sim_state->device_count; i++)
+        if (sim_present(i) && sim_device_at(i)->serial[0] && strcmp(sim_device_at(i)->serial, serial) == 0)
+            found = i;
+    return sim_end(code ? code : hand_out(__func__, found, NVML_NOT_FOUND, device));
+}

@@ -1,0 +1,120 @@
+"""Opening the state file: creating it once, and changing it under the lock that the library takes too."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from hami_plugin.errors import HamiError
+from hami_plugin.model.machine import Machine
+from vendors.nvidia.simulation import layout, records
+from vendors.nvidia.simulation.layout import Device, Header
+
+STATE: Final = "state"
+LOCK_DEADLINE_S: Final = 10.0
+_FIXED = Device.mig_current.offset  # type: ignore[attr-defined]  # fields of a ctypes structure are descriptors
+
+
+class StateError(HamiError):
+    """A folder whose state file cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The mapped file. Valid inside ``opened`` only; what is written here the library sees at once."""
+
+    header: Header
+    devices: Sequence[Device]
+
+
+def create(machine: Machine, path: Path) -> None:
+    """Write the state of an untouched machine, unless ``path`` holds that machine already.
+
+    A file of another layout (an older release wrote it) is replaced; one of another machine is an error.
+    """
+    fixed = records.devices(machine)
+    content = bytes(records.header(machine)) + b"".join(bytes(device) for device in fixed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not _readable(path):
+        path.unlink(missing_ok=True)
+    if not path.exists():
+        _write_once(path, content)
+    with opened(path) as state:
+        same = len(state.devices) == len(fixed) and all(
+            bytes(here)[:_FIXED] == bytes(there)[:_FIXED] for here, there in zip(state.devices, fixed, strict=True)
+        )
+    if not same:
+        raise StateError(
+            f"{path} holds another machine than {machine.name}", hint="remove the folder, or choose another"
+        )
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[State]:
+    """Map the file for reading and writing, alone. StateError when it is missing or of another layout."""
+    try:
+        file = path.open("r+b")
+    except OSError as error:
+        raise StateError(f"{path}: {error.strerror}", hint="name the folder of a running simulation") from error
+    with file:
+        _lock(file, path)
+        yield _mapped(file, path)
+
+
+def _mapped(file: IO[Any], path: Path) -> State:
+    size = os.fstat(file.fileno()).st_size
+    if size < ctypes.sizeof(Header):
+        raise StateError(f"{path} is no state file", hint="name the folder of a running simulation")
+    memory = mmap.mmap(file.fileno(), size)
+    header = Header.from_buffer(memory)
+    expected = (layout.MAGIC, layout.LAYOUT, ctypes.sizeof(Header) + header.device_count * ctypes.sizeof(Device))
+    if (header.magic, header.layout, size) != expected:
+        raise StateError(f"{path} is of another layout", hint="create the simulation again with this release")
+    devices = (Device * header.device_count).from_buffer(memory, ctypes.sizeof(Header))
+    return State(header=header, devices=devices)  # type: ignore[arg-type]  # an array is a sequence but for its name
+
+
+def _readable(path: Path) -> bool:
+    try:
+        with opened(path):
+            return True
+    except StateError:
+        return False
+
+
+def _write_once(path: Path, content: bytes) -> None:
+    """Whoever links first has written the file; the others use it."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".state-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        Path(name).chmod(0o666)
+        os.link(name, path)
+    except FileExistsError:
+        pass
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _lock(file: IO[Any], path: Path) -> None:
+    end = time.monotonic() + LOCK_DEADLINE_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                raise StateError(
+                    f"{path} stayed locked for {LOCK_DEADLINE_S:.0f} s", hint="look for a stopped process that uses it"
+                ) from error
+            time.sleep(0.0005)
+        else:
+            return
