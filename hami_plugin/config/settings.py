@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,6 +21,14 @@ def _absolute(path: Path) -> Path:
 def _folder_of_socket(path: Path) -> Path:
     """HAMi's ``KUBELET_SOCKET`` names the socket, ours the directory that it is in."""
     return path.parent if path.name == "kubelet.sock" else path
+
+
+def _address(host: str) -> str:
+    try:
+        ip_address(host)
+    except ValueError as error:
+        raise ValueError("must be an IP address, as 0.0.0.0 or ::") from error
+    return host
 
 
 def _beside_device_plugins(validated: Mapping[str, Any]) -> Path:
@@ -127,8 +136,8 @@ class Settings(Section):
         30.0, alias="rescanSeconds", description="Time between looks at a driver when all is well."
     )
     topology_scores: bool = Field(True, alias="topologyScores", description="Write the pair scores to the node.")
-    http_host: str = Field(
-        "0.0.0.0", min_length=1, alias="httpHost", description="Address that probes and metrics listen on."
+    http_host: Annotated[str, AfterValidator(_address)] = Field(
+        "0.0.0.0", alias="httpHost", description="IP address that probes and metrics listen on."
     )
     http_port: int = Field(
         9396, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics; 0 takes any free one."

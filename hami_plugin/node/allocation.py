@@ -94,33 +94,53 @@ class Allocator:
             for replica in replica_ids(device.uuid, self._family.replicas(device))
         )
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """What the kubelet should choose. An empty answer leaves the choice to it."""
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """What the kubelet should choose. An empty answer leaves the choice to it.
+
+        The kubelet may be ahead of our watch, and its choice without a decision would not fit the decision: so this
+        waits for somebody who asks for this many, as long as Allocate would.
+        """
+        deadline = time.monotonic() + self._rules.wait
+        while not self._awaited(size) and (left := deadline - time.monotonic()) > 0:
+            await self._pods.changes.changed(self._pods.changes.version, timeout=left)
         return preferred(
             available,
             must_include,
             size,
             waiting=self._waiting(),
             held=self._ledger.held,
+            resource=self.resource,
             snapshot=self._snapshot.value,
+        )
+
+    def _awaited(self, size: int) -> bool:
+        """Whether a pod that is known here waits for ``size`` devices, with a decision or without."""
+        waiting = self._waiting()
+        return any(len(claim.grants) == size for claim in waiting.next) or any(
+            stranger.container.amount(self.resource) == size for stranger in waiting.unannotated
         )
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """Hand out what the container that asks may have. ``RefusedError`` with the reason otherwise."""
         start = time.perf_counter()
-        outcome = "ok"
+        outcome = "failed"
         try:
             self._check_ids(ids)
-            return self._hand_out(ids, await self._identify(ids))
+            identity = await self._identify(ids)
+            self._check_ids(ids)  # a device may have gone while we waited
+            edits = self._hand_out(ids, identity)
+            outcome = "ok"
         except RefusedError as refusal:
             outcome = refusal.reason
             log.warning("allocate refused", resource=self.resource, reason=refusal.reason, why=refusal.message)
             raise
         finally:
             self._observer.allocation(self.resource, outcome, time.perf_counter() - start)
+        return edits
 
     def _waiting(self) -> Pending:
-        return pending(self._pods.pods, self._ledger.held, self.question, self._rules.node)
+        pods = [pod for pod in self._pods.pods if not self._settlement.failed(pod.uid)]
+        return pending(pods, self._ledger.held, self.question, self._rules.node)
 
     def _check_ids(self, ids: Sequence[str]) -> None:
         if not ids or len(ids) > MOST_IDS or len(set(ids)) != len(ids):
@@ -171,7 +191,7 @@ class Allocator:
         }
         too_much = excess(claim, self.question, advertised)
         if too_much:
-            raise self._refused(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", (claim.pod,))
+            raise self._failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)
 
     def _whole_devices(self, ids: Sequence[str], pod: PodView) -> tuple[Grant, ...]:
         """For a pod without a decision: the kubelet's devices as they are, if nobody else has a share of them."""
@@ -216,18 +236,13 @@ class Allocator:
             init=container.init and not container.restartable,
         )
         shares = self._shares(held, pod)
+        edits = self._inject(Assignment(pod=pod, container=container, shares=shares))
         self._ledger.reserve(held)
         try:
-            edits = self._inject(Assignment(pod=pod, container=container, shares=shares))
             self._ledger.write(held)
         except OSError as error:
             self._ledger.drop([held.key])
-            self._settlement.fail(pod)
-            message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"
-            raise self._refused(RefusalReason.NOT_PREPARED, message, (pod,)) from error
-        except RefusedError as refusal:
-            self._ledger.drop([held.key])
-            raise self._refused(refusal.reason, refusal.message, (pod,)) from refusal
+            raise self._unprepared(pod, container, error) from error
         self._settlement.note(pod.uid)
         log.info(
             "allocated",
@@ -256,26 +271,49 @@ class Allocator:
             device = self._snapshot.value.device(grant.uuid)
             if device is None:
                 message = f"the decision for pod {pod.key} names {grant.uuid}, which is not on this node"
-                raise self._refused(RefusalReason.UNKNOWN_DEVICE, message, (pod,))
+                raise self._failed(RefusalReason.UNKNOWN_DEVICE, message, pod)
             if not device.health.offered:
                 message = (
                     f"{grant.uuid} for pod {pod.key} is {device.health}: {device.reason} {device.message}".rstrip()
                 )
-                raise self._refused(RefusalReason.UNHEALTHY_DEVICE, message, (pod,))
+                raise self._failed(RefusalReason.UNHEALTHY_DEVICE, message, pod)
             shares.append(Share(grant=grant, device=device))
         return tuple(sorted(shares, key=lambda share: (share.device.index, share.device.uuid)))
 
     def _inject(self, assignment: Assignment) -> ContainerEdits:
-        injection = self._family.inject(assignment, self._host)
-        for directory in injection.directories:
-            make_shared_directory(self._host.writable(directory))
+        """What the container receives, with the host made ready for it."""
+        try:
+            injection = self._family.inject(assignment, self._host)
+            for directory in injection.directories:
+                make_shared_directory(self._host.writable(directory))
+        except OSError as error:
+            raise self._unprepared(assignment.pod, assignment.container, error) from error
+        except RefusedError as refusal:
+            told = self._failed(refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint)
+            raise told from refusal
         return injection.edits
 
-    def _refused(self, reason: RefusalReason, message: str, pods: Sequence[PodView], *, hint: str = "") -> RefusedError:
+    def _unprepared(self, pod: PodView, container: ContainerView, error: OSError) -> RefusedError:
+        message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"
+        return self._failed(RefusalReason.NOT_PREPARED, message, pod)
+
+    def _failed(
+        self, reason: RefusalReason, message: str, pod: PodView, *, code: str = "FAILED_PRECONDITION", hint: str = ""
+    ) -> RefusedError:
+        """As ``_refused``, for the one pod that has asked: its decision cannot be carried out, which it will tell."""
+        self._settlement.fail(pod)
+        return self._refused(reason, message, (pod,), code=code, hint=hint)
+
+    def _refused(
+        self,
+        reason: RefusalReason,
+        message: str,
+        pods: Sequence[PodView],
+        *,
+        code: str = "FAILED_PRECONDITION",
+        hint: str = "",
+    ) -> RefusedError:
         """The error for the kubelet, and an Event at every pod that it is about."""
-        refusal = RefusedError(reason, message, hint=hint)
+        refusal = RefusedError(reason, message, code=code, hint=hint)
         self._events.refused(pods, reason, str(refusal))
-        if reason in (RefusalReason.EXCEEDS_REQUEST, RefusalReason.UNKNOWN_DEVICE, RefusalReason.UNHEALTHY_DEVICE):
-            for pod in pods:
-                self._settlement.fail(pod)
         return refusal

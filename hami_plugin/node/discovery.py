@@ -76,9 +76,9 @@ class Watch:
             try:
                 await self._serve()
             except DriverUnavailableError as error:
+                if self.snapshot.value.ready:  # it worked until now, so this is the first of its failures
+                    delays = self._backoff.delays()
                 self._away(error.reason, str(error))
-            if self._inventory.snapshot.value.ready:
-                delays = self._backoff.delays()
             await asyncio.sleep(next(delays))
 
     async def close(self) -> None:
@@ -133,31 +133,40 @@ class Watch:
             log.warning("link not measured", vendor=self.vendor, problem=problem)
 
     def _take(self, events: Sequence[HealthEvent]) -> bool:
-        """Fold events in; True when a look should follow at once."""
+        """Fold events in; True when a look should follow at once. A driver may repeat itself a thousand times."""
         now = time.monotonic()
-        for event in events:
-            log.info("driver event", vendor=self.vendor, device=event.uuid or "all", why=event.fault.message)
-            self._report(self._inventory.event(event.uuid, event.fault, now))
-        return bool(events)
+        changes: list[Change] = []
+        for event in dict.fromkeys(events):
+            news = self._inventory.event(event.uuid, event.fault, now)
+            tell = log.info if news else log.debug
+            tell("driver event", vendor=self.vendor, device=event.uuid or "all", why=event.fault.message)
+            changes += news
+        if events:
+            self._report(changes)
+        return bool(changes)
 
     async def _call(self, function: Callable[[], T]) -> T:
         """Run one driver call, however long it takes; an overdue one makes its device doubtful, then unhealthy."""
         answer = self._thread.start(function)
-        start = time.monotonic()
-        overdue = False
-        while not answer.done():
-            self.beat = now = time.monotonic()
-            if now - start > self._pace.patience:
-                self._doubt(now - start, first=not overdue)
-                overdue = True
-            await asyncio.wait([answer], timeout=min(1.0, self._pace.patience))
-        if overdue:
-            log.info("driver answers again", vendor=self.vendor, seconds=round(time.monotonic() - start, 1))
-        return answer.result()
+        begin = since = time.monotonic()
+        about, overdue = self._driver.busy_with, False
+        try:
+            while not answer.done():
+                self.beat = now = time.monotonic()
+                if about != self._driver.busy_with:  # one call looks at many devices; each has its own time
+                    about, since = self._driver.busy_with, now
+                if now - since > self._pace.patience:
+                    self._doubt(about, now - since, first=not overdue)
+                    overdue = True
+                await asyncio.wait([answer], timeout=min(1.0, self._pace.patience))
+            if overdue:
+                log.info("driver answers again", vendor=self.vendor, seconds=round(time.monotonic() - begin, 1))
+            return answer.result()
+        finally:
+            answer.cancel()  # when nobody waits any more, nobody asks for a late error either
 
-    def _doubt(self, seconds: float, *, first: bool) -> None:
+    def _doubt(self, uuid: str | None, seconds: float, *, first: bool) -> None:
         """A call does not come back. The device it is about is suspect, then unhealthy; the others keep their state."""
-        uuid = self._driver.busy_with
         if first:
             log.warning("driver call overdue", vendor=self.vendor, device=uuid or "none", seconds=round(seconds, 1))
         if uuid is None:
@@ -193,6 +202,5 @@ class Watch:
                 self._events.node(
                     reason, f"{words}: {why}" if why else words, warning=device.health is not Health.HEALTHY
                 )
-        if changes:
-            self._remember()
+        self._remember()
         self._observer.snapshot(self.vendor, self.snapshot.value)

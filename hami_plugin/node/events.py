@@ -31,13 +31,20 @@ class EventRecorder:
     """Queues Events and writes them one by one. The same text about the same object is told once in a while."""
 
     MOST_WAITING = 256
+    MOST_TOLD = 1024
     REPEAT_AFTER_S = 600.0
     MOST_PODS = 4
     MOST_TRIES = 12
 
-    def __init__(self, cluster: Cluster, node_name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        node_name: str,
+        clock: Callable[[], float] = time.monotonic,
+        backoff: Backoff | None = None,
+    ) -> None:
         self._cluster = cluster
-        self._backoff = Backoff(first=1.0, cap=30.0)
+        self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._node = Subject(kind="Node", name=node_name, uid=node_name)
         self._clock = clock
         self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MOST_WAITING)
@@ -81,11 +88,12 @@ class EventRecorder:
         key = (event.subject.namespace, event.subject.name, event.reason, event.message)
         if now - self._told.get(key, float("-inf")) < self.REPEAT_AFTER_S:
             return
-        if len(self._told) > 4 * self.MOST_WAITING:
-            self._told = {k: t for k, t in self._told.items() if now - t < self.REPEAT_AFTER_S}
+        if len(self._told) >= self.MOST_TOLD:  # the older half goes; at worst something is told again too early
+            self._told = dict(list(self._told.items())[self.MOST_TOLD // 2 :])
         try:
             self._queue.put_nowait(event)
         except asyncio.QueueFull:
             log.warning("event dropped: too many wait", reason=event.reason, about=event.subject.name)
             return
+        self._told.pop(key, None)
         self._told[key] = now

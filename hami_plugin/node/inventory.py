@@ -49,7 +49,8 @@ class Inventory:
     @property
     def conditions(self) -> dict[str, Condition]:
         """Every device that is not healthy, seen or not yet seen again; what a restart must remember."""
-        return self._remembered | {u: k.condition for u, k in self._known.items() if k.condition.health is not Health.HEALTHY}
+        known = {uuid: known.condition for uuid, known in self._known.items()}
+        return self._remembered | {u: c for u, c in known.items() if c.health is not Health.HEALTHY}
 
     def looked(self, discovery: Discovery, now: float) -> list[Change]:
         """A look at the driver: devices appear, recover, fail, or are missing."""

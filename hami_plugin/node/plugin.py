@@ -42,8 +42,8 @@ class ResourcePlugin:
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         return await self._allocator.allocate(ids)
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        return self._allocator.prefer(available, must_include, size)
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        return await self._allocator.prefer(available, must_include, size)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         if self._check is not None:

@@ -104,7 +104,7 @@ class DevicePlugin(Protocol):
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits: ...
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Which ids the kubelet should take; empty when there is no opinion. Never raises for a valid request."""
 
     async def pre_start(self, ids: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ class Observer(Protocol):
     """Where use-cases and adapters report what they did, so that it can be counted."""
 
     def allocation(self, resource: str, outcome: str, seconds: float) -> None:
-        """One Allocate; ``outcome`` is ``ok`` or a ``RefusalReason``."""
+        """One Allocate; ``outcome`` is ``ok``, a ``RefusalReason``, or ``failed`` for a call that was given up."""
 
     def container_start(self, resource: str, outcome: str) -> None:
         """One PreStartContainer."""

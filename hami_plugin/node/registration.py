@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -12,7 +12,7 @@ from typing import TypeVar
 import structlog
 
 from hami_plugin.aio import Backoff, Watched
-from hami_plugin.errors import ClusterError
+from hami_plugin.errors import ClusterError, WireError
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
@@ -45,16 +45,20 @@ class Style:
     heartbeat: float = 30.0
 
 
-def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict[str, str]:
-    """What a family wants the node to say. Nothing before its devices are known: a former word stays until then."""
+def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict[str, str | None]:
+    """What a family wants the node to say, None for what it should say no more.
+
+    Nothing before its devices are known: a former word stays until then.
+    """
     if not snapshot.devices and not snapshot.ready:
         return {}
     infos = [family.register(device, style.legacy) for device in snapshot.devices]
-    wanted = {family.annotations.register: (encode_legacy if style.legacy else encode_json)(infos)}
+    wanted: dict[str, str | None] = {
+        family.annotations.register: (encode_legacy if style.legacy else encode_json)(infos)
+    }
     if style.scores and family.annotations.score:
-        scores = score_annotation(snapshot.links, [device.uuid for device in snapshot.devices])
-        if scores is not None:
-            wanted[family.annotations.score] = scores
+        uuids = [device.uuid for device in snapshot.devices]
+        wanted[family.annotations.score] = score_annotation(snapshot.links, uuids)
     return wanted
 
 
@@ -121,33 +125,42 @@ class Registration:
         if node is None:
             self.problem = "the node is not known from the API server yet"
             return
-        wanted = self._within_limit(dict(self._wanted()), dict(node.annotations))
-        changes: dict[str, str | None] = {k: v for k, v in wanted.items() if node.annotations.get(k) != v}
-        changes |= self._heartbeat(written=bool(changes))
+        wanted, problem = self._wanted()
+        wanted = self._within_limit(wanted, node.annotations)
+        changes = {key: value for key, value in wanted.items() if node.annotations.get(key) != value}
+        beat = self._heartbeat(written=bool(changes))
+        changes |= beat
         if changes:
             self._node.deliver(await self._cluster.patch_node(changes))
             log.info("node annotations written", keys=sorted(changes))
-        self.problem = "" if wanted else "no devices are known yet"
+        if beat:
+            self._beat = time.monotonic()
+        self.problem = problem or ("" if wanted else "no devices are known yet")
 
-    def _wanted(self) -> dict[str, str]:
-        wanted: dict[str, str] = {}
+    def _wanted(self) -> tuple[dict[str, str | None], str]:
+        """What all families want, and what is wrong with those that cannot be written down. Those keep their word."""
+        wanted: dict[str, str | None] = {}
+        problems = []
         for source in self._sources:
-            wanted |= wanted_annotations(source.family, source.snapshot.value, self._style)
-        return wanted
+            try:
+                wanted |= wanted_annotations(source.family, source.snapshot.value, self._style)
+            except WireError as error:
+                problems.append(f"{source.family.word}: {error}")
+                self._events.node("NotRegistered", problems[-1])
+        return wanted, "; ".join(problems)
 
     def _heartbeat(self, *, written: bool) -> dict[str, str | None]:
         """HAMi 2.7's scheduler forgets a node that does not report itself; later ones need no heartbeat."""
         if not self._style.legacy or (not written and time.monotonic() - self._beat < self._style.heartbeat):
             return {}
-        self._beat = time.monotonic()
         present = [s.family for s in self._sources if s.snapshot.value.ready]
         return {family.annotations.handshake: reported(self._now()) for family in present}
 
-    def _within_limit(self, wanted: dict[str, str], live: dict[str, str]) -> dict[str, str]:
+    def _within_limit(self, wanted: dict[str, str | None], live: Mapping[str, str]) -> dict[str, str | None]:
         """Leave the scores out rather than make the API server refuse the whole node."""
-        total = sum(len(key.encode()) + len(value.encode()) for key, value in (live | wanted).items())
+        total = sum(len(key.encode()) + len((value or "").encode()) for key, value in {**live, **wanted}.items())
         if total <= MOST_ANNOTATION_BYTES:
             return wanted
-        optional = {source.family.annotations.score for source in self._sources} & set(wanted)
+        optional = {source.family.annotations.score for source in self._sources}
         self._events.node("AnnotationsTooLarge", f"{total} bytes of annotations; the scores are left out")
-        return {key: value for key, value in wanted.items() if key not in optional}
+        return {key: None if key in optional else value for key, value in wanted.items()}

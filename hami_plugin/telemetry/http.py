@@ -66,7 +66,7 @@ class TelemetryServer:
         await runner.setup()
         try:
             await web.TCPSite(runner, self._host, self._wanted).start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             await runner.cleanup()
             raise _cannot_listen(self._host, self._wanted, error) from error
         self._runner = runner
@@ -94,7 +94,7 @@ class TelemetryServer:
     async def _metrics(self, request: web.Request) -> web.Response:
         try:
             encode, kind = choose_encoder(request.headers.get("Accept", ""))
-        except ValueError:  # a version that is no number; the plain format suits everybody
+        except (TypeError, ValueError):  # the library trips over versions that are no numbers
             encode, kind = choose_encoder("")
         return web.Response(body=encode(self._registry), headers={"Content-Type": kind})
 
@@ -109,8 +109,9 @@ def _json(value: Mapping[str, object], *, status: int = 200) -> web.Response:
     )
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> HamiError:
-    match error.errno:
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> HamiError:
+    number = error.errno if isinstance(error, OSError) else 0
+    match number:
         case errno.EADDRINUSE:
             why, hint = "another process uses this port", "stop it, or choose another httpPort"
         case errno.EACCES | errno.EPERM:
@@ -118,5 +119,5 @@ def _cannot_listen(host: str, port: int, error: OSError) -> HamiError:
         case errno.EADDRNOTAVAIL:
             why, hint = "this machine has no such address", "use 0.0.0.0, or an address of this machine, as httpHost"
         case _:
-            why, hint = error.strerror or str(error), "check httpHost and httpPort"
+            why, hint = getattr(error, "strerror", None) or str(error), "check httpHost and httpPort"
     return HamiError(f"cannot listen on {host}:{port} for probes and metrics: {why}", hint=hint)

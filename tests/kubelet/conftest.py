@@ -39,7 +39,7 @@ class Plugin:
         self.allocated.append(tuple(ids))
         return ContainerEdits(env={"IDS": ",".join(sorted(ids))})
 
-    def prefer(self, available, must_include, size):
+    async def prefer(self, available, must_include, size):
         return self.preference(available, must_include, size)
 
     async def pre_start(self, ids):

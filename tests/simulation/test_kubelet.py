@@ -36,7 +36,7 @@ class Plugin:
             raise self.failure
         return ContainerEdits(env={"IDS": ",".join(sorted(ids))})
 
-    def prefer(self, available, must_include, size):
+    async def prefer(self, available, must_include, size):
         self.calls.append(("prefer", sorted(available), sorted(must_include), size))
         return self.wish or sorted(available)[:size]
 

@@ -158,12 +158,12 @@ async def test_a_port_in_use_is_said_with_a_way_out(daemon: Daemon, server: Tele
 
 
 async def test_an_address_of_another_machine_is_said_with_a_way_out(daemon: Daemon) -> None:
-    with pytest.raises(HamiError, match="this machine has no such address; use 0.0.0.0"):
+    with pytest.raises(HamiError, match=r"this machine has no such address; use 0.0.0.0"):
         await daemon.server(host="192.0.2.1").start()
 
 
 async def test_a_name_that_means_nothing_is_said(daemon: Daemon) -> None:
-    with pytest.raises(HamiError, match="cannot listen on no..such:0 for probes and metrics: .*; check httpHost"):
+    with pytest.raises(HamiError, match=r"cannot listen on no..such:0 for probes and metrics: .*; check httpHost"):
         await daemon.server(host="no..such").start()
 
 

@@ -116,6 +116,20 @@ def test_a_lost_card_fails_the_wait_and_only_it_is_reported(rig: Callable[..., A
     assert [event.uuid for event in after] == [machine.uuid(4)]
 
 
+def test_a_card_that_keeps_failing_the_wait_does_not_deafen_the_others(rig: Callable[..., Any]) -> None:
+    machine = rig()
+    machine.driver.discover()
+    machine.simulator.inject("fail-call", 3, f"nvmlEventSetWait_v2:{LOST}")
+    machine.simulator.inject("fail-call", 3, f"nvmlDeviceGetMemoryInfo:{LOST}")
+
+    lost = machine.driver.poll(1)
+    machine.simulator.inject("xid", 4, 79)
+    after = machine.driver.poll(1)
+
+    assert [event.uuid for event in lost] == [machine.uuid(3)]
+    assert [event.uuid for event in after] == [machine.uuid(4)]
+
+
 def test_a_card_that_came_back_is_watched_again(rig: Callable[..., Any]) -> None:
     machine = rig()
     machine.driver.discover()

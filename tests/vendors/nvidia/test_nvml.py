@@ -131,6 +131,20 @@ def test_a_filtered_card_that_is_lost_stays_out(rig: Callable[..., Any]) -> None
     assert not look.problems
 
 
+def test_a_card_that_was_seen_before_is_known_by_its_index_without_the_kernels_list(
+    rig: Callable[..., Any], tmp_path: Path
+) -> None:
+    machine = rig(procRoot=str(tmp_path / "nothing"))
+    before = machine.driver.discover()
+    for index in (2, 5):
+        machine.simulator.inject("lost", index)
+
+    after = machine.driver.discover()
+
+    assert [s.device for s in after.sightings] == [s.device for s in before.sightings]
+    assert [s.device.index for s in after.sightings if s.fault] == [2, 5]
+
+
 def test_a_card_that_nothing_can_name_is_a_problem(rig: Callable[..., Any], tmp_path: Path) -> None:
     machine = rig(procRoot=str(tmp_path / "nothing"))
     machine.simulator.inject("lost", 3)
@@ -312,6 +326,33 @@ def test_while_all_is_well_the_driver_stays_open(rig: Callable[..., Any], monkey
 
     assert len(opened) == 1
     driver.close()
+
+
+def test_another_kernel_module_has_the_driver_opened_anew_though_nothing_failed(
+    rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = rig("t4-4-pcie")
+    opened = openings(machine.driver, monkeypatch)
+    machine.driver.discover()
+    machine.driver.discover()
+    version = machine.simulator.directory / "proc/driver/nvidia/version"
+
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:15:15 UTC 2025\n")
+    machine.driver.discover()
+
+    assert len(opened) == 2
+
+
+def test_a_closed_driver_leaves_no_library_loaded_so_that_a_new_one_can_be(rig: Callable[..., Any]) -> None:
+    machine = rig("t4-4-pcie")
+    library = str(machine.settings.nvml_library)
+    machine.driver.discover()
+    loaded = library in Path("/proc/self/maps").read_text()
+
+    machine.driver.close()
+
+    assert loaded
+    assert library not in Path("/proc/self/maps").read_text()
 
 
 def test_an_event_that_came_before_the_driver_was_opened_anew_is_not_forgotten(rig: Callable[..., Any]) -> None:
