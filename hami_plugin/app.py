@@ -53,7 +53,6 @@ class Process:
 
     configuration: Configuration
     vendors: tuple[Served, ...]
-    http: str = "0.0.0.0:9394"
     kubeconfig: Path | None = None
     host: HostPaths = field(default_factory=HostPaths)
     version: str = ""
@@ -260,13 +259,12 @@ async def serve(process: Process) -> None:
         loop.add_signal_handler(number, stop.set)
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
-    node = process.configuration.settings.node_name
-    async with connect(node, kubeconfig=process.kubeconfig, observer=metrics) as cluster:
+    settings = process.configuration.settings
+    async with connect(settings.node_name, kubeconfig=process.kubeconfig, observer=metrics) as cluster:
         daemon = Daemon(process, cluster, metrics)
-        host, _, port = process.http.rpartition(":")
         http = TelemetryServer(
-            host=host.strip("[]"),
-            port=int(port),
+            host=settings.http_host,
+            port=settings.http_port,
             registry=registry,
             alive=daemon.stalled,
             ready=daemon.readiness,

@@ -96,12 +96,10 @@ def configuration_options(command: F) -> F:
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, else the pod's own account.")
 @click.option("--hook-path", type=click.Path(path_type=Path), help="HAMi's hook path on the host. [env: HOOK_PATH]")
 @click.option("--state-dir", type=click.Path(path_type=Path), help="Where the journal and the health memory are kept.")
-@click.option("--http", default="0.0.0.0:9394", show_default=True, help="Address of /healthz, /readyz and /metrics.")
-@click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
-)
-@click.option("--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "console"]))
-def run(http: str, kubeconfig: Path | None, log_level: Any, log_format: Any, **options: Any) -> None:
+@click.option("--http", metavar="HOST:PORT", help="Address of /healthz, /readyz and /metrics.  [default: 0.0.0.0:9394]")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
+@click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
+def run(kubeconfig: Path | None, **options: Any) -> None:
     """Run the daemon on this node until it is told to stop (SIGTERM)."""
     import structlog  # noqa: PLC0415
 
@@ -113,14 +111,13 @@ def run(http: str, kubeconfig: Path | None, log_level: Any, log_format: Any, **o
     ready = plan(options, os.environ)
     settings = ready.configuration.settings
     host = HostPaths(hook=settings.hook_path, hook_view=settings.hook_path)
-    logs = configure(level=log_level, format=log_format, stream=sys.stderr)
+    logs = configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
     with closing(logs):
         for warning in ready.configuration.warnings:
             structlog.get_logger().warning("configuration", warning=warning)
         process = Process(
             configuration=ready.configuration,
             vendors=opened(ready, host),
-            http=http,
             kubeconfig=kubeconfig,
             host=host,
             version=distribution_version("hami-plugin"),

@@ -21,6 +21,8 @@ OWN_OPTIONS = {
     "pod_resources_socket": "podResourcesSocket",
     "hook_path": "hookPath",
     "state_dir": "stateDir",
+    "log_level": "logLevel",
+    "log_format": "logFormat",
 }
 HAMI_DEVICE_CONFIG = Path("/device-config.yaml")
 HAMI_NODE_CONFIG = Path("/config/config.json")
@@ -62,7 +64,11 @@ def plan(options: Options, environment: Mapping[str, str]) -> Plan:
         config=options["config"],
         device_config=options["device_config"] or _if_there(HAMI_DEVICE_CONFIG),
         node_config=options["node_config"] or _if_there(HAMI_NODE_CONFIG),
-        overrides={key: options.get(option) for option, key in OWN_OPTIONS.items()} | {"vendors": vendors},
+        overrides={
+            **{key: options.get(option) for option, key in OWN_OPTIONS.items()},
+            **_listening(options.get("http")),
+            "vendors": vendors,
+        },
         environment=environment,
         vendor_settings=lambda name: load_vendor(name).settings,
         vendor_names=names,
@@ -129,6 +135,14 @@ def _described(sighting: Sighting) -> Device:
     if fault is None:
         return sighting.device
     return replace(sighting.device, health=Health.UNHEALTHY, reason=fault.reason, message=fault.message)
+
+
+def _listening(address: str | None) -> dict[str, str]:
+    """``HOST:PORT`` as the two keys of the file; their own checks find what is wrong with it."""
+    if address is None:
+        return {}
+    host, _, port = address.rpartition(":")
+    return {"httpHost": host.strip("[]"), "httpPort": port}
 
 
 def _if_there(path: Path) -> Path | None:

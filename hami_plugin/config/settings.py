@@ -140,7 +140,7 @@ class Settings(Section):
         "0.0.0.0", alias="httpHost", description="IP address that probes and metrics listen on."
     )
     http_port: int = Field(
-        9396, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics; 0 takes any free one."
+        9394, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics; 0 takes any free one."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", alias="logLevel", description="The mildest events that are logged."

@@ -114,10 +114,7 @@ class SimulatedScheduler:
             raise HamiError(f"{want.count} devices are wanted, {len(fitting)} of {len(self.devices())} fit")
         fitting.sort(key=lambda device: (shares[device.id], device.index))
         uuids = [device.id for device in fitting]
-        if topology:
-            chosen = self._by_links(uuids, want.count)
-        else:
-            chosen = uuids[: want.count]
+        chosen = self._by_links(uuids, want.count) if topology else uuids[: want.count]
         by_uuid = {device.id: device for device in fitting}
         return tuple(
             Grant(uuid=uuid, word=self._family.word, memory=want.of(by_uuid[uuid]), cores=want.cores) for uuid in chosen
