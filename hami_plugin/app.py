@@ -86,6 +86,7 @@ class Daemon:
             for family in served.vendor.families(served.settings):
                 sources.append(Source(family=family, snapshot=watch.snapshot))
                 self._plugins.append((*self._plugin(family, watch), watch))
+        self._families = [source.family for source in sources]
         self._settlement.questions = [question_of(source.family) for source in sources]
         self._reaper = LockReaper(
             cluster, pods=self._pods, node=self._node, ledger=self._ledger, questions=self._settlement.questions
@@ -109,6 +110,7 @@ class Daemon:
         if stop.is_set():
             return
         log.info("journal read", shares=self._ledger.load())
+        self._look_at_host()
         self._blocked = ""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work, name=name) for name, work in self._work().items()]
@@ -139,6 +141,14 @@ class Daemon:
         now = time.monotonic()
         late = {w.vendor: now - w.beat for w in self._watches if not self._blocked}
         return [f"driver {name}: no turn for {s:.0f} s" for name, s in late.items() if s > STUCK_AFTER_S]
+
+    def _look_at_host(self) -> None:
+        """Say what containers will miss. Nothing is refused for it: the runtime tries again until it is there."""
+        for family in self._families:
+            problem = family.host_problem(self._host)
+            if problem:
+                log.warning("host not prepared", resource=family.resources.count, problem=problem)
+                self._events.node("HostNotPrepared", problem)
 
     def _work(self) -> dict[str, Coroutine[None, None, None]]:
         work = {

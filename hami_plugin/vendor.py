@@ -86,8 +86,9 @@ class Family:
     """One schedulable resource of a vendor, as data and functions.
 
     ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation, under the
-    legacy (HAMi 2.7) naming rule or today's; ``inject`` turns an assignment into edits; ``memory_factor`` is how many
-    MiB one unit of the memory resource means.
+    legacy (HAMi 2.7) naming rule or today's; ``inject`` turns an assignment into edits; ``host_problem``
+    says what containers will miss on this host, in words; ``memory_factor`` is how many MiB one unit of the memory
+    resource means.
     """
 
     word: str
@@ -96,6 +97,7 @@ class Family:
     replicas: Callable[[Device], int]
     register: Callable[[Device, bool], DeviceInfo]
     inject: Callable[[Assignment, HostFiles], Injection]
+    host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False
     memory_factor: int = 1
 

@@ -121,6 +121,7 @@ async def staged(profile: str, *, keep: bool) -> AsyncIterator[Stage]:
         hardware = simulate(profile, directory / "machine")
         settings = hardware.vendor.settings.model_validate(dict(hardware.settings))
         family = hardware.vendor.families(settings)[0]
+        _install_core(directory / "hook" / "vgpu")
         kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock")
         http = f"127.0.0.1:{_free_port()}"
         async with SimulatedApiServer() as api:
@@ -164,6 +165,13 @@ def _command(profile: str, directory: Path, api: SimulatedApiServer, http: str) 
     }
     words = [word for option, value in options.items() for word in (option, str(value))]
     return (sys.executable, "-m", "hami_plugin", "run", *words)
+
+
+def _install_core(directory: Path) -> None:
+    """Stand-ins for HAMi-core's files; nothing here loads them."""
+    directory.mkdir(parents=True)
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (directory / name).touch()
 
 
 def _free_port() -> int:

@@ -1,5 +1,6 @@
 """The documentation against the code: what it names exists, and what must be documented is."""
 
+import ast
 import inspect
 import os
 import re
@@ -22,7 +23,7 @@ from vendors.nvidia.xid import TABLE
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-OPEN, CLOSE = "<!-- settings: ", "<!-- end of settings -->"
+PACKAGES = ("cdi", "hami_plugin", "vendors")
 
 
 def text(name):
@@ -175,21 +176,52 @@ def test_the_probes_of_the_daemon_are_in_operations():
     assert {path for path in paths if f"`{path}`" not in text("docs/operations.md")} == set()
 
 
+def generated(name, mark, wanted):
+    """What stands between a page's two marks. With ``UPDATE_DOCS=1`` in the environment it is written first."""
+    page = text(name)
+    head, opening, rest = page.partition(f"<!-- {mark}: ")
+    comment, _, rest = rest.partition("\n")
+    shown, closing, tail = rest.partition(f"<!-- end of {mark} -->")
+    assert opening and closing, f"{name} has no place for {mark}"
+    if os.environ.get("UPDATE_DOCS"):
+        (ROOT / name).write_text(f"{head}{opening}{comment}\n{wanted}{closing}{tail}", encoding="utf-8")
+        return wanted
+    return shown
+
+
 def test_the_configuration_reference_is_the_settings_classes_own():
-    """``UPDATE_DOCS=1`` writes it anew."""
     models = {"The daemon's own file": Settings}
     models |= {f"vendors.{name}": load_vendor(name).settings for name in vendor_names()}
-    page = text("docs/operations.md")
-    head, _, rest = page.partition(OPEN)
-    first, _, rest = rest.partition("\n")
-    shown, _, tail = rest.partition(CLOSE)
     wanted = f"\n{reference(models)}\n"
-    if os.environ.get("UPDATE_DOCS"):
-        page = f"{head}{OPEN}{first}\n{wanted}{CLOSE}{tail}"
-        (ROOT / "docs/operations.md").write_text(page, encoding="utf-8")
-        shown = wanted
 
-    assert shown == wanted, "write it anew with UPDATE_DOCS=1 make test"
+    assert generated("docs/operations.md", "settings", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+
+
+def test_the_list_of_modules_is_the_tree():
+    wanted = f"\n{modules()}\n"
+
+    assert generated("docs/architecture.md", "modules", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+
+
+def modules():
+    """One table for each package that has modules, with the first paragraph of each module's docstring."""
+    tables = []
+    folders = sorted({path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")})
+    for folder in folders:
+        paths = [path for path in sorted(folder.glob("*.py")) if not re.search(r"_pb2(_grpc)?$", path.stem)]
+        rows = [f"| `{path.name}` | {summary(path)} |" for path in paths if path.name != "__init__.py"]
+        about = summary(folder / "__init__.py")
+        name = folder.relative_to(ROOT).as_posix()
+        if about:
+            tables.append("\n".join([f"**`{name}/`** {about}", *(["", "| module | |", "|---|---|", *rows] if rows else [])]))
+    return "\n\n".join(tables) + "\n"
+
+
+def summary(path):
+    if not path.exists():
+        return ""
+    paragraph = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    return " ".join(paragraph.split()).replace("``", "`").replace("|", "\\|")
 
 
 def test_every_key_of_a_nodes_entry_is_in_operations():
@@ -219,15 +251,3 @@ def test_every_difference_has_an_id_of_its_own():
 
     assert len(ids) > 20
     assert ids == sorted(set(ids))
-
-
-def test_the_architecture_names_every_module():
-    page = text("docs/architecture.md")
-    modules = [
-        path.relative_to(ROOT)
-        for package in ("cdi", "hami_plugin", "vendors")
-        for path in (ROOT / package).rglob("*.py")
-        if path.name not in ("__init__.py", "__main__.py") and not re.search(r"_pb2(_grpc)?$", path.stem)
-    ]
-
-    assert {str(m) for m in modules if not re.search(rf"^\| `{re.escape(str(m))}` \| ", page, re.MULTILINE)} == set()

@@ -8,7 +8,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.nvidia.host import FAMILY
-from vendors.nvidia.injection import inject
+from vendors.nvidia.injection import inject, missing_library
 from vendors.nvidia.settings import NvidiaSettings
 
 ANNOTATIONS = AnnotationKeys(
@@ -35,6 +35,7 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         replicas=lambda _device: settings.device_split_count,
         register=partial(register, settings),
         inject=partial(inject, settings),
+        host_problem=missing_library,
         numa_hints=settings.enable_numa_topology,
         memory_factor=settings.memory_factor,
     )

@@ -139,6 +139,18 @@ def _usage_file(assignment: Assignment) -> uuid.UUID:
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{assignment.pod.uid}/{assignment.container.name}")
 
 
+def missing_library(host: HostFiles) -> str:
+    """What HAMi-core's injection lacks on this host. A container whose mounts are missing is not started."""
+    vgpu = host.paths.hook / "vgpu"
+    wanted = [vgpu / "libvgpu.so", vgpu / "ld.so.preload"]
+    missing = [str(path) for path in wanted if not host.exists(path)]
+    if not missing:
+        return ""
+    return (
+        f"{' and '.join(missing)} missing on the host; containers with limits will not start until HAMi-core is there"
+    )
+
+
 def _library_mounts(
     settings: NvidiaSettings, assignment: Assignment, folder: Path, host: HostFiles
 ) -> tuple[Mount, ...]:

@@ -1,0 +1,287 @@
+"""What does Allocate hand out, and what does it say when it must not?"""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.model.device import Health
+from hami_plugin.wire.keys import BIND_PHASE, PHASE_FAILED
+from tests.support.builders import (
+    FAMILY,
+    TO_ALLOCATE,
+    container,
+    grant,
+    ids,
+    pod,
+    snapshot,
+    uuid,
+)
+from tests.support.node import until
+
+
+async def refused(node, replicas) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        await node.allocator.allocate(replicas)
+    return caught.value
+
+
+async def test_the_container_gets_the_limits_that_the_scheduler_wrote(node):
+    node.cluster.add(pod("a", pieces=[[grant(2, 3000, 30)]]))
+
+    edits = await node.allocator.allocate(ids((2, 1)))
+
+    assert edits.env == {"POD": "a-uid", "CONTAINER": "main", "DEVICES": uuid(2), "LIMIT_0": "3000m,30"}
+    assert (node.root / "hook/containers/a-uid_main").stat().st_mode & 0o777 == 0o777
+    assert node.observer.allocations == ["ok"]
+
+
+async def test_limits_follow_the_order_in_which_the_container_sees_the_devices(node):
+    node.cluster.add(pod("a", pieces=[[grant(3, 3000), grant(1, 1000)]]))
+
+    edits = await node.allocator.allocate(ids((3, 0), (1, 0)))
+
+    assert edits.env["DEVICES"] == f"{uuid(1)},{uuid(3)}"
+    assert (edits.env["LIMIT_0"], edits.env["LIMIT_1"]) == ("1000m,10", "3000m,10")
+
+
+async def test_the_reply_waits_for_no_api_call(node):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    node.cluster.latency = 3600.0
+
+    async with asyncio.timeout(1):
+        assert (await node.allocator.allocate(ids((0, 0)))).env["POD"] == "a-uid"
+
+
+async def test_the_journal_is_written_before_the_reply(node):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    await node.allocator.allocate(ids((0, 0)))
+
+    assert [entry["uid"] for entry in node.journal.read()] == ["a-uid"]
+
+
+async def test_a_repeated_call_gets_the_same_answer_and_takes_nothing_more(node):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    first = await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    second = await node.allocator.allocate(ids((0, 0)))
+
+    assert second == first
+    assert len(node.ledger.held) == 1
+
+
+async def test_a_repeat_for_a_pod_that_runs_already_is_refused(node):
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    node.cluster.change(a, phase="Running")
+
+    assert (await refused(node, ids((0, 0)))).reason is RefusalReason.NO_PENDING_POD
+
+
+@pytest.mark.parametrize(
+    "replicas",
+    [[], ids((0, 0), (0, 0)), ids((9, 0)), ids((0, 99)), [uuid(0)], ["x" * 1_000_000], ["\x00"], ["a"] * 5000],
+    ids=["none", "twice", "other device", "other share", "no share", "long", "NUL", "too many"],
+)
+async def test_ids_that_were_never_offered_are_an_invalid_argument(node, replicas):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    refusal = await refused(node, replicas)
+
+    assert refusal.code == "INVALID_ARGUMENT"
+    assert len(str(refusal)) < 500
+    assert (node.ledger.held, node.cluster.writes) == ({}, [])
+
+
+async def test_nobody_waiting_is_said_with_what_the_kubelet_offered(node):
+    refusal = await refused(node, ids((1, 0)))
+
+    assert (refusal.reason, refusal.code) == (RefusalReason.NO_PENDING_POD, "FAILED_PRECONDITION")
+    assert uuid(1) in refusal.message
+    assert node.observer.allocations == ["NoPendingPod"]
+    assert [event[:2] for event in await node.told()] == [("n1", "NoPendingPod")]
+
+
+async def test_two_pods_that_both_fit_fail_closed_with_an_event_that_names_them(node):
+    node.cluster.add(pod("a", pieces=[[grant(0, 1000)]]))
+    node.cluster.add(pod("b", pieces=[[grant(0, 2000)]]))
+
+    refusal = await refused(node, ids((0, 0)))
+
+    assert refusal.reason is RefusalReason.AMBIGUOUS
+    events = await node.told()
+    assert {(name, reason) for name, reason, _ in events} == {("a", "AmbiguousPod"), ("b", "AmbiguousPod")}
+    assert all("default/a" in text and "default/b" in text for _, _, text in events)
+    assert node.cluster.writes == []
+
+
+@pytest.mark.parametrize("health", [Health.UNHEALTHY, Health.PROBATION])
+async def test_a_device_that_is_not_well_is_refused_and_the_pod_told(node, health):
+    node.snapshot.set(snapshot(4, d0=health))
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    refusal = await refused(node, ids((0, 0)))
+    await node.settled()
+
+    assert refusal.reason is RefusalReason.UNHEALTHY_DEVICE
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
+    assert node.ledger.held == {}
+
+
+async def test_a_suspect_device_is_still_served(node):
+    node.snapshot.set(snapshot(4, d0=Health.SUSPECT))
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    assert (await node.allocator.allocate(ids((0, 0)))).env["DEVICES"] == uuid(0)
+
+
+async def test_a_decision_beyond_the_request_is_refused_and_the_lock_released(node):
+    asks = [container(count=1, memory=500)]
+    a = node.cluster.add(pod("a", asks, [[grant(0, 70_000)]]))
+    node.cluster.annotate(**{"hami.io/mutex.lock": "2026-01-01T00:00:00Z,default,a"})
+
+    refusal = await refused(node, ids((0, 0)))
+    await node.settled()
+
+    assert refusal.reason is RefusalReason.EXCEEDS_REQUEST
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
+    assert "hami.io/mutex.lock" not in node.cluster.node.annotations
+
+
+async def test_a_failed_pod_leads_nobody_before_the_api_server_knows(node):
+    node.cluster.down = True
+    node.cluster.add(pod("forged", [container(count=1, memory=500)], [[grant(0, 70_000)]]))
+    await refused(node, ids((0, 0)))
+
+    node.cluster.add(pod("honest", pieces=[[grant(0, 1000)]]))
+
+    assert (await node.allocator.allocate(ids((0, 0)))).env["POD"] == "honest-uid"
+
+
+async def test_a_decision_that_comes_a_moment_late_is_awaited(node):
+    node.allocator._rules = replace(node.allocator._rules, wait=5.0)
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await asyncio.sleep(0.01)
+    assert not asked.done()
+
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    assert (await asked).env["POD"] == "a-uid"
+
+
+async def test_a_device_that_goes_while_the_decision_is_awaited_is_refused(node):
+    node.allocator._rules = replace(node.allocator._rules, wait=5.0, serve_unannotated=True)
+    asked = asyncio.create_task(node.allocator.allocate(ids((3, 0))))
+    await asyncio.sleep(0.01)
+
+    node.snapshot.set(snapshot(2))
+    node.cluster.add(pod("a", pieces=[[grant(3)]]))
+
+    with pytest.raises(RefusedError) as caught:
+        await asked
+    assert caught.value.reason is RefusalReason.UNKNOWN_DEVICE
+
+
+async def test_a_cancelled_call_leaves_nothing_behind_and_is_not_counted_as_served(node):
+    node.allocator._rules = replace(node.allocator._rules, wait=5.0)
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await asyncio.sleep(0.01)
+    asked.cancel()
+    await asyncio.wait([asked])
+
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    assert node.observer.allocations == ["failed"]
+    assert (await node.allocator.allocate(ids((0, 0)))).env["POD"] == "a-uid"
+
+
+async def test_64_concurrent_calls_each_get_their_own_limits(node):
+    node.snapshot.set(snapshot(16))
+    wanted = {f"p{n}": (n // 4, n % 4, 1000 + n) for n in range(64)}
+    for name, (card, _share, memory) in wanted.items():
+        # Four shares a card: the third share of a card asks together with a card of its own, so that ids tell.
+        node.cluster.add(pod(name, pieces=[[grant(card, memory)]]))
+        edits, = await asyncio.gather(node.allocator.allocate(ids((card, _share))))
+        assert (edits.env["POD"], edits.env["LIMIT_0"]) == (f"{name}-uid", f"{memory}m,10")
+
+    assert len(node.ledger.held) == 64
+
+
+class FullDisk:
+    """A journal on a disk that takes nothing."""
+
+    lines = 0
+
+    def read(self):
+        return []
+
+    def append(self, entry):
+        raise OSError(28, "No space left on device")
+
+    def rewrite(self, entries):
+        raise OSError(28, "No space left on device")
+
+
+async def test_a_full_disk_reserves_nothing_marks_the_pod_failed_and_releases_the_lock(node):
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    node.cluster.annotate(**{"hami.io/mutex.lock": "2026-01-01T00:00:00Z,default,a"})
+    node.ledger._journal = FullDisk()
+
+    refusal = await refused(node, ids((0, 0)))
+    await node.settled()
+
+    assert refusal.reason is RefusalReason.NOT_PREPARED
+    assert "No space left" in refusal.message
+    assert node.ledger.held == {}
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
+    assert node.cluster.pod(a).annotations[TO_ALLOCATE]
+    assert "hami.io/mutex.lock" not in node.cluster.node.annotations
+    assert ("a", "HostNotPrepared") in {event[:2] for event in await node.told()}
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+async def test_a_directory_that_cannot_be_made_is_a_refusal_with_its_reason(node, repeated):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    if repeated:
+        await node.allocator.allocate(ids((0, 0)))
+        (node.root / "hook").rename(node.root / "moved")
+    (node.root / "hook").write_text("a file in the way")
+
+    refusal = await refused(node, ids((0, 0)))
+
+    assert refusal.reason is RefusalReason.NOT_PREPARED
+    assert len(node.ledger.held) == (1 if repeated else 0)
+
+
+async def test_a_vendor_that_refuses_leaves_nothing_reserved(node):
+    def never(_assignment, _host):
+        raise RefusedError(RefusalReason.INVALID_REQUEST, "a name that leads elsewhere", code="INVALID_ARGUMENT")
+
+    node.use(replace(FAMILY, inject=never))
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    refusal = await refused(node, ids((0, 0)))
+    await node.settled()
+
+    assert (refusal.reason, refusal.code) == (RefusalReason.INVALID_REQUEST, "INVALID_ARGUMENT")
+    assert node.ledger.held == {}
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
+
+
+async def test_offers_are_all_shares_in_device_order_with_their_devices_health(node):
+    follower = asyncio.create_task(node.plugin.follow())
+    node.snapshot.set(snapshot(2, d1=Health.UNHEALTHY))
+
+    await until(lambda: len(node.plugin.offers.value) == 8)
+
+    offers = node.plugin.offers.value
+    assert [o.id for o in offers] == ids(*[(card, share) for card in range(2) for share in range(4)])
+    assert [o.healthy for o in offers] == [True] * 4 + [False] * 4
+    assert {o.numa for o in offers} == {None}
+    node.snapshot.close()
+    await follower
+    assert node.plugin.offers.closed

@@ -1,0 +1,131 @@
+"""One node's use-cases, wired to an API server and a kubelet in memory."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hami_plugin.aio import Backoff, Watched
+from hami_plugin.host.files import Journal
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.node.allocation import AllocationRules, Allocator
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.holders import HolderCheck
+from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.live import LiveNode
+from hami_plugin.node.lock import LockReaper
+from hami_plugin.node.plugin import ResourcePlugin
+from hami_plugin.node.pods import PodTable
+from hami_plugin.node.ports import NullObserver
+from hami_plugin.node.settlement import Settlement
+from .builders import FAMILY, NODE, QUESTION, snapshot
+from .cluster import FakeCluster
+from .kubelet import FakePodResources, Kubelet
+
+SOON = Backoff(first=0.001, cap=0.005)
+
+
+class Counting(NullObserver):
+    def __init__(self):
+        self.allocations, self.starts, self.snapshots = [], [], []
+
+    def allocation(self, resource, outcome, seconds):
+        assert seconds >= 0
+        self.allocations.append(str(outcome))
+
+    def container_start(self, resource, outcome):
+        self.starts.append(str(outcome))
+
+    def snapshot(self, vendor, snapshot):
+        self.snapshots.append(snapshot)
+
+
+@dataclass
+class Node:
+    """The parts as the daemon wires them. ``restart`` keeps the files, the cluster and the kubelet."""
+
+    root: Path
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    resources: FakePodResources = field(default_factory=FakePodResources)
+    wait: float = 0.02
+    serve_unannotated: bool = False
+    devices: int = 4
+
+    def __post_init__(self):
+        self.observer = Counting()
+        self.snapshot = Watched(snapshot(self.devices))
+        self.pods, self.live = PodTable(self._gone), LiveNode()
+        self.journal = Journal(self.root / "journal")
+        self.ledger = Ledger(self.journal)
+        self.ledger.load()
+        self.events = EventRecorder(self.cluster, NODE, backoff=SOON)
+        self.settlement = Settlement(
+            self.cluster, pods=self.pods, ledger=self.ledger, node=self.live, backoff=SOON
+        )
+        self.settlement.questions = [QUESTION]
+        self.reaper = LockReaper(
+            self.cluster, pods=self.pods, node=self.live, ledger=self.ledger, questions=[QUESTION], period=0.005
+        )
+        self.host = HostFiles(paths=HostPaths(hook=self.root / "hook", hook_view=self.root / "hook"))
+        self.allocator = self._allocator(FAMILY)
+        check = HolderCheck(
+            QUESTION,
+            resources=self.resources,
+            pods=self.pods,
+            ledger=self.ledger,
+            events=self.events,
+            observer=self.observer,
+        )
+        self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
+        self.cluster.attach(self.pods, self.live)
+
+    def use(self, family):
+        self.allocator = self._allocator(family)
+
+    def kubelet(self, **changes) -> Kubelet:
+        return Kubelet(plugin=self.plugin, account=self.resources, **changes)
+
+    async def restart(self) -> "Node":
+        await self.settlement.close()
+        self.journal.close()
+        return Node(
+            root=self.root,
+            cluster=self.cluster,
+            resources=self.resources,
+            wait=self.wait,
+            serve_unannotated=self.serve_unannotated,
+            devices=self.devices,
+        )
+
+    async def settled(self):
+        await until(lambda: self.settlement.idle)
+
+    async def told(self):
+        """All Events so far, once they are written."""
+        waiting = self.events._queue
+        while not waiting.empty():
+            await self.events._write(waiting.get_nowait())
+        return self.cluster.events
+
+    def _gone(self, pod):
+        self.reaper.gone(pod)
+        self.settlement.forget(pod.uid)
+        self.ledger.drop([held.key for held in self.ledger.of_pod(pod.uid)])
+
+    def _allocator(self, family):
+        return Allocator(
+            family,
+            snapshot=self.snapshot,
+            pods=self.pods,
+            ledger=self.ledger,
+            settlement=self.settlement,
+            events=self.events,
+            host=self.host,
+            rules=AllocationRules(node=NODE, wait=self.wait, serve_unannotated=self.serve_unannotated),
+            observer=self.observer,
+        )
+
+
+async def until(condition, timeout=5.0):
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.001)
