@@ -19,6 +19,7 @@ from hami_plugin.errors import ConfigError, HamiError
 F = TypeVar("F", bound=Callable[..., Any])
 
 USAGE_ERROR = 2
+MOST_PROBLEMS = 50
 
 
 class Commands(click.Group):
@@ -28,12 +29,20 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            click.echo(f"The configuration cannot be used ({len(error.problems)} problems):", err=True)
-            for problem in error.problems:
+            count = len(error.problems)
+            click.echo(f"The configuration cannot be used ({count} problem{'s'[: count > 1]}):", err=True)
+            for problem in error.problems[:MOST_PROBLEMS]:
                 click.echo(f"  - {problem}", err=True)
+            if count > MOST_PROBLEMS:
+                click.echo(f"  and {count - MOST_PROBLEMS} more", err=True)
             ctx.exit(USAGE_ERROR)
         except HamiError as error:
             click.echo(f"Error: {error}", err=True)
+            ctx.exit(1)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            click.echo(f"Error: {error.filename}: {error.strerror}", err=True)
             ctx.exit(1)
 
 

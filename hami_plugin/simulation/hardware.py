@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,9 +32,16 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
     vendor = vendor_of(machine)
     if vendor.simulate is None:
         raise HamiError(f"{vendor.title} hardware cannot be simulated yet", hint="choose another profile")
-    folder = directory or Path(tempfile.mkdtemp(prefix="hami-plugin-simulation-"))
+    folder = directory or _temporary()
     simulator = vendor.simulate(machine, folder)
     return SimulatedHardware(machine=machine, vendor=vendor, simulator=simulator, settings=simulator.settings())
+
+
+def _temporary() -> Path:
+    """A directory that goes with the process."""
+    folder = tempfile.mkdtemp(prefix="hami-plugin-simulation-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def vendor_of(machine: Machine) -> Vendor:

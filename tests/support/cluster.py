@@ -102,9 +102,7 @@ class FakeCluster:
         if present.uid != pod.uid:
             raise ClusterError("uid is immutable", status=422)
         self.bodies.append(dict(annotations))
-        changed = replace(
-            present, annotations=_merged(present.annotations, annotations), resource_version=self._next()
-        )
+        changed = replace(present, annotations=_merged(present.annotations, annotations), resource_version=self._next())
         self._pods[pod.key] = changed
         self._tell(lambda: self._table and self._table.feed.update(changed))
         return changed
