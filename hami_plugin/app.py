@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.cluster.client import ApiServer, connect
@@ -21,6 +20,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
+from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.allocation import AllocationRules, Allocator, question_of
 from hami_plugin.node.discovery import Pace, Watch
@@ -42,7 +42,7 @@ from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor import Family
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 STUCK_AFTER_S = 60.0
 

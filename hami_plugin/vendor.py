@@ -7,10 +7,9 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cdi.edits import ContainerEdits
-from hami_plugin.config.settings import VendorSettings
 from hami_plugin.errors import UnknownVendorError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault
@@ -18,6 +17,9 @@ from hami_plugin.model.links import Links
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment
 from hami_plugin.wire.nodes import DeviceInfo
+
+if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
+    from hami_plugin.config.settings import VendorSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Generic, NoReturn, TypeVar
 
-import structlog
-
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
+from hami_plugin.log import logger
 from hami_plugin.model.views import Json
 
 from .calls import ApiCalls
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 SAY_AGAIN = 60.0  # seconds between two log lines of the same failure
 
-log = structlog.get_logger(__name__)
+log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +159,7 @@ class Follower(Generic[T]):
                     f"watch {self._topic.kind}: {item.get('message', 'ended by an error')}", status=status
                 )
             case _:
-                log.debug("unknown watch event", kind=self._topic.kind, event=kind)
+                log.debug("unknown watch event", kind=self._topic.kind, type=kind)
         self._version = str((item.get("metadata") or {}).get("resourceVersion") or self._version)
 
     def _query(self, start: Mapping[str, str]) -> dict[str, str]:

@@ -126,8 +126,9 @@ class Settings(Section):
         alias="identityCheck",
         description="Confirm with PodResources who holds the devices before a container starts.",
     )
-    decision_wait_seconds: Seconds = Field(
+    decision_wait_seconds: float = Field(
         2.0,
+        gt=0,
         le=10,
         alias="decisionWaitSeconds",
         description="How long Allocate waits for the scheduler's decision to arrive.",

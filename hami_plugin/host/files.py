@@ -73,8 +73,8 @@ class StateLock:
 class Journal:
     """JSON lines, appended with one write each. A killed process loses at most the line it was writing.
 
-    Nothing is flushed to the disk itself: after a power failure the kubelet asks again for every pod, and the kernel
-    keeps what a killed process has written.
+    Nothing is flushed to the disk itself: the kernel keeps what a killed process has written. After a power failure
+    entries may be missing; then the pods' own annotations are the record.
     """
 
     def __init__(self, path: Path) -> None:

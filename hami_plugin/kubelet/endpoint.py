@@ -13,19 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import structlog
-
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.channels import accepts
+from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.listener import Listener, ListenError
 from hami_plugin.kubelet.messages import require_list_fits
 from hami_plugin.kubelet.registration import KUBELET_SOCKET, RegistrationError, neighbours, register, socket_name
 from hami_plugin.kubelet.servicer import DevicePluginServicer
-from hami_plugin.kubelet.watch import DirectoryWatch, Identity
+from hami_plugin.kubelet.watch import DirectoryWatch
+from hami_plugin.log import logger
 from hami_plugin.node.ports import DevicePlugin, EndpointState, Observer
 
-log = structlog.get_logger(__name__)
+log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

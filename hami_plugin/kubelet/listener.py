@@ -14,10 +14,10 @@ import grpc
 
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.channels import accepts, address, dial, words
+from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
-from hami_plugin.kubelet.watch import Identity
 
 _OPTIONS = (("grpc.max_receive_message_length", 8 << 20),)
 

@@ -10,10 +10,10 @@ import grpc
 
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.channels import dial, words
+from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.messages import API_VERSION
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
-from hami_plugin.kubelet.watch import Identity
 from hami_plugin.node.ports import DevicePlugin
 
 KUBELET_SOCKET = "kubelet.sock"

@@ -9,7 +9,6 @@ from contextlib import aclosing
 from typing import Any, NoReturn
 
 import grpc
-import structlog
 
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.kubelet.messages import (
@@ -21,9 +20,10 @@ from hami_plugin.kubelet.messages import (
 )
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+from hami_plugin.log import logger
 from hami_plugin.node.ports import DevicePlugin, Observer
 
-log = structlog.get_logger(__name__)
+log = logger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

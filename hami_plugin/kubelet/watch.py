@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
 from watchdog.events import (
     DirDeletedEvent,
     FileCreatedEvent,
@@ -23,33 +21,12 @@ from watchdog.events import (
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-log = structlog.get_logger(__name__)
+from hami_plugin.kubelet.identity import Identity
+from hami_plugin.log import logger
+
+log = logger(__name__)
 
 _EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileDeletedEvent, FileMovedEvent, DirDeletedEvent]
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which file a path leads to. The time is part of it since a new file often gets a freed inode number."""
-
-    device: int
-    inode: int
-    modified_ns: int = 0
-
-    @classmethod
-    def of(cls, path: Path) -> Identity | None:
-        """None when there is nothing, or nothing that we may look at."""
-        try:
-            found = path.stat()
-        except OSError:
-            return None
-        return cls(found.st_dev, found.st_ino, found.st_mtime_ns)
-
-    @classmethod
-    def of_directory(cls, path: Path) -> Identity | None:
-        """As ``of``, without the time, which changes with every entry."""
-        found = cls.of(path) if path.is_dir() else None
-        return cls(found.device, found.inode) if found else None
 
 
 class DirectoryWatch:

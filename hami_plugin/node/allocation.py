@@ -6,13 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.files import make_shared_directory
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
@@ -27,7 +26,7 @@ from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.replicas import physical_id, replica_ids
 from hami_plugin.vendor import Family
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 MOST_IDS = 4096
 

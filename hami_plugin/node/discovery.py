@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-import structlog
-
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.log import logger
 from hami_plugin.model.device import Fault, Health, Snapshot
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.inventory import Change, Inventory
 from hami_plugin.node.ports import Observer
 from hami_plugin.vendor import Driver, HealthEvent
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 T = TypeVar("T")
 

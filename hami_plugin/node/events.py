@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
+from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.ports import Cluster, Subject
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +48,7 @@ class EventRecorder:
         self._clock = clock
         self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MOST_WAITING)
         self._told: dict[tuple[str, str, str, str], float] = {}
+        self._full = False
 
     def node(self, reason: str, message: str, *, warning: bool = True) -> None:
         """An Event about this node."""
@@ -93,7 +93,10 @@ class EventRecorder:
         try:
             self._queue.put_nowait(event)
         except asyncio.QueueFull:
-            log.warning("event dropped: too many wait", reason=event.reason, about=event.subject.name)
+            if not self._full:
+                log.warning("events dropped: too many wait", reason=event.reason, about=event.subject.name)
+            self._full = True
             return
+        self._full = False
         self._told.pop(key, None)
         self._told[key] = now

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import structlog
-
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
+from hami_plugin.log import logger
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
@@ -16,7 +15,7 @@ from hami_plugin.policy.claims import Question, claims
 from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_counts
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 
 class HolderCheck:

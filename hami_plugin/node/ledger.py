@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-import structlog
-
+from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
 from hami_plugin.policy.identity import Held
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 Key = tuple[str, str, str]
 

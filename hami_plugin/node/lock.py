@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import structlog
-
 from hami_plugin.errors import ClusterError, WireError
+from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
@@ -18,7 +17,7 @@ from hami_plugin.policy.consumed import record
 from hami_plugin.wire.keys import NODE_LOCK
 from hami_plugin.wire.lock import owned_by, parse_lock
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 
 async def release_lock(cluster: Cluster, node: LiveNode, namespace: str, name: str) -> bool:

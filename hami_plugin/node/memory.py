@@ -8,13 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from hami_plugin.host.files import write_atomically
+from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Fault, Health
 from hami_plugin.policy.health import Condition
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 
 class HealthMemory:

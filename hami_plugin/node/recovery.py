@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from hami_plugin.errors import HamiError
+from hami_plugin.log import logger
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import PodResources
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.identity import Held
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 
 class Recovery:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-import structlog
-
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import ClusterError, WireError
+from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
@@ -21,7 +20,7 @@ from hami_plugin.vendor import Family
 from hami_plugin.wire.handshake import reported
 from hami_plugin.wire.nodes import encode_json, encode_legacy, score_annotation
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 T = TypeVar("T")
 

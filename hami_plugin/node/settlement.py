@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import structlog
-
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
+from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
@@ -19,7 +18,7 @@ from hami_plugin.policy.claims import Question
 from hami_plugin.policy.consumed import record
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 
 class Settlement:

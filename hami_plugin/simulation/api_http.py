@@ -9,7 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from aiohttp import web
 
@@ -18,18 +18,21 @@ from .api_objects import RESOURCES, Change, Filter, Object, ObjectStore, Resourc
 
 PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 BODY_BYTES = 3 * 2**20
+REQUESTS = "/simulation/requests"
+"""What was asked so far, as JSON: for whoever runs the server as a process of its own. It does not count itself."""
 REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request that arrived. ``status`` is 0 when it was never answered; ``at`` is monotonic."""
+    """One request that arrived. ``status`` is 0 when it was never answered; ``at`` is monotonic; ``agent`` is who."""
 
     verb: str
     path: str
     query: Mapping[str, str]
     status: int
     at: float
+    agent: str = ""
 
     @property
     def writes(self) -> bool:
@@ -62,6 +65,7 @@ class ApiHttp:
         for prefix in ("/api/v1/namespaces/{namespace}/{resource}", "/api/v1/{resource}"):
             for suffix in ("", "/{name}", "/{name}/{part}"):
                 app.router.add_route("*", prefix + suffix, self._answer)
+        app.router.add_get(REQUESTS, self._told)
         return app
 
     def drop_watches(self) -> None:
@@ -71,6 +75,9 @@ class ApiHttp:
     def expire_watches(self) -> None:
         self._expired += 1
         self._store.version.touch()
+
+    async def _told(self, _request: web.Request) -> web.Response:
+        return web.json_response([asdict(request) for request in self.requests])
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         status, at = 0, time.monotonic()
@@ -84,8 +91,15 @@ class ApiHttp:
 
     def _record(self, request: web.Request, status: int, at: float) -> None:
         if id(request) not in self._streaming:
-            query = dict(request.query)
-            self.requests.append(Request(verb=request.method, path=request.path, query=query, status=status, at=at))
+            entry = Request(
+                verb=request.method,
+                path=request.path,
+                query=dict(request.query),
+                status=status,
+                at=at,
+                agent=request.headers.get("User-Agent", ""),
+            )
+            self.requests.append(entry)
 
     async def _checked(self, request: web.Request) -> web.StreamResponse:
         line, retry_after = f"{request.method} {request.path}", None

@@ -94,7 +94,7 @@ vendors:
         "FILE:3: rescanSeconds: 0: must be above 0.0; the default is 30.0",
         'FILE:9: topologyScores: "perhaps": must be true or false; the default is true',
         'command line: httpHost: "localhost": must be an IP address, as 0.0.0.0 or ::; the default is "0.0.0.0"',
-        "command line: httpPort: 99999: must be at most 65535; the default is 9396",
+        "command line: httpPort: 99999: must be at most 65535; the default is 9394",
         'FILE:8: logLevel: has no value; give one, or delete the line; the default is "info"',
         'FILE:6: health.probeSeconds: "abc": must be a number; the default is 5.0',
         "FILE:2: nodename: is not a known key; did you mean nodeName?",

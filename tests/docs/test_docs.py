@@ -90,7 +90,9 @@ def test_operations_names_every_flag_of_run():
 def test_every_annotation_key_is_in_the_protocol():
     page = text("docs/protocol.md")
     constants = {v for n, v in vars(keys).items() if n.isupper() and isinstance(v, str) and "/" in v}
-    families = [family for name in vendor_names() for family in load_vendor(name).families(load_vendor(name).settings())]
+    families = [
+        family for name in vendor_names() for family in load_vendor(name).families(load_vendor(name).settings())
+    ]
     of_vendors = {
         value
         for family in families
@@ -182,7 +184,7 @@ def generated(name, mark, wanted):
     head, opening, rest = page.partition(f"<!-- {mark}: ")
     comment, _, rest = rest.partition("\n")
     shown, closing, tail = rest.partition(f"<!-- end of {mark} -->")
-    assert opening and closing, f"{name} has no place for {mark}"
+    assert closing, f"{name} has no place for {mark}"
     if os.environ.get("UPDATE_DOCS"):
         (ROOT / name).write_text(f"{head}{opening}{comment}\n{wanted}{closing}{tail}", encoding="utf-8")
         return wanted
@@ -213,7 +215,9 @@ def modules():
         about = summary(folder / "__init__.py")
         name = folder.relative_to(ROOT).as_posix()
         if about:
-            tables.append("\n".join([f"**`{name}/`** {about}", *(["", "| module | |", "|---|---|", *rows] if rows else [])]))
+            tables.append(
+                "\n".join([f"**`{name}/`** {about}", *(["", "| module | |", "|---|---|", *rows] if rows else [])])
+            )
     return "\n\n".join(tables) + "\n"
 
 

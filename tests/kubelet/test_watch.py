@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from hami_plugin.kubelet.watch import DirectoryWatch, Identity
+from hami_plugin.kubelet.identity import Identity
+from hami_plugin.kubelet.watch import DirectoryWatch
 
 
 @pytest.fixture

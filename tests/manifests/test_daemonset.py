@@ -5,8 +5,10 @@ import os
 import subprocess
 from pathlib import Path
 
+import aiohttp
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
 from hami_plugin.cli import main
 from hami_plugin.cluster.client import connect
@@ -16,6 +18,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.model.views import pod_view
 from hami_plugin.node.ports import NullObserver, PodFeed, Subject
 from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.vendor import load_vendor, vendor_names
 
 ROOT = Path(__file__).parents[2]
@@ -64,14 +67,17 @@ def configuration(documents, container, tmp_path):
 
 
 class Calls(NullObserver):
-    """Keeps which verbs were used on which kinds."""
+    """Keeps which verbs were used on which kinds. ``watching``: both watches are open."""
 
     def __init__(self):
         self.used = set()
+        self.watching = asyncio.Event()
 
     def api_call(self, verb, kind, outcome, seconds):
         assert outcome.startswith("2"), f"{verb} {kind} ended with {outcome}"
         self.used.add((kind, verb))
+        if {("pods", "watch"), ("nodes", "watch")} <= self.used:
+            self.watching.set()
 
 
 async def every_call(tmp_path):
@@ -93,8 +99,7 @@ async def every_call(tmp_path):
             for _ in range(2):
                 await cluster.create_event(subject, reason="R", message="m", warning=True)
             async with asyncio.timeout(10):
-                while ("pods", "watch") not in calls.used or ("nodes", "watch") not in calls.used:
-                    await asyncio.sleep(0.01)
+                await calls.watching.wait()
                 await cluster.patch_pod(pod, {"a": "1"})
                 await heard.wait()
             for task in follow:
@@ -131,6 +136,44 @@ def test_account_role_and_binding_belong_together(documents):
     assert documents["DaemonSet"]["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]
     for kind in ("ServiceAccount", "ConfigMap", "DaemonSet"):
         assert documents[kind]["metadata"]["namespace"] == documents["Namespace"]["metadata"]["name"]
+
+
+@pytest.fixture
+def address(container, configuration):
+    """Host and port of probes and metrics: by the flag of ``run``, or by the settings."""
+    given = [a.removeprefix("--http=") for a in container["args"] if a.startswith("--http=")]
+    default = next((p.default for p in main.commands["run"].params if "--http" in p.opts), None)
+    text = next(iter((*given, default)))
+    if isinstance(text, str):
+        host, _, port = text.rpartition(":")
+        return host, int(port)
+    return configuration.settings.http_host, configuration.settings.http_port
+
+
+async def test_the_probes_reach_what_the_daemon_serves(container, address):
+    (port,) = container["ports"]
+    probes = {name: container[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")}
+    server = TelemetryServer(
+        host="127.0.0.1",
+        port=0,
+        registry=CollectorRegistry(),
+        alive=list,
+        ready=lambda: {"driver": "away"},
+        configuration=dict,
+    )
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            statuses = {}
+            for name, probe in probes.items():
+                async with session.get(f"http://127.0.0.1:{server.port}{probe['path']}") as answer:
+                    statuses[name] = answer.status
+    finally:
+        await server.stop()
+
+    assert address == ("0.0.0.0", port["containerPort"])
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    assert statuses == {"livenessProbe": 200, "readinessProbe": 503}
 
 
 def test_no_container_has_a_privilege_that_it_does_not_need(pod):

@@ -45,13 +45,13 @@ class FakeCluster:
         if live:
             live.deliver(self._node)
 
-    def fail(self, verb: str, *errors: ClusterError) -> None:
-        """The next calls of this verb fail so."""
-        self._failures.setdefault(verb, deque()).extend(errors)
+    def fail(self, call: str, *errors: ClusterError) -> None:
+        """The next calls fail so; ``call`` is a verb and a kind, such as ``patch pods``."""
+        self._failures.setdefault(call, deque()).extend(errors)
 
-    def before(self, verb: str, action) -> None:
-        """Do something just before the next call of this verb takes effect."""
-        self._before.setdefault(verb, []).append(action)
+    def before(self, call: str, action) -> None:
+        """Do something just before the next such call takes effect."""
+        self._before.setdefault(call, []).append(action)
 
     def add(self, pod: PodView) -> PodView:
         pod = replace(pod, resource_version=self._next())
@@ -136,9 +136,9 @@ class FakeCluster:
     async def _call(self, verb: str, kind: str) -> None:
         self.calls.append((verb, kind))
         await asyncio.sleep(self.latency)
-        for action in self._before.pop(verb, []):
+        for action in self._before.pop(f"{verb} {kind}", []):
             action()
-        failures = self._failures.get(verb)
+        failures = self._failures.get(f"{verb} {kind}")
         if failures:
             raise failures.popleft()
         if self.down:

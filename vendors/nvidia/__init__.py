@@ -1,37 +1,17 @@
 """NVIDIA cards: discovery over NVML, XIDs, NVLink scores, and HAMi-core's injection.
 
-Importing this package loads neither the driver library nor its binding; opening the driver does.
+Importing this package loads nothing. The vendor is put together when it is asked for: its settings need pydantic, and
+parts of the package, such as ``gpu_check``, also run where that is not installed.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Driver, Simulator, Vendor
-from vendors.nvidia.family import families
-from vendors.nvidia.settings import NvidiaSettings
+from hami_plugin.vendor import Vendor
 
 
-def _open(settings: NvidiaSettings, paths: HostPaths) -> Driver:
-    from vendors.nvidia.nvml import open_driver  # noqa: PLC0415  # listing vendors must not import the binding
+def __getattr__(name: str) -> Vendor:
+    if name != "VENDOR":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vendors.nvidia.vendor import VENDOR  # noqa: PLC0415  # as said above
 
-    return open_driver(settings, paths)
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.nvidia.simulation import simulate  # noqa: PLC0415  # needs a compiled library, and only here
-
-    return simulate(machine, directory)
-
-
-VENDOR = Vendor(
-    name="nvidia",
-    title="NVIDIA GPUs",
-    settings=NvidiaSettings,
-    open=_open,
-    families=families,
-    simulate=_simulate,
-    machine_vendors=("nvidia",),
-)
+    return VENDOR

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device, Fault, Sighting
 from vendors.nvidia.health import examine
 from vendors.nvidia.host import FAMILY, UUID, HostTrees, pci_address
 from vendors.nvidia.library import Handle, Nvml, NvmlError
-from vendors.nvidia.settings import NvidiaSettings
 from vendors.nvidia.trouble import fault_of, no_devices, no_permission
+
+if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
+    from vendors.nvidia.settings import NvidiaSettings
 
 MIB = 1024 * 1024
 # No card comes near it; what reports more reports nonsense.

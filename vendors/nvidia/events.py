@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-import structlog
-
+from hami_plugin.log import logger
 from hami_plugin.model.device import Fault
 from hami_plugin.vendor import HealthEvent
 from vendors.nvidia.discover import Busy
@@ -15,7 +14,7 @@ from vendors.nvidia.library import Event, EventSet, Handle, Nvml, NvmlError
 from vendors.nvidia.trouble import fault_of
 from vendors.nvidia.xid import XidPolicy
 
-log = structlog.get_logger()
+log = logger(__name__)
 
 # Events that are fetched in one poll at most: a storm is delivered in pieces.
 MOST_EVENTS = 256

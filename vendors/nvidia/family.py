@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.injection import inject, missing_library
-from vendors.nvidia.settings import NvidiaSettings
+
+if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
+    from vendors.nvidia.settings import NvidiaSettings
 
 ANNOTATIONS = AnnotationKeys(
     register="hami.io/node-nvidia-register",
@@ -35,7 +38,7 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         replicas=lambda _device: settings.device_split_count,
         register=partial(register, settings),
         inject=partial(inject, settings),
-        host_problem=missing_library,
+        host_problem=partial(missing_library, settings),
         numa_hints=settings.enable_numa_topology,
         memory_factor=settings.memory_factor,
     )

@@ -6,13 +6,16 @@ import re
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.vendor import Injection
-from vendors.nvidia.settings import NvidiaSettings
+
+if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
+    from vendors.nvidia.settings import NvidiaSettings
 
 DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
 LOCK_FOLDER = Path("/tmp/vgpulock")  # noqa: S108  # HAMi-core's contract; a host path, not our scratch space
@@ -139,11 +142,10 @@ def _usage_file(assignment: Assignment) -> uuid.UUID:
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{assignment.pod.uid}/{assignment.container.name}")
 
 
-def missing_library(host: HostFiles) -> str:
+def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
     """What HAMi-core's injection lacks on this host. A container whose mounts are missing is not started."""
     vgpu = host.paths.hook / "vgpu"
-    wanted = [vgpu / "libvgpu.so", vgpu / "ld.so.preload"]
-    missing = [str(path) for path in wanted if not host.exists(path)]
+    missing = [str(path) for path in (_library(settings, host), vgpu / "ld.so.preload") if not host.exists(path)]
     if not missing:
         return ""
     return (
@@ -151,16 +153,20 @@ def missing_library(host: HostFiles) -> str:
     )
 
 
+def _library(settings: NvidiaSettings, host: HostFiles) -> Path:
+    """HAMi-core under its versioned name where that is installed, else under the plain one."""
+    vgpu = host.paths.hook / "vgpu"
+    versioned = vgpu / f"libvgpu.so.{settings.libvgpu_version}"
+    return versioned if settings.libvgpu_version and host.exists(versioned) else vgpu / "libvgpu.so"
+
+
 def _library_mounts(
     settings: NvidiaSettings, assignment: Assignment, folder: Path, host: HostFiles
 ) -> tuple[Mount, ...]:
     """HAMi-core, its usage file's folder, its lock, and what makes every process load it."""
     vgpu = host.paths.hook / "vgpu"
-    library = vgpu / f"libvgpu.so.{settings.libvgpu_version}"
-    if not settings.libvgpu_version or not host.exists(library):
-        library = vgpu / "libvgpu.so"
     mounts = [
-        Mount(host_path=str(library), container_path=str(vgpu / "libvgpu.so")),
+        Mount(host_path=str(_library(settings, host)), container_path=str(vgpu / "libvgpu.so")),
         Mount(host_path=str(folder), container_path=str(vgpu), read_only=False),
         Mount(host_path=str(LOCK_FOLDER), container_path=str(LOCK_FOLDER), read_only=False),
     ]

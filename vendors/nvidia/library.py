@@ -8,7 +8,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NewType
@@ -100,11 +100,15 @@ class Event:
 
 
 class Nvml:
-    """One loaded library. Every method is one NVML call and raises ``NvmlError``."""
+    """One loaded library. Every method is one NVML call and raises ``NvmlError``.
 
-    def __init__(self, places: Sequence[str]) -> None:
+    ``load`` is how a path becomes a library; the binding looks its functions up in whatever comes of it.
+    """
+
+    def __init__(self, places: Sequence[str], *, load: Callable[[str], Any] = ctypes.CDLL) -> None:
         self._places = tuple(places)
-        self._library: ctypes.CDLL | None = None
+        self._dlopen = load
+        self._library: Any = None
         self._initialised = False
 
     @property
@@ -135,12 +139,12 @@ class Nvml:
         if library is not None:
             _ctypes.dlclose(library._handle)  # noqa: SLF001  # the standard library has no public name for it
 
-    def _load(self) -> ctypes.CDLL:
+    def _load(self) -> Any:
         tried = []
         for place in self._places:
             for path in sorted(glob.glob(place)) or [place]:  # noqa: PTH207  # a pattern, or a bare name for the loader
                 try:
-                    return ctypes.CDLL(path)
+                    return self._dlopen(path)
                 except OSError as error:
                     tried.append(str(error))
         raise NoLibraryError(tried)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-
-import structlog
+from typing import TYPE_CHECKING, Any
 
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import NO_LINKS, Links
 from hami_plugin.vendor import HealthEvent
@@ -18,10 +19,12 @@ from vendors.nvidia.events import EventWatch
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.library import BARE_NAME, Handle, NoLibraryError, Nvml, NvmlError
 from vendors.nvidia.links import measure
-from vendors.nvidia.settings import NvidiaSettings
 from vendors.nvidia.trouble import driver_unavailable, library_missing
 
-log = structlog.get_logger()
+if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
+    from vendors.nvidia.settings import NvidiaSettings
+
+log = logger(__name__)
 
 # How often a card that does not answer is reason enough to open the driver anew.
 REOPEN_SECONDS = 60.0
@@ -44,10 +47,15 @@ class NvmlDriver:
     """
 
     def __init__(
-        self, settings: NvidiaSettings, paths: HostPaths, *, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: NvidiaSettings,
+        paths: HostPaths,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        load: Callable[[str], Any] = ctypes.CDLL,
     ) -> None:
         self._host = HostTrees(sysfs=settings.sysfs_root or paths.sysfs, proc=settings.proc_root or paths.proc)
-        self._nvml = Nvml(library_places(settings))
+        self._nvml = Nvml(library_places(settings), load=load)
         self._busy = Busy()
         self._cards = Discoverer(self._nvml, self._host, settings, self._busy)
         self._events = EventWatch(self._nvml, settings.healthchecks.policy(), self._busy)

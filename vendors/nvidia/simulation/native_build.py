@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -34,16 +35,18 @@ def build(target: Path) -> Path:
     Compiled once into the user's cache; several processes may build at the same time, the last one wins.
     """
     target = target / LIBRARY if target.is_dir() else target
-    cached = _cache() / f"nvml-{fingerprint()[:16]}" / LIBRARY
-    if not cached.is_file():
-        _compile(cached)
-    _copy(cached, target)
+    place = Path(f"nvml-{fingerprint()[:16]}") / LIBRARY
+    made = next((path for folder in _caches() if _trusted(folder) and (path := folder / place).is_file()), None)
+    if made is None:
+        made = _cache() / place
+        _compile(made)
+    _copy(made, target)
     return target
 
 
 def fingerprint() -> str:
     """Sha256 of everything that decides what the compiler makes."""
-    digest = hashlib.sha256(" ".join((*_compiler(), *FLAGS)).encode())
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
     for source in sorted(SOURCES.glob("*.[ch]")):
         digest.update(source.name.encode())
         digest.update(source.read_bytes())
@@ -60,23 +63,30 @@ def _compiler() -> list[str]:
     raise BuildError("no C compiler on PATH (tried $CC, cc, gcc)", hint=_REMEDY)
 
 
-def _cache() -> Path:
+def _caches() -> tuple[Path, ...]:
+    """Where the library may lie: in the user's cache (an image may have filled it), else in the temporary folder."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME') or '.'}/.cache")
-    spare = Path(tempfile.gettempdir())
-    for folder in (base / "hami-plugin", spare / f"hami-plugin-{os.getuid()}"):
-        if folder.is_absolute() and _usable(folder):
+    folders = (base / "hami-plugin", Path(tempfile.gettempdir()) / f"hami-plugin-{os.getuid()}")
+    return tuple(folder for folder in folders if folder.is_absolute())
+
+
+def _cache() -> Path:
+    """The first of them that can be written to."""
+    for folder in _caches():
+        with suppress(OSError):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if _trusted(folder) and os.access(folder, os.W_OK | os.X_OK):
             return folder
-    raise BuildError(f"neither {base} nor {spare} can be written to", hint="set XDG_CACHE_HOME")
+    raise BuildError(f"none of {', '.join(map(str, _caches()))} can be written to", hint="set XDG_CACHE_HOME")
 
 
-def _usable(folder: Path) -> bool:
-    """Whether the folder can be written to, and nobody but root or this user could have planted a library in it."""
+def _trusted(folder: Path) -> bool:
+    """Whether nobody but root or this user could have planted a library in the folder."""
     try:
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError:
         return False
-    return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o002 and os.access(folder, os.W_OK | os.X_OK)
+    return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o002
 
 
 def _compile(target: Path) -> None:

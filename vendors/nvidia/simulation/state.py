@@ -67,7 +67,11 @@ def opened(path: Path) -> Iterator[State]:
         raise StateError(f"{path}: {error.strerror}", hint="name the folder of a running simulation") from error
     with file:
         _lock(file, path)
-        yield _mapped(file, path)
+        try:
+            yield _mapped(file, path)
+        finally:
+            # Closing is not enough: the map holds a duplicate of the descriptor, and with it the lock.
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _mapped(file: IO[Any], path: Path) -> State:

@@ -10,6 +10,7 @@ import pytest
 
 from vendors.nvidia.simulation import NvmlSimulator, StateError
 from vendors.nvidia.simulation.faults import FAULTS
+from vendors.nvidia.simulation.state import opened
 from vendors.nvidia.simulation.symbols import GROUPS, SYMBOLS
 
 ROOT = Path(__file__).parents[4]
@@ -274,6 +275,26 @@ def test_a_full_table_of_failing_calls_is_refused(simulated):
 
     with pytest.raises(ValueError, match="256"):
         simulator.inject("fail-call", None, "nvmlInit:15")
+
+
+def test_a_refused_fault_leaves_the_state_unlocked(dgx, elsewhere):
+    simulator, binding, _ = dgx
+
+    with pytest.raises(ValueError, match="not a number") as caught:
+        simulator.inject("xid", 0, "many")
+
+    elsewhere(simulator, "xid", 0, 79)
+    assert binding.nvmlDeviceGetCount() == 8
+    assert caught.tb is not None, "the traceback still holds the map"
+
+
+def test_a_kept_map_does_not_keep_the_lock(dgx):
+    simulator, binding, _ = dgx
+    with opened(simulator.directory / "state") as kept:
+        pass
+
+    assert binding.nvmlDeviceGetCount() == 8
+    assert len(kept.devices) == 8
 
 
 def test_attaching_to_a_folder_without_a_simulation_is_refused(tmp_path):

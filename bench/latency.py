@@ -1,0 +1,203 @@
+"""How long a kubelet waits for Allocate, beside a bare echo: one pod at a time, and a thousand containers in a row."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
+from hami_plugin.model.placement import Grant
+
+from bench.figures import Figure, Spread, median
+from bench.kubelet import Calls, Shares, echoing
+from bench.processes import memory
+from bench.stage import Node, Stage, staged
+
+P50_LIMIT, P99_LIMIT = 4.0, 8.0
+WRITES_LIMIT = 2.0
+CLIFF_LIMIT = 0.5
+NEIGHBOURS = 40
+"""Pods that hold shares of the node all the while."""
+WARMUP = 60
+GAP_S = 0.005
+"""Quiet time before each call that is timed."""
+MEMORY_MIB = 400
+CORES = 0
+
+PODS, CONTAINERS = 100, 10
+"""A thousand containers, in about as many pods as a kubelet takes (110)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Times:
+    """Seconds."""
+
+    allocate: list[float] = field(default_factory=list)
+    echo: list[float] = field(default_factory=list)
+    prefer: list[float] = field(default_factory=list)
+
+
+async def spaced(*, rounds: int) -> list[Figure]:
+    """One pod with one container after the other, each known to the daemon before its Allocate is timed.
+
+    The kubelet's own order of calls makes that sure: GetPreferredAllocation comes first, and the daemon answers it
+    when its watch has the pod. Before each timed call is a pause; echo and Allocate take turns.
+    """
+    async with staged(Node()) as stage:
+        await stage.start_daemon()
+        await stage.published()
+        with ExitStack() as stack:
+            arrivals = _Arrivals(stage, Calls(stage.socket, stack))
+            sample = await arrivals.serve_pod(Times())
+            async with echoing(stage.directory, sample, stack) as echo:
+                await _take_turns(arrivals, echo, WARMUP)
+                await stage.cluster.recorded()
+                since = time.monotonic()
+                times = await _take_turns(arrivals, echo, rounds)
+                await stage.cluster.recorded()
+        calls = await stage.cluster.calls(since)
+    told = f"{calls.writes} writes and {calls.reads} reads for {rounds} Allocates; watches and their lists not counted"
+    return [
+        *_against_echo("Allocate, spaced", times),
+        Figure(name="API writes per Allocate", value=calls.writes / rounds, limit=WRITES_LIMIT, note=told),
+        Figure(name="API reads per Allocate", value=calls.reads / rounds, limit=0.0),
+        Figure(name="API calls that were refused", value=float(calls.refused), limit=0.0),
+        Figure(name="GetPreferredAllocation", value=Spread.of(times.prefer).p50, unit="ms", note=_preferring(times)),
+    ]
+
+
+async def burst(*, repeats: int) -> list[Figure]:
+    """A thousand Allocates back to back for pods that are bound already, while the daemon records them behind.
+
+    The echo's calls come in equal number, half of them before and half of them after.
+    """
+    times, ratios, rates = Times(), [], []
+    async with staged(Node(split=PODS * CONTAINERS // 5)) as stage:
+        await stage.start_daemon()
+        await stage.published()
+        before = memory(stage.pid).resident
+        with ExitStack() as stack:
+            crowd = _Crowd(stage, Calls(stage.socket, stack))
+            sample = await crowd.run(Times(), pods=2)
+            async with echoing(stage.directory, sample, stack) as echo:
+                _echo_in_a_row(echo, 100)
+                for _ in range(repeats):
+                    this = Times(echo=_echo_in_a_row(echo, PODS * CONTAINERS // 2))
+                    await crowd.run(this, pods=PODS)
+                    this.echo += _echo_in_a_row(echo, PODS * CONTAINERS // 2)
+                    tenth = len(this.allocate) // 10
+                    ratios.append(sum(this.allocate[:tenth]) / sum(this.allocate[-tenth:]))
+                    rates.append(len(this.allocate) / sum(this.allocate))
+                    times.allocate += this.allocate
+                    times.echo += this.echo
+        after = memory(stage.pid).resident
+    told = f"{median(rates):.0f} Allocates a second; " + ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    return [
+        *_against_echo("Allocate, 1,000 in a row", times),
+        Figure(name="Rate of the last tenth / the first", value=median(ratios), limit=CLIFF_LIMIT, floor=True, note=told),
+        Figure(name=f"Memory after {repeats},000 Allocates", value=after, unit="MiB", note=f"{before:.1f} before"),
+    ]
+
+
+class _Arrivals:
+    """Pods that come one at a time and stay for a while."""
+
+    def __init__(self, stage: Stage, daemon: Calls) -> None:
+        self._stage = stage
+        self._daemon = daemon
+        self._shares = Shares(stage.uuids, stage.node)
+        self._alive: deque[tuple[str, list[str]]] = deque()
+        self._count = 0
+
+    async def serve_pod(self, times: Times) -> pb.AllocateResponse:
+        """A pod arrives, gets its device, and runs; the oldest has made room for it."""
+        cluster = self._stage.cluster
+        if len(self._alive) >= NEIGHBOURS:
+            gone, ids = self._alive.popleft()
+            await cluster.delete_pod(gone)
+            self._shares.give_back(ids)
+        name, uuid = f"pod-{self._count}", self._stage.uuids[self._count % len(self._stage.uuids)]
+        self._count += 1
+        await cluster.create_pod(name, [[_grant(self._stage, uuid)]], lock=True)
+        ids, seconds = self._daemon.prefer(self._shares.free, 1)
+        times.prefer.append(seconds)
+        self._shares.claim(ids)
+        await asyncio.sleep(GAP_S)
+        answer, seconds = self._daemon.allocate(ids)
+        times.allocate.append(seconds)
+        self._alive.append((name, ids))
+        await cluster.set_running(name)
+        return answer
+
+    async def ask_echo(self, echo: Calls, times: Times) -> None:
+        await asyncio.sleep(GAP_S)
+        times.echo.append(echo.echo(self._alive[-1][1]))
+
+
+class _Crowd:
+    """Many pods of several containers that are all bound before the first is served."""
+
+    def __init__(self, stage: Stage, daemon: Calls) -> None:
+        self._stage = stage
+        self._daemon = daemon
+        self._run = 0
+
+    async def run(self, times: Times, *, pods: int) -> pb.AllocateResponse:
+        """Bind ``pods``, serve all their containers in order, and clear them away. Answers the last response."""
+        self._run += 1
+        cluster, shares = self._stage.cluster, Shares(self._stage.uuids, self._stage.node)
+        names = [f"pod-{self._run}-{number}" for number in range(pods)]
+        chosen = [self._stage.uuids[number % len(self._stage.uuids)] for number in range(CONTAINERS)]
+        for name in names:
+            await cluster.create_pod(name, [[_grant(self._stage, uuid)] for uuid in chosen], lock=False)
+        await self._known(shares)
+        for uuid in chosen * pods:
+            answer, seconds = self._daemon.allocate([shares.take(uuid)])
+            times.allocate.append(seconds)
+        await cluster.recorded()
+        for name in names:
+            await cluster.delete_pod(name)
+        await self._known(shares)
+        return answer
+
+    async def _known(self, shares: Shares) -> None:
+        """Wait until the daemon's watch is here. A pod with a number of devices of its own is the mark in its order."""
+        cluster, pair = self._stage.cluster, self._stage.uuids[:2]
+        await cluster.create_pod("mark", [[_grant(self._stage, uuid) for uuid in pair]], lock=False)
+        self._daemon.prefer(shares.free, len(pair))
+        await cluster.delete_pod("mark")
+
+
+async def _take_turns(arrivals: _Arrivals, echo: Calls, rounds: int) -> Times:
+    times = Times()
+    for number in range(rounds):
+        if number % 2:
+            await arrivals.ask_echo(echo, times)
+            await arrivals.serve_pod(times)
+        else:
+            await arrivals.serve_pod(times)
+            await arrivals.ask_echo(echo, times)
+    return times
+
+
+def _echo_in_a_row(echo: Calls, count: int) -> list[float]:
+    return [echo.echo(["GPU-00000000-5150-4ccd-8a11-f2a0380b0000-0"]) for _ in range(count)]
+
+
+def _against_echo(name: str, times: Times) -> list[Figure]:
+    ours, bare = Spread.of(times.allocate), Spread.of(times.echo)
+    return [
+        Figure(name=f"{name}: p50 / echo's", value=ours.p50 / bare.p50, unit="×", limit=P50_LIMIT, note=str(ours)),
+        Figure(name=f"{name}: p99 / echo's", value=ours.p99 / bare.p99, unit="×", limit=P99_LIMIT, note=f"echo {bare}"),
+    ]
+
+
+def _preferring(times: Times) -> str:
+    return f"{Spread.of(times.prefer)}; it waits for the watch to bring the pod"
+
+
+def _grant(stage: Stage, uuid: str) -> Grant:
+    return Grant(uuid=uuid, word=stage.family.word, memory=MEMORY_MIB, cores=CORES)

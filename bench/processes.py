@@ -1,0 +1,83 @@
+"""The processes of a run: started, waited for, looked at from outside, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hami_plugin.errors import HamiError
+
+# The daemon must not pick up what happens to be set where the bench runs.
+_OWN_VARIABLES = frozenset({"NODE_NAME", "HOOK_PATH", "KUBECONFIG", "HAMI_PLUGIN_CONFIG", "CONFIG_FILE"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """A process's memory in MiB. ``anonymous`` is what it wrote itself, the rest are mapped files; ``share`` is PSS."""
+
+    resident: float
+    anonymous: float
+    share: float
+
+
+async def spawn(*words: str | Path, log: Path | None = None) -> asyncio.subprocess.Process:
+    """Start ``python …``. Its standard output comes back through a pipe, or goes to ``log`` with its errors."""
+    environment = {key: value for key, value in os.environ.items() if key not in _OWN_VARIABLES}
+    command = (sys.executable, *(str(word) for word in words))
+    if log is None:
+        return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment)
+    with log.open("ab") as file:
+        return await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file, env=environment)
+
+
+@asynccontextmanager
+async def running(*words: str | Path) -> AsyncIterator[str]:
+    """A process for the time of the block. Yields the first line that it says."""
+    process = await spawn(*words)
+    try:
+        async with asyncio.timeout(20):
+            line = await process.stdout.readline() if process.stdout else b""
+        if not line:
+            raise HamiError(f"`python {' '.join(map(str, words))}` ended before it was ready")
+        yield line.decode().strip()
+    finally:
+        await end(process)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Ask it to end, and make it after five seconds."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(5):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def memory(pid: int) -> Memory:
+    rollup = _fields(Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:])
+    return Memory(
+        resident=rollup["Rss"] / 1024,
+        anonymous=rollup["Anonymous"] / 1024,
+        share=rollup["Pss"] / 1024,
+    )
+
+
+def cpu_seconds(pid: int) -> float:
+    """Time on a CPU so far, of all threads that live; in nanoseconds' precision, where ``stat`` only counts ticks."""
+    times = (path.read_text(encoding="ascii").split()[0] for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(map(int, times)) / 1e9
+
+
+def _fields(lines: Sequence[str]) -> dict[str, float]:
+    pairs = (line.split(":", 1) for line in lines if line.endswith("kB"))
+    return {key: float(value.split()[0]) for key, value in pairs}

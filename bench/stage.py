@@ -1,0 +1,155 @@
+"""One node with everything around the daemon simulated; the daemon itself is the production entry point."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hami_plugin.errors import HamiError
+from hami_plugin.simulation.hardware import simulate
+from hami_plugin.simulation.kubelet import FakeKubelet
+from hami_plugin.vendor import Family
+
+from bench.cluster import NODE, Cluster, cluster
+from bench.machines import BASE, write_profile
+from bench.processes import end, spawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """How large the node is: ``gpus``, each shared ``split`` ways."""
+
+    gpus: int = 8
+    split: int = 10
+
+    def __str__(self) -> str:
+        return f"{self.gpus} × {self.split}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """A node. ``uuids`` are its GPUs, in order."""
+
+    node: Node
+    directory: Path
+    family: Family
+    uuids: tuple[str, ...]
+    cluster: Cluster
+    kubelet: FakeKubelet
+    command: tuple[str | Path, ...]
+    daemon: asyncio.subprocess.Process | None = None
+
+    @property
+    def resource(self) -> str:
+        return self.family.resources.count
+
+    @property
+    def pid(self) -> int:
+        if self.daemon is None:
+            raise HamiError("the daemon does not run")
+        return self.daemon.pid
+
+    @property
+    def socket(self) -> Path:
+        return self.kubelet.plugin(self.resource).socket
+
+    async def start_daemon(self) -> float:
+        """Start it and wait until it is registered. Answers the seconds from exec to the kubelet's Register."""
+        seen, started = len(self.kubelet.registrations), time.monotonic()
+        self.daemon = await spawn(*self.command, log=self.directory / "daemon.log")
+        await self.until(lambda: len(self.kubelet.registrations) > seen, "a registration")
+        seconds = time.monotonic() - started
+        await self.until(lambda: self.kubelet.allocatable(self.resource) > 0, "a list of healthy devices")
+        return seconds
+
+    async def stop_daemon(self) -> None:
+        daemon, self.daemon = self.daemon, None
+        if daemon is not None:
+            await end(daemon)
+
+    async def restart_kubelet(self, pause: float) -> float:
+        """Answers the seconds from the start of a new kubelet to its first Register."""
+        await self.kubelet.stop()
+        self.kubelet.ledger.forget_lists()
+        await asyncio.sleep(pause)
+        seen, started = len(self.kubelet.registrations), time.monotonic()
+        await self.kubelet.start()
+        await self.until(lambda: len(self.kubelet.registrations) > seen, "a registration")
+        seconds = time.monotonic() - started
+        await self.until(lambda: self.kubelet.allocatable(self.resource) > 0, "a list of healthy devices")
+        return seconds
+
+    async def published(self) -> None:
+        """Wait until the node's annotation is written: the daemon has then nothing left to do."""
+        async with asyncio.timeout(20):
+            while self.family.annotations.register not in await self.cluster.node_annotations():
+                await asyncio.sleep(0.05)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        try:
+            await self.kubelet.until(condition, within=20)
+        except TimeoutError:
+            raise HamiError(f"{what} did not come within 20 s", hint=self._log_tail()) from None
+
+    def _log_tail(self) -> str:
+        with suppress(OSError):
+            return "\n".join((self.directory / "daemon.log").read_text(errors="replace").splitlines()[-12:])
+        return ""
+
+
+@asynccontextmanager
+async def staged(node: Node) -> AsyncIterator[Stage]:
+    """A node in a temporary directory; the daemon is not started yet."""
+    with tempfile.TemporaryDirectory(prefix="hami-bench-") as name:
+        directory = Path(name)
+        profile = BASE if node == Node(split=node.split) else str(write_profile(directory / "machine.yaml", node.gpus))
+        hardware = simulate(profile, directory / "machine")
+        settings = {**hardware.settings, "deviceSplitCount": node.split}
+        family = hardware.vendor.families(hardware.vendor.settings.model_validate(settings))[0]
+        kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock")
+        async with cluster(directory / "kubeconfig", family) as api:
+            await kubelet.start()
+            stage = Stage(
+                node=node,
+                directory=directory,
+                family=family,
+                uuids=tuple(device.uuid for device in hardware.machine.devices),
+                cluster=api,
+                kubelet=kubelet,
+                command=_command(directory, {hardware.vendor.name: settings}),
+            )
+            try:
+                yield stage
+            finally:
+                await stage.stop_daemon()
+                await kubelet.stop()
+
+
+def _command(directory: Path, vendors: dict[str, object]) -> tuple[str | Path, ...]:
+    """The simulated driver is reached as a real one is, by its settings: nothing of the simulation is in the daemon."""
+    config = directory / "config.yaml"
+    config.write_text(json.dumps({"vendors": vendors}), encoding="utf-8")
+    options: dict[str, str | Path] = {
+        "--config": config,
+        "--node-name": NODE,
+        "--kubelet-dir": directory / "device-plugins",
+        "--pod-resources-socket": directory / "pod-resources" / "kubelet.sock",
+        "--state-dir": directory / "state",
+        "--hook-path": directory / "hook",
+        "--kubeconfig": directory / "kubeconfig",
+        "--http": f"127.0.0.1:{_free_port()}",
+        "--log-format": "json",
+    }
+    return ("-m", "hami_plugin", "run", *(word for option in options.items() for word in option))
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

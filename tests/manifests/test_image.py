@@ -1,0 +1,80 @@
+"""The Dockerfile against the project: what it pins, what it copies, and that its simulation needs no compiler."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def stages():
+    """The Dockerfile's stages, comments left out."""
+    lines = [line for line in DOCKERFILE.splitlines() if not line.startswith("#")]
+    return ["\n".join(stage.splitlines()) for stage in re.split(r"^FROM ", "\n".join(lines), flags=re.MULTILINE)[1:]]
+
+
+def test_the_build_tool_is_the_one_that_the_project_pins():
+    (pin,) = PROJECT["build-system"]["requires"]
+
+    assert pin in DOCKERFILE
+
+
+def test_the_image_has_a_python_that_the_project_supports():
+    (version,) = re.findall(r"^ARG BASE=python:(\d+\.\d+)-slim$", DOCKERFILE, flags=re.MULTILINE)
+
+    assert PROJECT["project"]["requires-python"] == f">={version}"
+
+
+def test_the_final_stage_installs_nothing_and_takes_only_what_was_built():
+    build, final = stages()
+
+    assert "gcc" in build
+    assert not re.search(r"^RUN", final, flags=re.MULTILINE)
+    assert re.findall(r"^COPY (.*)$", final, flags=re.MULTILINE) == ["--from=build /opt/hami-plugin /opt/hami-plugin"]
+
+
+def test_everything_that_the_wheel_needs_is_in_the_build_context_and_tests_are_not():
+    rules = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    kept = {rule[1:] for rule in rules if rule.startswith("!")}
+    needed = {
+        *PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"],
+        *PROJECT["project"]["license-files"],
+        PROJECT["project"]["readme"],
+        "pyproject.toml",
+        "requirements.lock",
+    }
+
+    assert "*" in rules
+    assert kept == needed
+    assert any(fnmatch("hami_plugin/__pycache__", rule) for rule in rules if rule != "*")
+
+
+def test_the_manifest_names_the_image_of_this_version():
+    documents = yaml.safe_load_all((ROOT / "daemonset.yaml").read_text(encoding="utf-8"))
+    pods = [d["spec"]["template"]["spec"] for d in documents if d["kind"] == "DaemonSet"]
+
+    assert [pod["containers"][0]["image"] for pod in pods] == [f"hami-plugin:{PROJECT['project']['version']}"]
+    assert f"hami-plugin:{PROJECT['project']['version']}" in DOCKERFILE
+
+
+def test_the_simulated_library_that_the_build_leaves_behind_is_found_without_a_compiler(tmp_path):
+    build, final = stages()
+    (script,) = re.findall(r"python -c '([^']+)'", build)
+    variables = dict(re.findall(r"\b(CC)=(\S+)", final))
+    assert variables == dict(re.findall(r"\b(CC)=(\S+)", build))
+    variables |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    (tmp_path / "library").mkdir()
+    (tmp_path / "empty").mkdir()
+    script = script.replace("/tmp/library", str(tmp_path / "library"))
+
+    for path in (os.environ["PATH"], str(tmp_path / "empty")):
+        subprocess.run([sys.executable, "-c", script], env={**variables, "PATH": path}, check=True, timeout=90)
+        (tmp_path / "library/libnvidia-ml.so.1").unlink()

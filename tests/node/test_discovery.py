@@ -1,0 +1,275 @@
+"""Does the inventory stay true whatever the driver does?"""
+
+import asyncio
+import threading
+
+import pytest
+
+from hami_plugin.aio import Backoff, cancelled
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.model.device import Action, Fault
+from hami_plugin.model.links import Link, Links
+from hami_plugin.node.discovery import Pace, Watch
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.inventory import Inventory
+from hami_plugin.policy.health import Patience
+from hami_plugin.vendor import HealthEvent
+from tests.support.builders import NODE, uuid
+from tests.support.cluster import FakeCluster
+from tests.support.hardware import ScriptedDriver
+from tests.support.node import Counting, until
+
+FAST = Pace(poll=0.002, rescan=0.01, probe=0.004, links=3600.0, patience=0.03, hang=0.08)
+XID = Fault(reason="Xid79", message="fell off the bus", action=Action.REBOOT)
+GONE = DriverUnavailableError(DriverReason.NO_DRIVER, "not loaded")
+
+
+class Rig:
+    def __init__(self, driver, pace=FAST):
+        self.driver = driver
+        self.inventory = Inventory(Patience(hold=0.01, clean_looks=2), forget=0.2)
+        self.observer, self.remembered = Counting(), []
+        self.events = EventRecorder(FakeCluster(), NODE)
+        self.watch = Watch(
+            "toy",
+            driver,
+            self.inventory,
+            pace=pace,
+            observer=self.observer,
+            events=self.events,
+            remember=lambda: self.remembered.append(dict(self.inventory.conditions)),
+            backoff=Backoff(first=0.002, cap=0.004),
+        )
+        self.task = asyncio.create_task(self.watch.run())
+
+    @property
+    def shown(self):
+        return self.watch.snapshot.value
+
+    def health(self) -> dict[int, str]:
+        return {d.index: d.health.value for d in self.shown.devices}
+
+    def told(self) -> set[str]:
+        return {event.reason for event in self.events._queue._queue}
+
+
+@pytest.fixture
+async def start():
+    rigs = []
+
+    def run(driver, **changes) -> Rig:
+        rigs.append(Rig(driver, **changes))
+        return rigs[-1]
+
+    yield run
+    for rig in rigs:
+        rig.driver.release()
+        rig.driver.trouble = None
+        await cancelled(rig.task)
+        await rig.watch.close()
+
+
+async def test_devices_are_shown_and_the_driver_lives_on_one_thread_of_its_own(start):
+    rig = start(ScriptedDriver(0, 1))
+    await until(lambda: rig.shown.ready and rig.driver.calls.count("discover") > 2)
+
+    assert rig.health() == {0: "healthy", 1: "healthy"}
+    assert rig.shown.facts == {"driver": "1.0"}
+    assert len(rig.driver.threads) == 1
+    assert threading.get_ident() not in rig.driver.threads
+    assert rig.observer.snapshots[-1] == rig.shown
+    assert rig.told() == set()
+
+
+async def test_a_driver_that_comes_late_is_picked_up(start):
+    driver = ScriptedDriver(0)
+    driver.trouble = GONE
+    rig = start(driver)
+    await until(lambda: rig.shown.reason == "NoDriver")
+    assert "not loaded" in rig.shown.message
+    assert not rig.shown.ready
+
+    driver.trouble = None
+    await until(lambda: rig.shown.ready)
+
+    assert rig.health() == {0: "healthy"}
+
+
+async def test_a_driver_that_goes_and_comes_back_withdraws_all_devices_for_a_while(start):
+    rig = start(ScriptedDriver(0, 1))
+    await until(lambda: rig.shown.ready)
+
+    rig.driver.trouble = GONE
+    await until(lambda: not rig.shown.ready)
+    assert rig.health() == {0: "unhealthy", 1: "unhealthy"}
+    assert rig.told() == {"NoDriver"}
+
+    rig.driver.trouble = None
+    await until(lambda: rig.health() == {0: "healthy", 1: "healthy"})
+    assert "DeviceHealthy" in rig.told()
+
+
+async def test_the_wait_for_the_driver_starts_small_again_after_it_worked(start):
+    delays = []
+    rig = start(ScriptedDriver(0))
+    real = rig.watch._backoff.delays
+
+    class Noting:
+        def delays(self):
+            for delay in real():
+                delays.append(delay)
+                yield delay
+
+    rig.watch._backoff = Noting()
+    for _ in range(2):
+        await until(lambda: rig.shown.ready)
+        rig.driver.trouble = GONE
+        count = len(delays)
+        await until(lambda count=count: len(delays) > count + 3)
+        rig.driver.trouble = None
+
+    assert sum(delay < 0.0025 for delay in delays) >= 2
+
+
+async def test_an_event_is_believed_at_once_and_remembered(start):
+    rig = start(ScriptedDriver(0, 1))
+    await until(lambda: rig.shown.ready)
+
+    rig.driver.send(HealthEvent(uuid=uuid(1), fault=XID))
+    await until(lambda: rig.health() == {0: "healthy", 1: "unhealthy"})
+
+    assert rig.shown.device(uuid(1)).reason == "Xid79"
+    assert rig.remembered[-1][uuid(1)].fault == XID
+    assert "Xid79" in rig.told()
+
+
+async def test_what_gets_worse_is_remembered_too(start):
+    rig = start(ScriptedDriver(0))
+    await until(lambda: rig.shown.ready)
+    rig.driver.faults = {0: Fault(reason="Slow")}
+    await until(lambda: rig.health() == {0: "unhealthy"})
+
+    rig.driver.send(HealthEvent(uuid=None, fault=XID))
+
+    await until(lambda: rig.remembered[-1][uuid(0)].fault == XID)
+
+
+async def test_a_storm_of_one_event_costs_no_looks(start):
+    rig = start(ScriptedDriver(0, 1), pace=Pace(poll=0.002, rescan=3600.0, probe=3600.0))
+    await until(lambda: "poll" in rig.driver.calls)
+
+    for _ in range(20):
+        rig.driver.send(*[HealthEvent(uuid=uuid(1), fault=XID)] * 500)
+        seen = len(rig.driver.calls)
+        await until(lambda seen=seen: len(rig.driver.calls) > seen + 1)
+
+    assert rig.driver.calls.count("discover") == 2
+    assert rig.health() == {0: "healthy", 1: "unhealthy"}
+
+
+async def test_a_look_that_finds_a_fault_twice_withdraws_that_device_only_until_it_is_well(start):
+    rig = start(ScriptedDriver(0, 1, 2))
+    await until(lambda: rig.shown.ready)
+
+    rig.driver.faults = {1: Fault(reason="GpuIsLost")}
+    await until(lambda: rig.health() == {0: "healthy", 1: "unhealthy", 2: "healthy"})
+    rig.driver.faults = {}
+
+    await until(lambda: rig.health() == {0: "healthy", 1: "healthy", 2: "healthy"})
+
+
+async def test_a_call_that_does_not_come_back_doubts_its_own_device_only(start):
+    rig = start(ScriptedDriver(0, 1, 2))
+    await until(lambda: rig.shown.ready)
+    rig.driver.hang(1)
+
+    await until(lambda: rig.health()[1] == "suspect")
+    beat = rig.watch.beat
+    await until(lambda: rig.health()[1] == "unhealthy")
+    assert rig.health() == {0: "healthy", 1: "unhealthy", 2: "healthy"}
+    assert rig.shown.ready
+    assert rig.watch.beat > beat
+
+    rig.driver.release()
+    await until(lambda: rig.health()[1] == "healthy")
+
+
+async def test_many_slow_devices_are_not_one_hanging_one(start):
+    driver = ScriptedDriver(*range(8))
+    driver.delay = 0.012
+    rig = start(driver)
+
+    await until(lambda: driver.calls.count("discover") > 2)
+
+    assert set(rig.health().values()) == {"healthy"}
+    assert rig.told() == set()
+
+
+async def test_a_call_about_no_device_that_does_not_come_back_withdraws_the_driver(start):
+    rig = start(ScriptedDriver(0))
+    await until(lambda: rig.shown.ready)
+    rig.driver.hang(None)
+
+    await until(lambda: rig.shown.reason == "DriverHung")
+    rig.driver.release()
+
+    await until(lambda: rig.shown.ready)
+
+
+async def test_links_are_measured_only_when_the_answering_devices_change(start):
+    rig = start(ScriptedDriver(0, 1))
+    await until(lambda: rig.driver.calls.count("discover") > 3)
+    assert rig.driver.calls.count("links") == 1
+
+    rig.driver.numbers = [0, 1, 2]
+    await until(lambda: 2 in rig.health())
+    looks = rig.driver.calls.count("discover")
+    await until(lambda: rig.driver.calls.count("discover") > looks + 3)
+
+    assert rig.driver.calls.count("links") == 2
+
+
+async def test_what_is_odd_about_links_is_told(start):
+    driver = ScriptedDriver(0, 1)
+    pair = (uuid(0), uuid(1))
+    driver.measured = Links(pairs={pair: Link(score=1, label="SYS")}, asymmetric=(pair,), problems=("one",))
+
+    rig = start(driver)
+
+    await until(lambda: rig.shown.ready)
+    assert rig.shown.links.pairs == driver.measured.pairs
+    assert rig.told() == {"AsymmetricP2PLink"}
+
+
+async def test_a_device_that_is_unplugged_is_withdrawn_then_forgotten_and_a_new_one_appears(start):
+    rig = start(ScriptedDriver(0, 1))
+    await until(lambda: rig.shown.ready)
+
+    rig.driver.numbers = [0, 5]
+    await until(lambda: rig.health() == {0: "healthy", 1: "unhealthy", 5: "healthy"})
+
+    await until(lambda: rig.health() == {0: "healthy", 5: "healthy"})
+
+
+async def test_a_mistake_in_a_driver_is_not_hidden(start):
+    driver = ScriptedDriver(0)
+    driver.trouble = ZeroDivisionError()
+    rig = start(driver)
+
+    await asyncio.wait([rig.task], timeout=2)
+
+    assert isinstance(rig.task.exception(), ZeroDivisionError)
+
+
+async def test_closing_waits_for_no_driver_that_hangs(start, monkeypatch):
+    rig = start(ScriptedDriver(0))
+    await until(lambda: rig.shown.ready)
+    rig.driver.hang(0)
+    await until(lambda: rig.driver.busy_with)
+    call = rig.watch._thread.call
+    monkeypatch.setattr(rig.watch._thread, "call", lambda function, _timeout: call(function, 0.02))
+
+    await cancelled(rig.task)
+    await rig.watch.close()
+
+    assert "close" not in rig.driver.calls

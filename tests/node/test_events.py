@@ -1,0 +1,99 @@
+"""Do reasons reach the objects they are about, bounded and without repeats?"""
+
+import asyncio
+
+import pytest
+
+from hami_plugin.aio import Backoff, cancelled
+from hami_plugin.errors import ClusterError
+from hami_plugin.node.events import EventRecorder
+from tests.support.builders import NODE, pod
+from tests.support.cluster import FakeCluster
+from tests.support.node import until
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def events(cluster, clock):
+    recorder = EventRecorder(cluster, NODE, clock, Backoff(first=0.001, cap=0.002))
+    task = asyncio.create_task(recorder.run())
+    yield recorder
+    await cancelled(task)
+
+
+async def test_a_refusal_is_told_to_every_pod_it_is_about_up_to_a_limit(events, cluster):
+    events.refused([pod(f"p{n}") for n in range(9)], "Ambiguous", "who?")
+
+    await until(lambda: len(cluster.events) == 4)
+    assert {name for name, _, _ in cluster.events} == {"p0", "p1", "p2", "p3"}
+
+
+async def test_a_refusal_about_nobody_is_told_to_the_node(events, cluster):
+    events.refused([], "NoPendingPod", "nobody")
+
+    await until(lambda: cluster.events == [(NODE, "NoPendingPod", "nobody")])
+
+
+async def test_the_same_is_told_once_in_a_while(events, cluster, clock):
+    for clock.now in (0.0, 1.0, 599.0, 600.0, 601.0, 1300.0):
+        events.node("Xid", "79")
+    events.node("Xid", "31")
+
+    await until(lambda: len(cluster.events) == 4)
+    assert [text for *_, text in cluster.events] == ["79", "79", "79", "31"]
+
+
+async def test_a_server_that_is_away_is_awaited(events, cluster):
+    cluster.fail("create events", ClusterError("away"), ClusterError("away", status=503))
+
+    events.node("Xid", "79")
+
+    await until(lambda: cluster.events)
+    assert len(cluster.calls) == 3
+
+
+async def test_an_event_that_the_server_will_not_take_is_dropped_at_once(events, cluster):
+    cluster.fail("create events", ClusterError("no", status=422))
+
+    events.node("Bad", "1")
+    events.node("Good", "2")
+
+    await until(lambda: cluster.events == [(NODE, "Good", "2")])
+    assert len(cluster.calls) == 2
+
+
+async def test_a_server_that_stays_away_does_not_keep_one_event_for_ever(events, cluster):
+    cluster.fail("create events", *[ClusterError("away")] * EventRecorder.MOST_TRIES)
+
+    events.node("First", "1")
+    events.node("Second", "2")
+
+    await until(lambda: cluster.events == [(NODE, "Second", "2")])
+
+
+async def test_a_storm_is_bounded_in_memory(cluster):
+    events = EventRecorder(cluster, NODE)
+
+    for n in range(5000):
+        events.node("Xid", str(n))
+        if n % 2 == 0:
+            events._queue.get_nowait()
+
+    assert events._queue.qsize() == EventRecorder.MOST_WAITING
+    assert len(events._told) <= EventRecorder.MOST_TOLD

@@ -1,0 +1,245 @@
+"""Before a container starts: do its devices come with its own limits?"""
+
+import pytest
+
+from hami_plugin.errors import RefusalReason, RefusedError
+from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, ids, pod
+from tests.support.kubelet import holder
+
+A = pod("a", pieces=[[grant(0)]])
+B = pod("b", pieces=[[grant(0, 2000)]])
+ONE = ids((0, 0))
+
+
+async def refused(node, replicas=ONE) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        await node.plugin.pre_start(replicas)
+    return caught.value
+
+
+async def handed(node, *pods, replicas=ONE):
+    for owner in pods:
+        node.cluster.add(owner)
+        await node.allocator.allocate(replicas)
+    await node.settled()
+
+
+async def test_the_pod_that_got_the_limits_starts(node):
+    await handed(node, A)
+    node.resources.list = [holder(A, ONE)]
+
+    await node.plugin.pre_start(ONE)
+
+    assert node.observer.starts == ["ok"]
+
+
+async def test_no_ids_are_an_invalid_argument(node):
+    assert (await refused(node, [])).code == "INVALID_ARGUMENT"
+
+
+async def test_a_kubelet_that_does_not_answer_is_a_reason_to_wait(node):
+    await handed(node, A)
+    node.resources.problem = "connection refused"
+
+    refusal = await refused(node)
+
+    assert (refusal.reason, refusal.code) == (RefusalReason.HOLDER_UNKNOWN, "UNAVAILABLE")
+    assert "connection refused" in refusal.message
+    assert node.observer.starts == ["HolderUnknown"]
+
+
+async def test_a_kubelet_that_does_not_say_yet_is_a_reason_to_wait(node):
+    await handed(node, A)
+
+    assert (await refused(node)).code == "UNAVAILABLE"
+    assert len(node.ledger.held) == 1
+
+
+@pytest.mark.parametrize("outage", [False, True], ids=["recorded", "not recorded yet"])
+async def test_limits_that_reached_another_pod_stop_it_at_every_try(node, outage):
+    """B asks, but only A is known yet and fits. Later B's own decision shows up and names the same device."""
+    node.cluster.add(A)
+    node.cluster.down = outage
+    await node.allocator.allocate(ONE)
+    node.cluster.add(B)
+    node.resources.list = [holder(B, ONE)]
+
+    for _ in range(3):
+        refusal = await refused(node)
+        assert (refusal.reason, refusal.code) == (RefusalReason.WRONG_HOLDER, "FAILED_PRECONDITION")
+        node.cluster.down = False
+        await node.settled()
+
+    assert ("b", "WrongHolder") in {event[:2] for event in await node.told()}
+
+
+async def test_limits_that_reached_another_pod_stop_it_after_a_restart_and_after_the_first_pods_end(node):
+    a = node.cluster.add(A)
+    await node.allocator.allocate(ONE)
+    node.cluster.add(B)
+    node.resources.list = [holder(B, ONE)]
+    await refused(node)
+
+    node = await node.restart()
+    node.cluster.remove(a)
+
+    assert (await refused(node)).reason is RefusalReason.WRONG_HOLDER
+    await node.settlement.close()
+
+
+async def test_shares_that_are_not_recorded_yet_can_be_handed_out_to_their_own_pod(node):
+    node.cluster.down = True
+    node.cluster.add(A)
+    await node.allocator.allocate(ONE)
+    b = node.cluster.add(B)
+    node.resources.list = [holder(B, ONE)]
+    await refused(node)
+    node.cluster.remove(b)
+
+    await node.allocator.allocate(ids((0, 1)))
+
+    node.resources.list = [holder(A, ids((0, 1)))]
+    await node.plugin.pre_start(ids((0, 1)))
+
+
+async def test_the_same_ids_handed_out_anew_are_judged_anew(node):
+    await handed(node, A)
+    stranger = node.cluster.add(pod("s", [container(count=1)]))
+    node.resources.list = [holder(stranger, ONE)]
+    await refused(node)
+
+    node.cluster.remove(stranger)
+    c = node.cluster.add(pod("c", pieces=[[grant(0, 3000)]]))
+    await node.allocator.allocate(ONE)
+    node.resources.list = [holder(c, ONE)]
+
+    await node.plugin.pre_start(ONE)
+
+
+async def test_limits_of_one_container_stop_another_of_the_same_pod_at_every_try(node):
+    a = pod("a", [container("one", 1), container("two", 1)], [[grant(0, 1000)], [grant(0, 2000)]])
+    await handed(node, a, replicas=ids((0, 0)))
+    await node.allocator.allocate(ids((0, 1)))
+    node.resources.list = [holder(a, ids((0, 1)), "one"), holder(a, ids((0, 0)), "two")]
+
+    for replicas in (ids((0, 1)), ids((0, 0))) * 2:
+        assert (await refused(node, replicas)).reason is RefusalReason.WRONG_HOLDER
+
+
+async def test_two_holders_of_one_device_stop_each_other(node):
+    await handed(node, A)
+    node.cluster.add(B)
+    node.resources.list = [holder(A, ONE), holder(B, ONE)]
+
+    refusal = await refused(node)
+
+    assert refusal.reason is RefusalReason.WRONG_HOLDER
+    assert "default/a, default/b" in refusal.message
+
+
+async def test_an_init_container_is_not_in_the_kubelets_account_and_starts(node):
+    a = pod("a", [container("init", 1, init=True)], [[grant(0)]])
+    await handed(node, a)
+
+    await node.plugin.pre_start(ONE)
+
+
+async def test_an_init_container_starts_while_a_later_container_has_its_ids(node):
+    a = pod("a", [container("init", 1, init=True), container("one", 1)], [[grant(0)], [grant(1)]])
+    await handed(node, a)
+    await node.allocator.allocate(ONE)
+    node.resources.list = [holder(a, ONE, "one")]
+
+    await node.plugin.pre_start(ONE)
+
+
+async def test_an_init_containers_ids_in_another_pod_are_stopped(node):
+    a = pod("a", [container("init", 1, init=True)], [[grant(0)]])
+    await handed(node, a)
+    node.cluster.add(B)
+    node.resources.list = [holder(B, ONE)]
+
+    assert (await refused(node)).reason is RefusalReason.WRONG_HOLDER
+
+
+async def test_ids_that_were_handed_out_after_their_former_pods_end_was_missed_are_fine(node):
+    await handed(node, A)
+    b = pod("b", pieces=[[grant(0)]])
+    await handed(node, b)
+    node.resources.list = [holder(b, ONE)]
+
+    await node.plugin.pre_start(ONE)
+
+
+@pytest.fixture
+async def forgetful(node):
+    """A daemon that has lost its journal."""
+    (node.root / "journal").unlink(missing_ok=True)
+    return node
+
+
+async def test_without_a_journal_the_pods_own_decision_counts(forgetful):
+    forgetful.cluster.add(A)
+    forgetful.resources.list = [holder(A, ONE)]
+
+    await forgetful.plugin.pre_start(ONE)
+
+
+async def test_without_a_journal_a_decision_that_names_other_devices_stops_the_pod(forgetful):
+    forgetful.cluster.add(A)
+    forgetful.resources.list = [holder(A, ids((1, 0)))]
+
+    assert (await refused(forgetful, ids((1, 0)))).reason is RefusalReason.WRONG_HOLDER
+
+
+async def test_without_a_journal_another_containers_share_does_not_count(forgetful):
+    a = pod("a", [container("one", 1), container("two", 1)], [[grant(0)], [grant(1)]])
+    forgetful.cluster.add(a)
+    forgetful.resources.list = [holder(a, ids((1, 0)), "one")]
+
+    assert (await refused(forgetful, ids((1, 0)))).reason is RefusalReason.WRONG_HOLDER
+
+
+async def test_without_a_journal_an_init_containers_devices_may_be_a_later_containers(forgetful):
+    a = pod("a", [container("init", 1, init=True), container("one", 1)], [[grant(0)], [grant(1)]])
+    forgetful.cluster.add(a)
+    forgetful.resources.list = [holder(a, ONE, "one")]
+
+    await forgetful.plugin.pre_start(ONE)
+
+
+async def test_without_a_journal_an_unreadable_decision_stops_the_pod(forgetful):
+    a = forgetful.cluster.add(pod("a", [container(count=1)], annotations={TO_ALLOCATE: ";", ALLOCATED: "x,y;"}))
+    forgetful.resources.list = [holder(a, ONE)]
+
+    assert (await refused(forgetful)).reason is RefusalReason.WRONG_HOLDER
+
+
+async def test_without_a_journal_a_pod_without_a_decision_has_what_the_kubelet_gave(forgetful):
+    a = forgetful.cluster.add(pod("a", [container(count=1)]))
+    forgetful.resources.list = [holder(a, ONE)]
+
+    await forgetful.plugin.pre_start(ONE)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["no pod", "no holder"])
+async def test_without_a_journal_nobody_known_is_a_reason_to_wait(forgetful, known):
+    if known:
+        forgetful.cluster.add(A)
+    else:
+        forgetful.resources.list = [holder(A, ONE)]
+
+    assert (await refused(forgetful)).code == "UNAVAILABLE"
+
+
+async def test_a_start_after_a_restart_is_judged_by_the_journal(node):
+    await handed(node, A)
+    node.resources.list = [holder(A, ONE)]
+    node = await node.restart()
+
+    await node.plugin.pre_start(ONE)
+    node.cluster.add(B)
+    node.resources.list = [holder(B, ONE)]
+
+    assert (await refused(node)).reason is RefusalReason.WRONG_HOLDER
+    await node.settlement.close()

@@ -1,0 +1,157 @@
+"""Is a node lock that nobody needs any more released, and no other?"""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from hami_plugin.aio import cancelled
+from hami_plugin.errors import ClusterError
+from hami_plugin.node.lock import release_lock
+from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
+from tests.support.builders import TO_ALLOCATE, container, grant, pod
+from tests.support.node import until
+
+LOCK = "2026-08-21T10:11:12+08:00,default,a"
+
+
+@pytest.fixture
+def locked(node):
+    node.cluster.annotate(**{NODE_LOCK: LOCK})
+    return node
+
+
+@asynccontextmanager
+async def reaping(node):
+    task = asyncio.create_task(node.reaper.run())
+    try:
+        yield
+    finally:
+        await cancelled(task)
+
+
+def held(node) -> bool:
+    return NODE_LOCK in node.cluster.node.annotations
+
+
+async def some_looks(node):
+    await asyncio.sleep(0.05)
+
+
+async def test_the_owner_releases_it_and_another_pod_does_not(locked):
+    assert not await release_lock(locked.cluster, locked.live, "default", "other")
+    assert not await release_lock(locked.cluster, locked.live, "other", "a")
+    assert held(locked)
+
+    assert await release_lock(locked.cluster, locked.live, "default", "a")
+    assert not held(locked)
+    assert locked.live.value.annotations == {}
+
+
+@pytest.mark.parametrize("text", ["2026-08-21T10:11:12Z", "", "x,y", "2026-08-21T10:11:12Z,default,aa"])
+async def test_a_lock_that_names_nobody_or_another_is_left(node, text):
+    node.cluster.annotate(**{NODE_LOCK: text})
+
+    assert not await release_lock(node.cluster, node.live, "default", "a")
+    assert node.cluster.writes == []
+
+
+async def test_a_node_that_changes_all_the_time_is_an_error_in_the_end(locked, monkeypatch):
+    locked.cluster.fail("patch nodes", *[ClusterError("modified", status=409)] * 8)
+    pauses = []
+
+    async def no_pause(seconds):
+        pauses.append(seconds)
+
+    monkeypatch.setattr("hami_plugin.node.lock.asyncio.sleep", no_pause)
+    locked.cluster.latency = 0
+
+    with pytest.raises(ClusterError, match="changes too fast"):
+        await release_lock(locked.cluster, locked.live, "default", "a")
+    assert pauses[-1] > pauses[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phase": "Succeeded"},
+        {"phase": "Failed"},
+        {"phase": "Running"},
+        {"annotations": {TO_ALLOCATE: ";", BIND_PHASE: PHASE_SUCCESS}},
+    ],
+    ids=["succeeded", "failed", "running", "has its devices"],
+)
+async def test_the_lock_of_a_pod_that_waits_for_nothing_is_reaped(locked, changes):
+    a = pod("a", pieces=[[grant(0)]])
+    annotations = {**a.annotations, **changes.pop("annotations", {})}
+    locked.cluster.add(replace(a, annotations=annotations, **changes))
+
+    async with reaping(locked):
+        await until(lambda: not held(locked))
+
+
+async def test_the_lock_of_a_deleted_pod_is_reaped(locked):
+    a = locked.cluster.add(pod("a", pieces=[[grant(0)]]))
+    locked.cluster.remove(a)
+
+    async with reaping(locked):
+        await until(lambda: not held(locked))
+
+
+async def test_the_lock_of_a_pod_that_waits_is_kept(locked):
+    locked.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    async with reaping(locked):
+        await some_looks(locked)
+
+    assert held(locked)
+    assert locked.cluster.calls == []
+
+
+async def test_the_lock_of_a_pod_that_is_not_bound_yet_is_kept(locked):
+    async with reaping(locked):
+        await some_looks(locked)
+
+    assert held(locked)
+
+
+async def test_a_new_lock_for_a_pod_of_the_same_name_is_kept(locked):
+    a = locked.cluster.add(pod("a", pieces=[[grant(0)]]))
+    locked.cluster.remove(a)
+    locked.cluster.annotate(**{NODE_LOCK: "2026-08-21T10:11:13+08:00,default,a"})
+
+    async with reaping(locked):
+        await some_looks(locked)
+
+    assert held(locked)
+
+
+async def test_nothing_is_judged_before_the_first_list_of_pods(locked):
+    locked.pods.changes._value = False
+    locked.pods._pods["a-uid"] = pod("a", pieces=[[grant(0)]], phase="Failed")
+
+    async with reaping(locked):
+        await some_looks(locked)
+
+    assert held(locked)
+
+
+@pytest.mark.parametrize("text", ["2026-08-21T10:11:12Z", "nonsense", "a,b,c"])
+async def test_a_lock_that_names_no_pod_is_not_ours_to_judge(node, text):
+    node.cluster.annotate(**{NODE_LOCK: text})
+
+    async with reaping(node):
+        await some_looks(node)
+
+    assert held(node)
+
+
+async def test_a_release_that_fails_is_tried_again(locked):
+    locked.cluster.add(pod("a", [container(count=1)], [[grant(0)]], phase="Failed"))
+    locked.cluster.fail("patch nodes", ClusterError("away"), ClusterError("away", status=500))
+
+    async with reaping(locked):
+        await until(lambda: not held(locked))
+
+    assert locked.cluster.calls.count(("patch", "nodes")) == 3

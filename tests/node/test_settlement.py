@@ -1,0 +1,260 @@
+"""Is what was handed out recorded at the pod, with as few calls as it takes, whatever the API server does?"""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from hami_plugin.errors import ClusterError
+from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_ALLOCATING, PHASE_FAILED, PHASE_SUCCESS
+from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, ids, pod, uuid
+from tests.support.node import until
+
+LOCK = "2026-08-21T10:11:12+08:00,default,a"
+
+
+def bound(node, name="a", pieces=None, containers=(), lock=True):
+    if lock:
+        node.cluster.annotate(**{NODE_LOCK: f"2026-08-21T10:11:12+08:00,default,{name}"})
+    return node.cluster.add(pod(name, containers, pieces or [[grant(0)]]))
+
+
+async def test_one_pod_patch_and_one_node_patch_and_no_read(node):
+    a = bound(node)
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.cluster.calls == [("patch", "pods"), ("patch", "nodes")]
+    assert node.cluster.bodies == [{TO_ALLOCATE: ";", BIND_PHASE: PHASE_SUCCESS}, {NODE_LOCK: None}]
+    assert node.cluster.pod(a).annotations[ALLOCATED] == f"{uuid(0)},TOY,1000,10:;"
+    assert NODE_LOCK not in node.cluster.node.annotations
+    assert all(held.settled for held in node.ledger.held.values())
+
+
+async def test_the_phase_and_the_lock_wait_for_the_last_container(node):
+    a = bound(node, pieces=[[grant(0)], [grant(1)]], containers=[container("one", 1), container("two", 1)])
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_ALLOCATING
+    assert NODE_LOCK in node.cluster.node.annotations
+
+    await node.allocator.allocate(ids((1, 0)))
+    await node.settled()
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+    assert node.cluster.calls == [("patch", "pods")] * 2 + [("patch", "nodes")]
+
+
+async def test_containers_handed_out_at_once_are_recorded_together(node):
+    bound(node, pieces=[[grant(0)], [grant(1)]], containers=[container("one", 1), container("two", 1)])
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.allocator.allocate(ids((1, 0)))
+    await node.settled()
+
+    assert node.cluster.calls == [("patch", "pods"), ("patch", "nodes")]
+
+
+async def test_a_container_handed_out_while_a_patch_is_under_way_is_recorded_after_it(node):
+    a = bound(node, pieces=[[grant(0)], [grant(1)]], containers=[container("one", 1), container("two", 1)])
+    node.cluster.latency = 0.02
+    await node.allocator.allocate(ids((0, 0)))
+    await until(lambda: node.cluster.calls)
+
+    await node.allocator.allocate(ids((1, 0)))
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[TO_ALLOCATE] == ";;"
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+
+
+async def test_a_note_at_the_moment_in_which_the_task_ends_is_not_lost(node):
+    a = bound(node, pieces=[[grant(0)], [grant(1)]], containers=[container("one", 1), container("two", 1)])
+    await node.allocator.allocate(ids((0, 0)))
+    (task,) = node.settlement._tasks.values()
+    second = asyncio.get_running_loop().create_future()
+    # Callbacks of a finished task run in order; this one is the first to see that it has ended.
+    task.add_done_callback(lambda _task: second.set_result(node.settlement.idle))
+    assert await second
+    await node.allocator.allocate(ids((1, 0)))
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+
+
+async def test_an_api_server_that_is_away_is_awaited(node):
+    a = bound(node)
+    node.cluster.down = True
+    await node.allocator.allocate(ids((0, 0)))
+    await until(lambda: len(node.cluster.calls) > 3)
+    assert not node.settlement.idle
+    assert not any(held.settled for held in node.ledger.held.values())
+
+    node.cluster.down = False
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+    assert NODE_LOCK not in node.cluster.node.annotations
+
+
+async def test_a_lock_release_that_fails_is_retried_without_patching_the_pod_again(node):
+    bound(node)
+    node.cluster.fail("patch nodes", ClusterError("gone for a moment", status=503))
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.cluster.calls == [("patch", "pods"), ("patch", "nodes"), ("patch", "nodes")]
+    assert NODE_LOCK not in node.cluster.node.annotations
+
+
+async def test_the_wait_that_the_server_asks_for_is_kept(node):
+    bound(node)
+    node.cluster.fail("patch pods", ClusterError("too many requests", status=429, retry_after=0.05))
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert loop.time() - start >= 0.05
+    assert len(node.cluster.writes) == 3
+
+
+async def test_a_conflict_at_the_lock_is_looked_at_again(node):
+    bound(node)
+    node.cluster.lagging = True
+    node.cluster.before("patch nodes", lambda: node.cluster.annotate(somebody="else"))
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.cluster.calls == [("patch", "pods"), ("patch", "nodes"), ("get", "nodes"), ("patch", "nodes")]
+    assert node.cluster.node.annotations == {"somebody": "else"}
+
+
+async def test_a_lock_that_passed_to_another_pod_is_left_alone(node):
+    bound(node)
+    node.cluster.lagging = True
+    passed_on = {NODE_LOCK: "2026-08-21T10:11:13Z,default,b"}
+    node.cluster.before("patch nodes", lambda: node.cluster.annotate(**passed_on))
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.cluster.node.annotations == passed_on
+
+
+async def test_a_lock_that_the_watch_has_not_shown_yet_is_found_with_one_read(node):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    node.cluster.lagging = True
+    node.cluster.annotate(**{NODE_LOCK: LOCK})
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.cluster.calls == [("patch", "pods"), ("get", "nodes"), ("patch", "nodes")]
+    assert NODE_LOCK not in node.cluster.node.annotations
+
+
+async def test_a_repeated_call_writes_nothing_and_reads_nothing(node):
+    bound(node, lock=False)
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    calls = len(node.cluster.calls)
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert len(node.cluster.calls) == calls
+
+
+async def test_a_pod_without_a_decision_is_not_written_to(node):
+    node.allocator._rules = replace(node.allocator._rules, serve_unannotated=True)
+    node.cluster.add(pod("s", [container(count=1)]))
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.cluster.calls == []
+    assert all(held.settled for held in node.ledger.held.values())
+
+
+async def test_a_pod_that_is_deleted_meanwhile_is_given_up(node):
+    a = bound(node)
+    node.cluster.before("patch pods", lambda: node.cluster.remove(a))
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.pods.pods == ()
+    assert node.ledger.held == {}
+
+
+async def test_the_answer_to_a_patch_does_not_bring_a_deleted_pod_back(node):
+    a = bound(node)
+    patch = node.cluster.patch_pod
+
+    async def answered_late(view, annotations):
+        answer = await patch(view, annotations)
+        node.cluster.remove(a)
+        return answer
+
+    node.cluster.patch_pod = answered_late
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.pods.pods == ()
+
+
+async def test_a_pod_recreated_under_the_same_name_is_never_written_to(node):
+    a = bound(node)
+    again = replace(pod("a", pieces=[[grant(1)]]), uid="another-uid")
+    node.cluster.lagging = True
+    await node.allocator.allocate(ids((0, 0)))
+    node.cluster.remove(a)
+    again = node.cluster.add(again)
+    await until(lambda: len(node.cluster.calls) > 2)
+
+    node.cluster.catch_up()
+    await node.settled()
+
+    assert node.cluster.pod(again).annotations == again.annotations
+    assert node.cluster.bodies == []
+
+
+async def test_a_failure_is_written_once_and_frees_the_lock(node):
+    a = bound(node)
+
+    node.settlement.fail(a)
+    await node.settled()
+    node.settlement.fail(a)
+    await node.settled()
+
+    assert node.cluster.bodies == [{BIND_PHASE: PHASE_FAILED}, {NODE_LOCK: None}]
+
+
+async def test_a_restart_finishes_what_was_not_recorded(node):
+    bound(node)
+    node.cluster.down = True
+    await node.allocator.allocate(ids((0, 0)))
+    await until(lambda: node.cluster.calls)
+    node = await node.restart()
+    node.cluster.down = False
+
+    node.settlement.note("a-uid")
+    await node.settled()
+
+    assert node.cluster.bodies == [{TO_ALLOCATE: ";", BIND_PHASE: PHASE_SUCCESS}, {NODE_LOCK: None}]
+
+
+@pytest.mark.parametrize("status", [403, 409, 422, 500])
+async def test_no_refusal_of_the_server_ends_the_trying_while_the_pod_is_there(node, status):
+    a = bound(node)
+    node.cluster.fail("patch pods", *[ClusterError("no", status=status)] * 3)
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS

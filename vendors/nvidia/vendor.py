@@ -1,0 +1,34 @@
+"""NVIDIA's entry in the vendors' contract. Importing it loads neither the driver library nor its binding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.machine import Machine
+from hami_plugin.vendor import Driver, Simulator, Vendor
+from vendors.nvidia.family import families
+from vendors.nvidia.settings import NvidiaSettings
+
+
+def _open(settings: NvidiaSettings, paths: HostPaths) -> Driver:
+    from vendors.nvidia.nvml import open_driver  # noqa: PLC0415  # listing vendors must not import the binding
+
+    return open_driver(settings, paths)
+
+
+def _simulate(machine: Machine, directory: Path) -> Simulator:
+    from vendors.nvidia.simulation import simulate  # noqa: PLC0415  # needs a compiled library, and only here
+
+    return simulate(machine, directory)
+
+
+VENDOR = Vendor(
+    name="nvidia",
+    title="NVIDIA GPUs",
+    settings=NvidiaSettings,
+    open=_open,
+    families=families,
+    simulate=_simulate,
+    machine_vendors=("nvidia",),
+)
