@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Callable, Coroutine
@@ -263,6 +264,7 @@ async def _once_ready(watch: Watch, run: Callable[[], Coroutine[None, None, None
 
 async def serve(process: Process) -> None:
     """Run the daemon until SIGTERM or SIGINT."""
+    _spare_the_collector()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -285,6 +287,12 @@ async def serve(process: Process) -> None:
             await daemon.run(stop)
         finally:
             await http.stop()
+
+
+def _spare_the_collector() -> None:
+    """What was imported stays for good. A full collection that goes through it all holds up an Allocate by 40 ms."""
+    gc.collect()
+    gc.freeze()
 
 
 def _boot_id(proc: Path) -> str:

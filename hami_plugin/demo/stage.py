@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,14 @@ from hami_plugin.vendor import Family
 from hami_plugin.wire.nodes import DeviceInfo
 
 NODE = "demo-node"
+LAUNCHER = ("-m", "hami_plugin")
 # Recovery is a matter of minutes in production; here it is one of seconds.
 CONFIGURATION = {"health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 0.5}}
 
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """Everything a step may touch."""
+    """Everything a step may touch. ``options`` are the daemon's; ``log`` is the name of its file."""
 
     directory: Path
     hardware: SimulatedHardware
@@ -43,8 +44,8 @@ class Stage:
     api: SimulatedApiServer
     kubelet: FakeKubelet
     scheduler: SimulatedScheduler
-    command: tuple[str, ...]
-    http: str
+    options: Mapping[str, str]
+    log: str = "daemon.log"
     daemon: asyncio.subprocess.Process | None = None
     started: float = 0.0
     received: dict[str, dict[str, ContainerEdits]] = field(default_factory=dict)
@@ -53,13 +54,24 @@ class Stage:
     def resource(self) -> str:
         return self.family.resources.count
 
-    async def start_daemon(self) -> None:
-        """Start the production entry point. Its log goes to a file."""
+    async def start_daemon(self, *launcher: str) -> None:
+        """Start the production entry point, or ``launcher`` in its place. Its log goes to a file."""
         self.started = time.monotonic()
-        with (self.directory / "daemon.log").open("ab") as log:
+        words = [word for option in self.options.items() for word in option]
+        with (self.directory / self.log).open("ab") as log:
             self.daemon = await asyncio.create_subprocess_exec(
-                *self.command, stdout=log, stderr=log, env=_environment()
+                sys.executable, *(launcher or LAUNCHER), "run", *words, stdout=log, stderr=log, env=_environment()
             )
+
+    def twin(self, name: str, **options: Path | str) -> Stage:
+        """The same stage for a second daemon beside the first. ``options`` are written with underscores."""
+        changed = {f"--{option.replace('_', '-')}": str(value) for option, value in options.items()}
+        return replace(
+            self,
+            options={**self.options, "--http": f"127.0.0.1:{_free_port()}", **changed},
+            log=f"{name}.log",
+            daemon=None,
+        )
 
     async def stop_daemon(self, *, kill: bool = False) -> None:
         """End it, politely or not."""
@@ -103,27 +115,40 @@ class Stage:
 
     async def readiness(self) -> Mapping[str, Any]:
         """What the daemon says of itself."""
-        async with aiohttp.ClientSession() as session, session.get(f"http://{self.http}/readyz") as answer:
-            return dict(await answer.json())
+        _status, body = await self.get("/readyz")
+        return dict(json.loads(body))
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Ask the daemon over HTTP: the status and the body."""
+        url = f"http://{self.options['--http']}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status, await answer.text()
+
+    def log_lines(self) -> list[str]:
+        """The daemon's log so far."""
+        with suppress(OSError):
+            return (self.directory / self.log).read_text(errors="replace").splitlines()
+        return []
 
     def log_tail(self) -> str:
         """The last lines of the daemon's log."""
-        with suppress(OSError):
-            return "\n".join((self.directory / "daemon.log").read_text(errors="replace").splitlines()[-12:])
-        return ""
+        return "\n".join(self.log_lines()[-12:])
 
 
 @asynccontextmanager
-async def staged(profile: str, *, keep: bool) -> AsyncIterator[Stage]:
-    """Build the stage in a temporary directory, and clear it away at the end."""
+async def staged(
+    profile: str, *, keep: bool = False, configuration: Mapping[str, Any] = CONFIGURATION, seed: int = 1
+) -> AsyncIterator[Stage]:
+    """Build the stage in a temporary directory, and clear it away at the end. ``seed`` is the kubelet's chance."""
     directory = Path(tempfile.mkdtemp(prefix="hami-plugin-"))
     try:
         hardware = simulate(profile, directory / "machine")
-        settings = hardware.vendor.settings.model_validate(dict(hardware.settings))
+        own = configuration.get("vendors", {}).get(hardware.vendor.name, {})
+        settings = hardware.vendor.settings.model_validate({**own, **hardware.settings})
         family = hardware.vendor.families(settings)[0]
         _install_core(directory / "hook" / "vgpu")
-        kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock")
-        http = f"127.0.0.1:{_free_port()}"
+        kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock", seed=seed)
+        (directory / "config.yaml").write_text(json.dumps(configuration), encoding="utf-8")
         async with SimulatedApiServer() as api:
             api.create_node(NODE)
             await kubelet.start()
@@ -134,8 +159,7 @@ async def staged(profile: str, *, keep: bool) -> AsyncIterator[Stage]:
                 api=api,
                 kubelet=kubelet,
                 scheduler=SimulatedScheduler(api, NODE, family),
-                command=_command(profile, directory, api, http),
-                http=http,
+                options=_options(profile, directory, api),
             )
             try:
                 yield stage
@@ -147,24 +171,20 @@ async def staged(profile: str, *, keep: bool) -> AsyncIterator[Stage]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _command(profile: str, directory: Path, api: SimulatedApiServer, http: str) -> tuple[str, ...]:
-    config = directory / "config.yaml"
-    config.write_text(json.dumps(CONFIGURATION), encoding="utf-8")
-    options = {
-        "--config": config,
+def _options(profile: str, directory: Path, api: SimulatedApiServer) -> dict[str, str]:
+    return {
+        "--config": str(directory / "config.yaml"),
         "--simulate": profile,
-        "--simulation-dir": directory / "machine",
+        "--simulation-dir": str(directory / "machine"),
         "--node-name": NODE,
-        "--kubelet-dir": directory / "device-plugins",
-        "--pod-resources-socket": directory / "pod-resources" / "kubelet.sock",
-        "--state-dir": directory / "state",
-        "--hook-path": directory / "hook",
-        "--kubeconfig": api.write_kubeconfig(directory / "kubeconfig"),
-        "--http": http,
+        "--kubelet-dir": str(directory / "device-plugins"),
+        "--pod-resources-socket": str(directory / "pod-resources" / "kubelet.sock"),
+        "--state-dir": str(directory / "state"),
+        "--hook-path": str(directory / "hook"),
+        "--kubeconfig": str(api.write_kubeconfig(directory / "kubeconfig")),
+        "--http": f"127.0.0.1:{_free_port()}",
         "--log-format": "json",
     }
-    words = [word for option, value in options.items() for word in (option, str(value))]
-    return (sys.executable, "-m", "hami_plugin", "run", *words)
 
 
 def _install_core(directory: Path) -> None:

@@ -29,9 +29,12 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
 
 def make_shared_directory(path: Path) -> None:
     """Create a directory that containers of any user may write to, whatever the umask. Its parents stay closed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
-        path.mkdir(mode=0o777)
+        try:
+            path.mkdir(mode=0o777)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o777)
     if path.is_symlink() or not path.is_dir():
         raise NotADirectoryError(f"{path} is in the way: not a directory")
     if path.stat().st_mode & 0o7777 != 0o777:

@@ -21,7 +21,7 @@ from hami_plugin.kubelet.messages import (
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.log import logger
-from hami_plugin.node.ports import DevicePlugin, Observer
+from hami_plugin.node.ports import DevicePlugin, Observer, Offer
 
 log = logger(__name__)
 
@@ -57,6 +57,7 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         self._streams: dict[asyncio.Task[Any], bool] = {}
         self._ended = False
         self._oversized = ""
+        self._gathered: tuple[Sequence[Offer], frozenset[str]] = ((), frozenset())
 
     @property
     def streams(self) -> int:
@@ -180,8 +181,7 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         if not 0 < len(request.container_requests) <= MAX_CONTAINERS:
             raise _invalid(f"Allocate for {len(request.container_requests)} containers")
         requests = tuple(_checked_ids(container.devices_ids) for container in request.container_requests)
-        offered = {offer.id for offer in self._plugin.offers.value}
-        unknown = sorted({device for ids in requests for device in ids} - offered)
+        unknown = sorted({device for ids in requests for device in ids} - self._offered())
         if unknown:
             raise RefusedError(
                 RefusalReason.UNKNOWN_DEVICE,
@@ -190,6 +190,13 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
                 hint="it went away after the kubelet chose it; the pod can be created again",
             )
         return requests
+
+    def _offered(self) -> frozenset[str]:
+        """The ids of the present list, which can be thousands; gathered anew for another list only."""
+        offers = self._plugin.offers.value
+        if self._gathered[0] is not offers:
+            self._gathered = (offers, frozenset(offer.id for offer in offers))
+        return self._gathered[1]
 
     async def _refuse(self, context: Context, call: str, error: Exception) -> NoReturn:
         """Answer with a gRPC status: designed errors by their text, anything else as a bug with its trace."""

@@ -20,10 +20,10 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Observer, Offer
 from hami_plugin.node.settlement import Settlement
-from hami_plugin.policy.claims import Claim, Question, excess
+from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess
 from hami_plugin.policy.identity import Again, Found, Held, Identity, Pending, Unannotated, Unknown, identify, pending
 from hami_plugin.policy.preferred import preferred
-from hami_plugin.policy.replicas import physical_id, replica_ids
+from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
 from hami_plugin.vendor import Family
 
 log = logger(__name__)
@@ -80,6 +80,7 @@ class Allocator:
         self._host = host
         self._rules = rules
         self._observer = observer
+        self._read = ReadOnce()
 
     def offers(self) -> tuple[Offer, ...]:
         """Every share of every device, sorted by device index; all shares of a device share its health."""
@@ -139,7 +140,8 @@ class Allocator:
 
     def _waiting(self) -> Pending:
         pods = [pod for pod in self._pods.pods if not self._settlement.failed(pod.uid)]
-        return pending(pods, self._ledger.held, self.question, self._rules.node)
+        self._read.keep(pods)
+        return pending(pods, self._ledger.held, self.question, self._rules.node, self._read)
 
     def _check_ids(self, ids: Sequence[str]) -> None:
         if not ids or len(ids) > MOST_IDS or len(set(ids)) != len(ids):
@@ -150,7 +152,7 @@ class Allocator:
             )
         for replica in ids:
             device = self._snapshot.value.device(physical_id(replica))
-            if device is None or replica not in replica_ids(device.uuid, self._family.replicas(device)):
+            if device is None or not is_replica(replica, device.uuid, self._family.replicas(device)):
                 raise RefusedError(
                     RefusalReason.UNKNOWN_DEVICE,
                     f"this node has no device {replica[:96]!r}",

@@ -34,6 +34,7 @@ class Pace:
     links: float = 600.0
     patience: float = 5.0
     hang: float = 30.0
+    farewell: float = 2.0
 
 
 class Watch:
@@ -83,7 +84,7 @@ class Watch:
     async def close(self) -> None:
         """Close the driver on its own thread, if that still answers."""
         try:
-            await self._thread.call(self._driver.close, 2.0)
+            await self._thread.call(self._driver.close, self._pace.farewell)
         except (StuckError, DriverUnavailableError):
             log.warning("driver left open: it does not answer", vendor=self.vendor)
         self._thread.close()

@@ -12,7 +12,7 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Holder, Observer, PodResources
 from hami_plugin.policy.claims import Question, claims
-from hami_plugin.policy.identity import Held
+from hami_plugin.policy.identity import Held, pending
 from hami_plugin.policy.replicas import physical_counts
 
 log = logger(__name__)
@@ -57,62 +57,64 @@ class HolderCheck:
         try:
             return [h for h in await self._resources.holders(self._question.resource) if h.ids & ids]
         except HamiError as error:
-            raise RefusedError(
-                RefusalReason.HOLDER_UNKNOWN,
-                f"the kubelet could not be asked who holds {min(ids)}: {error.message}",
-                code="UNAVAILABLE",
-                hint=error.hint or "the kubelet tries the container again by itself",
+            raise _unknown(
+                f"the kubelet could not be asked who holds {min(ids)}: {error.message}", hint=error.hint
             ) from error
 
     def _judge(self, ids: frozenset[str], holders: list[Holder]) -> None:
         owners = {(holder.namespace, holder.pod) for holder in holders}
         if len(owners) > 1:
             raise self._wrong(f"the kubelet says that {_names(owners)} hold the same devices", holders)
-        if self._ledger.spoiled(self._question.resource, ids):
-            raise self._wrong(f"{min(ids)} was handed out with the limits of another container", holders)
         handed = [h for h in self._ledger.held.values() if h.resource == self._question.resource and h.ids == ids]
-        handed = [held for held in handed if self._pods.get(held.uid) or not self._pods.changes.value]
-        if not handed:
+        if handed:
+            self._judge_by_ledger(ids, holders, handed)
+        elif self._ledger.lapsed(self._question.resource, ids):
+            raise self._wrong(f"{min(ids)} was handed out with the limits of another container", holders)
+        else:
             self._judge_by_annotation(ids, holders)
+
+    def _judge_by_ledger(self, ids: frozenset[str], holders: list[Holder], handed: list[Held]) -> None:
+        init = any(held.init for held in handed)
+        if not holders and init:
+            self._judge_without_account(ids)
             return
         if not holders:
-            # The kubelet's account leaves plain init containers out. Nobody else holds the ids, so the start is safe.
-            if any(held.init for held in handed):
-                return
-            raise RefusedError(
-                RefusalReason.HOLDER_UNKNOWN,
-                f"the kubelet does not say yet who holds {min(ids)}",
-                code="UNAVAILABLE",
-                hint="the kubelet tries the container again by itself",
-            )
+            raise _unknown(f"the kubelet does not say yet who holds {min(ids)}")
+        owners = {(holder.namespace, holder.pod) for holder in holders}
         given = {(held.namespace, held.pod) for held in handed}
-        if owners != given:
-            raise self._wrong(
-                f"limits were handed out to {_names(given)}, but {_names(owners)} holds the devices", holders, handed
-            )
+        if owners != given or any(self._is_another(held) for held in handed):
+            what = f"limits were handed out to {_names(given)}, but {_names(owners)} holds the devices"
+            raise self._wrong(what if owners != given else f"{what} as another pod of that name", holders, handed)
         containers = {held.container for held in handed}
-        if not any(held.init for held in handed) and not containers & {holder.container for holder in holders}:
+        if not init and not containers & {holder.container for holder in holders}:
             what = f"limits of container {', '.join(sorted(containers))} reached container {holders[0].container}"
             raise self._wrong(f"{what} of pod {_names(owners)}", holders, handed)
+
+    def _judge_without_account(self, ids: frozenset[str]) -> None:
+        """The kubelet's account leaves plain init containers out. They start when nobody else can have been meant."""
+        physical = physical_counts(ids)
+        waiting = [
+            c for pod in self._pods.pods for c in pending((pod,), self._ledger.held, self._question, pod.node).next
+        ]
+        rivals = [c.pod.key for c in waiting if Counter(grant.uuid for grant in c.grants) == physical]
+        if rivals:
+            raise _unknown(
+                f"{', '.join(rivals)} may wait for {min(ids)} as well, and the kubelet does not say who has it"
+            )
+
+    def _is_another(self, held: Held) -> bool:
+        """Whether the pod that now has the name is not the one that the share was handed out to."""
+        pod = self._pods.named(held.namespace, held.pod)
+        return pod.uid != held.uid if pod else self._pods.changes.value
 
     def _judge_by_annotation(self, ids: frozenset[str], holders: list[Holder]) -> None:
         """After a restart that lost the journal: the pod's own decision must name the devices that it holds."""
         if not holders:
-            raise RefusedError(
-                RefusalReason.HOLDER_UNKNOWN,
-                f"nobody is known to hold {min(ids)}",
-                code="UNAVAILABLE",
-                hint="the kubelet tries the container again by itself",
-            )
+            raise _unknown(f"nobody is known to hold {min(ids)}")
         holder = holders[0]
         pod = self._pods.named(holder.namespace, holder.pod)
         if pod is None:
-            raise RefusedError(
-                RefusalReason.HOLDER_UNKNOWN,
-                f"pod {holder.namespace}/{holder.pod} is not known from the API server yet",
-                code="UNAVAILABLE",
-                hint="the kubelet tries the container again by itself",
-            )
+            raise _unknown(f"pod {holder.namespace}/{holder.pod} is not known from the API server yet")
         if self._question.allocated not in pod.annotations:
             return  # served whole devices by the kubelet's own ids: what it holds is what it was given
         try:
@@ -128,8 +130,6 @@ class HolderCheck:
 
     def _wrong(self, message: str, holders: Sequence[Holder], handed: Sequence[Held] = ()) -> RefusedError:
         """Take back what was ``handed`` to the wrong one, so that it can be handed out again, and say so."""
-        for held in handed:
-            self._ledger.spoil(held.resource, held.ids)
         self._ledger.drop([held.key for held in handed if not held.settled])
         refusal = RefusedError(
             RefusalReason.WRONG_HOLDER, message, hint="delete the pod; its controller will start another one"
@@ -137,6 +137,15 @@ class HolderCheck:
         pods = [self._pods.named(holder.namespace, holder.pod) for holder in holders]
         self._events.refused([pod for pod in pods if pod], RefusalReason.WRONG_HOLDER, str(refusal))
         return refusal
+
+
+def _unknown(message: str, *, hint: str = "") -> RefusedError:
+    return RefusedError(
+        RefusalReason.HOLDER_UNKNOWN,
+        message,
+        code="UNAVAILABLE",
+        hint=hint or "the kubelet tries the container again by itself",
+    )
 
 
 def _names(pods: set[tuple[str, str]]) -> str:

@@ -35,7 +35,7 @@ class Ledger:
     def __init__(self, journal: EntryLog) -> None:
         self._journal = journal
         self._held: dict[Key, Held] = {}
-        self._spoiled: set[tuple[str, frozenset[str]]] = set()
+        self._lapsed: set[tuple[str, frozenset[str]]] = set()
 
     @property
     def held(self) -> Mapping[Key, Held]:
@@ -58,13 +58,13 @@ class Ledger:
         for other in list(self._held.values()):
             if other.uid != held.uid and _meet(held, other.resource, other.ids):
                 del self._held[other.key]
-        self._spoiled = {(resource, ids) for resource, ids in self._spoiled if not _meet(held, resource, ids)}
+        self._lapsed = {(resource, ids) for resource, ids in self._lapsed if not _meet(held, resource, ids)}
         self._held[held.key] = held
 
     def write(self, held: Held) -> None:
         """Put a reserved share on file, before the kubelet hears of it. OSError when the disk refuses."""
         self._journal.append({"op": "hold", **_entry(held)})
-        if self._journal.lines > 2 * (len(self._held) + len(self._spoiled)) + self.SLACK:
+        if self._journal.lines > 2 * (len(self._held) + len(self._lapsed)) + self.SLACK:
             self._compact()
 
     def settle(self, keys: Iterable[Key]) -> None:
@@ -76,22 +76,17 @@ class Ledger:
                 self._note({"op": "settled", "key": list(key)})
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """These shares are nobody's any more."""
+        """These shares are nobody's any more, and their ids have lapsed."""
         for key in list(keys):
-            if self._held.pop(key, None):
+            if self._forget(key):
                 self._note({"op": "drop", "key": list(key)})
 
-    def spoil(self, resource: str, ids: frozenset[str]) -> None:
-        """These ids reached a container with another one's limits: no start with them until they are handed out anew.
+    def lapsed(self, resource: str, ids: frozenset[str]) -> bool:
+        """Whether these ids went out with limits that were taken back or whose pod has ended, and not again since.
 
-        Without this note, a second try of that start would find nothing against it.
+        A container that starts with them has another one's limits: its own hand-out would be known.
         """
-        if (resource, ids) not in self._spoiled:
-            self._spoiled.add((resource, ids))
-            self._note({"op": "spoil", "resource": resource, "ids": sorted(ids)})
-
-    def spoiled(self, resource: str, ids: frozenset[str]) -> bool:
-        return (resource, ids) in self._spoiled
+        return (resource, ids) in self._lapsed
 
     def of_pod(self, uid: str) -> list[Held]:
         return [held for held in self._held.values() if held.uid == uid]
@@ -106,7 +101,7 @@ class Ledger:
     def _compact(self) -> None:
         """Write only what still counts. A disk that refuses leaves the longer journal, which is as good."""
         entries = [{"op": "hold", **_entry(held)} for held in self._held.values()]
-        entries += [{"op": "spoil", "resource": resource, "ids": sorted(ids)} for resource, ids in self._spoiled]
+        entries += [{"op": "lapsed", "resource": resource, "ids": sorted(ids)} for resource, ids in self._lapsed]
         try:
             self._journal.rewrite(entries)
         except OSError as error:
@@ -116,14 +111,20 @@ class Ledger:
         match entry["op"]:
             case "hold":
                 self.reserve(_held(entry))
-            case "spoil":
-                self._spoiled.add((str(entry["resource"]), frozenset(map(str, entry["ids"]))))
+            case "lapsed":
+                self._lapsed.add((str(entry["resource"]), frozenset(map(str, entry["ids"]))))
             case "settled":
                 key = _key(entry)
                 if key in self._held:
                     self._held[key] = replace(self._held[key], settled=True)
             case "drop":
-                self._held.pop(_key(entry), None)
+                self._forget(_key(entry))
+
+    def _forget(self, key: Key) -> bool:
+        held = self._held.pop(key, None)
+        if held:
+            self._lapsed.add((held.resource, held.ids))
+        return held is not None
 
 
 def _meet(held: Held, resource: str, ids: frozenset[str]) -> bool:

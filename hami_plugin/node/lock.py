@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
@@ -20,12 +21,17 @@ from hami_plugin.wire.lock import owned_by, parse_lock
 log = logger(__name__)
 
 
-async def release_lock(cluster: Cluster, node: LiveNode, namespace: str, name: str) -> bool:
+RETRY = Backoff(first=0.02, cap=3.0)
+
+
+async def release_lock(
+    cluster: Cluster, node: LiveNode, namespace: str, name: str, *, backoff: Backoff = RETRY
+) -> bool:
     """Remove the node lock if this pod owns it, and only the version of it that was looked at. True: it was removed.
 
     The server is asked only if the live node does not show the lock as this pod's: the view may lag behind the bind.
     """
-    for attempt in range(8):
+    for attempt, delay in zip(range(8), backoff.delays(), strict=False):
         view = node.value
         if attempt or view is None or not owned_by(view.annotations.get(NODE_LOCK, ""), namespace, name):
             view = await cluster.get_node()
@@ -37,7 +43,7 @@ async def release_lock(cluster: Cluster, node: LiveNode, namespace: str, name: s
         except ClusterError as error:
             if not error.conflict:
                 raise
-            await asyncio.sleep(0.02 * 2**attempt)
+            await asyncio.sleep(delay)
             continue
         return True
     raise ClusterError("the node changes too fast to release its lock", status=409)

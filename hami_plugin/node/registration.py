@@ -74,6 +74,7 @@ class Registration:
         style: Style,
         now: Callable[[], datetime],
         backoff: Backoff | None = None,
+        together: float = 0.1,
     ) -> None:
         self.problem = "not written yet"
         self._cluster = cluster
@@ -83,6 +84,7 @@ class Registration:
         self._style = style
         self._now = now
         self._backoff = backoff or Backoff(first=0.5, cap=30.0)
+        self._together = together
         self._wake = asyncio.Event()
         self._beat = float("-inf")
 
@@ -102,7 +104,7 @@ class Registration:
         delays = self._backoff.delays()
         while True:
             self._wake.clear()
-            pause = 0.1  # changes that come together are written together
+            pause = self._together  # changes that come together are written together
             try:
                 await self._converge()
                 delays = self._backoff.delays()

@@ -22,7 +22,11 @@ log = logger(__name__)
 
 
 class Settlement:
-    """One task for each pod with something to record. Level-triggered: it compares, patches, and compares again."""
+    """One task for each pod with something to record. Level-triggered: it compares, patches, and compares again.
+
+    What is handed out within ``together`` seconds is recorded together: the kubelet asks for a pod's containers one
+    after the other, and its next question should not wait for our own writes.
+    """
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class Settlement:
         ledger: Ledger,
         node: LiveNode,
         backoff: Backoff | None = None,
+        together: float = 0.02,
     ) -> None:
         self.questions: Sequence[Question] = ()
         self._cluster = cluster
@@ -39,6 +44,7 @@ class Settlement:
         self._ledger = ledger
         self._node = node
         self._backoff = backoff or Backoff(first=0.2, cap=30.0)
+        self._together = together
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._failed: set[str] = set()
@@ -86,6 +92,7 @@ class Settlement:
     async def _converge(self, uid: str) -> None:
         delays = self._backoff.delays()
         while uid in self._again:
+            await asyncio.sleep(self._together)
             self._again.discard(uid)
             pod = self._pods.get(uid)
             if pod is None:

@@ -6,6 +6,7 @@ the annotation are never used: schedulers pad them differently, and sidecars shi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.errors import WireError
@@ -38,6 +39,10 @@ class Claim:
     container: ContainerView
     grants: tuple[Grant, ...]
     piece: int | None
+
+
+Reader = Callable[[PodView, Question], tuple[Claim, ...]]
+"""``claims``, or something that answers the same."""
 
 
 def asking(pod: PodView, resource: str) -> tuple[ContainerView, ...]:
@@ -73,6 +78,29 @@ def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
     )
 
 
+class ReadOnce:
+    """A ``Reader`` that reads each version of a pod once: every Allocate looks at all pods that are starting."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[PodView, tuple[Claim, ...] | WireError]] = {}
+
+    def __call__(self, pod: PodView, question: Question) -> tuple[Claim, ...]:
+        key = (pod.uid, question.resource)
+        known, answer = self._known.get(key, (None, ()))
+        if known is not pod:
+            answer = _answer(pod, question)
+            self._known[key] = (pod, answer)
+        if isinstance(answer, WireError):
+            raise answer.with_traceback(None)
+        return answer
+
+    def keep(self, pods: Sequence[PodView]) -> None:
+        """Forget all other pods, once they are the most."""
+        if len(self._known) > 2 * len(pods):
+            uids = {pod.uid for pod in pods}
+            self._known = {key: entry for key, entry in self._known.items() if key[0] in uids}
+
+
 def excess(claim: Claim, question: Question, advertised: dict[str, int]) -> str:
     """What in a claim is more than its container asked for, in words; empty when nothing is.
 
@@ -93,6 +121,13 @@ def excess(claim: Claim, question: Question, advertised: dict[str, int]) -> str:
             what = f"{grant.cores} % cores" if grant.cores else "all cores"
             return f"{what} of {grant.uuid} where container {container.name} may have {cores or 100} %"
     return ""
+
+
+def _answer(pod: PodView, question: Question) -> tuple[Claim, ...] | WireError:
+    try:
+        return claims(pod, question)
+    except WireError as error:
+        return error
 
 
 def _pieces(pod: PodView, key: str) -> tuple[tuple[Grant, ...], ...]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.claims import Claim, Question, asking, claims
+from hami_plugin.policy.claims import Claim, Question, Reader, asking, claims
 from hami_plugin.policy.replicas import physical_counts
 from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED
 
@@ -82,9 +83,13 @@ class Pending:
 
 
 def pending(
-    pods: Sequence[PodView], held: Mapping[tuple[str, str, str], Held], question: Question, node: str
+    pods: Sequence[PodView],
+    held: Mapping[tuple[str, str, str], Held],
+    question: Question,
+    node: str,
+    read: Reader = claims,
 ) -> Pending:
-    """Read all starting pods once, in their order of arrival."""
+    """Look at all starting pods, in their order of arrival."""
     following: list[Claim] = []
     strangers: list[Unannotated] = []
     unreadable: list[Unknown] = []
@@ -101,11 +106,10 @@ def pending(
             unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=message, pods=(pod,)))
             continue
         try:
-            left = [c for c in claims(pod, question) if c.piece is not None and _key(c, question) not in held]
+            left = (c for c in read(pod, question) if c.piece is not None and _key(c, question) not in held)
+            following.extend(islice(left, 1))
         except WireError as error:
             unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,)))
-            continue
-        following.extend(left[:1])
     return Pending(next=tuple(following), unannotated=tuple(strangers), unreadable=tuple(unreadable))
 
 
@@ -120,8 +124,9 @@ def identify(
     if heir is not None and len(heir.grants) == len(ids):
         return Found(claim=heir)
     physical = physical_counts(ids)
+    uuids = sorted(physical.elements())
     same_count = [claim for claim in waiting.next if len(claim.grants) == len(ids)]
-    fitting = [claim for claim in same_count if Counter(grant.uuid for grant in claim.grants) == physical]
+    fitting = [claim for claim in same_count if sorted(grant.uuid for grant in claim.grants) == uuids]
     strangers = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
     if fitting:
         if len({_shares(claim) for claim in fitting}) > 1 or strangers:

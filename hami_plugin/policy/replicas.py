@@ -16,6 +16,12 @@ def replica_ids(uuid: str, count: int) -> tuple[str, ...]:
     return tuple(replica_id(uuid, number) for number in range(count))
 
 
+def is_replica(replica: str, uuid: str, count: int) -> bool:
+    """Whether ``replica`` is among ``replica_ids(uuid, count)``."""
+    number = replica.removeprefix(f"{uuid}-")
+    return number.isdecimal() and len(number) < 10 and int(number) < count and replica == replica_id(uuid, int(number))
+
+
 def physical_id(replica: str) -> str:
     """The device behind a replica id, as ``<uuid>-<k>`` or ``<uuid>::<k>`` (both are in use)."""
     uuid, separator, number = replica.partition("::")

@@ -23,6 +23,8 @@ from hami_plugin.wire.pods import decode_devices, encode_devices
 
 POLICY = "hami.io/gpu-scheduler-policy"
 TOPOLOGY_AWARE = "topology-aware"
+BINPACK = "binpack"
+"""Fill devices that are shared already. Without a policy, pods are spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class SimulatedScheduler:
         pieces: list[tuple[Grant, ...]] = []
         for container in pod.containers:
             want = self._want(container)
-            piece = self._choose(want, booked, topology=pod.annotations.get(POLICY) == TOPOLOGY_AWARE) if want else ()
+            piece = self._choose(want, booked, pod.annotations.get(POLICY, "")) if want else ()
             booked.extend(piece)
             pieces.append(piece)
         return pieces
@@ -94,7 +96,7 @@ class SimulatedScheduler:
         alone = not (memory or percent or cores)  # admission makes a request without limits exclusive
         return Want(count=count, memory=memory, percent=percent, cores=100 if alone else cores)
 
-    def _choose(self, want: Want, booked: Sequence[Grant], *, topology: bool) -> tuple[Grant, ...]:
+    def _choose(self, want: Want, booked: Sequence[Grant], policy: str) -> tuple[Grant, ...]:
         shares = Counter(grant.uuid for grant in booked)
         memory: Counter[str] = Counter()
         cores: Counter[str] = Counter()
@@ -112,9 +114,10 @@ class SimulatedScheduler:
         ]
         if len(fitting) < want.count:
             raise HamiError(f"{want.count} devices are wanted, {len(fitting)} of {len(self.devices())} fit")
-        fitting.sort(key=lambda device: (shares[device.id], device.index))
+        order = -1 if policy == BINPACK else 1
+        fitting.sort(key=lambda device: (order * shares[device.id], device.index))
         uuids = [device.id for device in fitting]
-        chosen = self._by_links(uuids, want.count) if topology else uuids[: want.count]
+        chosen = self._by_links(uuids, want.count) if policy == TOPOLOGY_AWARE else uuids[: want.count]
         by_uuid = {device.id: device for device in fitting}
         return tuple(
             Grant(uuid=uuid, word=self._family.word, memory=want.of(by_uuid[uuid]), cores=want.cores) for uuid in chosen

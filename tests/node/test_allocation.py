@@ -85,8 +85,18 @@ async def test_a_repeat_for_a_pod_that_runs_already_is_refused(node):
 
 @pytest.mark.parametrize(
     "replicas",
-    [[], ids((0, 0), (0, 0)), ids((9, 0)), ids((0, 99)), [uuid(0)], ["x" * 1_000_000], ["\x00"], ["a"] * 5000],
-    ids=["none", "twice", "other device", "other share", "no share", "long", "NUL", "too many"],
+    [
+        [],
+        ids((0, 0), (0, 0)),
+        ids((9, 0)),
+        ids((0, 99)),
+        [uuid(0)],
+        ["x" * 1_000_000],
+        ["\x00"],
+        [f"{uuid(0)}-{'9' * 9999}"],
+        ["a"] * 5000,
+    ],
+    ids=["none", "twice", "other device", "other share", "no share", "long", "NUL", "long number", "too many"],
 )
 async def test_ids_that_were_never_offered_are_an_invalid_argument(node, replicas):
     node.cluster.add(pod("a", pieces=[[grant(0)]]))

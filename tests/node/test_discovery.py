@@ -19,7 +19,7 @@ from tests.support.cluster import FakeCluster
 from tests.support.hardware import ScriptedDriver
 from tests.support.node import Counting, until
 
-FAST = Pace(poll=0.002, rescan=0.01, probe=0.004, links=3600.0, patience=0.03, hang=0.08)
+FAST = Pace(poll=0.002, rescan=0.01, probe=0.004, links=3600.0, patience=0.03, hang=0.08, farewell=0.05)
 XID = Fault(reason="Xid79", message="fell off the bus", action=Action.REBOOT)
 GONE = DriverUnavailableError(DriverReason.NO_DRIVER, "not loaded")
 
@@ -261,15 +261,13 @@ async def test_a_mistake_in_a_driver_is_not_hidden(start):
     assert isinstance(rig.task.exception(), ZeroDivisionError)
 
 
-async def test_closing_waits_for_no_driver_that_hangs(start, monkeypatch):
+async def test_closing_waits_for_no_driver_that_hangs(start):
     rig = start(ScriptedDriver(0))
     await until(lambda: rig.shown.ready)
     rig.driver.hang(0)
     await until(lambda: rig.driver.busy_with)
-    call = rig.watch._thread.call
-    monkeypatch.setattr(rig.watch._thread, "call", lambda function, _timeout: call(function, 0.02))
 
     await cancelled(rig.task)
-    await rig.watch.close()
+    await asyncio.wait_for(rig.watch.close(), 1)
 
     assert "close" not in rig.driver.calls

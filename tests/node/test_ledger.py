@@ -49,8 +49,6 @@ def history(ledger):
     yield
     ledger.settle([share(A).key])
     yield
-    ledger.spoil(COUNT, frozenset(ids((1, 0))))
-    yield
     ledger.drop([share(B).key])
     yield
     hold(ledger, share(C, (1, 0), (2, 0)))
@@ -67,7 +65,7 @@ def test_a_kill_between_any_two_entries_loses_nothing(path):
     for _ in history(ledger):
         again = opened(path)
         assert again.held == ledger.held
-        assert again._spoiled == ledger._spoiled
+        assert again._lapsed == ledger._lapsed
 
 
 def test_a_kill_within_any_entry_loses_that_entry_only(tmp_path, path):
@@ -103,7 +101,7 @@ def test_a_kill_within_any_entry_loses_that_entry_only(tmp_path, path):
         '{"op":"drop","key":["a"]}',
         '{"op":"drop","key":7}',
         '{"op":"settled","key":["nobody","x","y"]}',
-        '{"op":"spoil","resource":"r"}',
+        '{"op":"lapsed","resource":"r"}',
         '{"op":"of a later version"}',
         '{"no":"op"}',
     ],
@@ -120,7 +118,8 @@ def test_an_entry_that_nobody_understands_is_passed_over(path, line):
 def test_the_journal_stays_short_however_many_pods_come_and_go(path):
     ledger = opened(path)
     hold(ledger, share(A, (0, 0)))
-    ledger.spoil(COUNT, frozenset(ids((3, 3))))
+    hold(ledger, share(B, (3, 3)))
+    ledger.drop([share(B).key])
 
     for n in range(2000):
         hold(ledger, share(pod(f"p{n}"), (1, 0)))
@@ -128,7 +127,7 @@ def test_the_journal_stays_short_however_many_pods_come_and_go(path):
 
     assert len(path.read_text().splitlines()) < 1200
     assert opened(path).held == ledger.held
-    assert opened(path).spoiled(COUNT, frozenset(ids((3, 3))))
+    assert opened(path).lapsed(COUNT, frozenset(ids((3, 3))))
 
 
 class Stingy(Journal):
@@ -157,7 +156,7 @@ def test_a_disk_that_refuses_says_so_to_whoever_must_not_answer(path):
 
 def test_a_disk_that_refuses_a_note_or_the_compaction_harms_nobody(path):
     journal = Stingy(path)
-    journal.refuses = ("settled", "drop", "spoil", "rewrite")
+    journal.refuses = ("settled", "drop", "rewrite")
     ledger = Ledger(journal)
     ledger.SLACK = 0
     hold(ledger, share(A, (0, 0)))
@@ -167,7 +166,6 @@ def test_a_disk_that_refuses_a_note_or_the_compaction_harms_nobody(path):
     hold(ledger, share(C, (2, 0)))
     ledger.settle([share(A).key])
     ledger.drop([share(B).key])
-    ledger.spoil(COUNT, frozenset(ids((2, 0))))
 
     assert {held.pod for held in ledger.held.values()} == {"a", "c"}
     assert ledger.held[share(A).key].settled
@@ -194,16 +192,20 @@ def test_containers_of_one_pod_may_share_an_id_as_after_an_init_container(path):
     assert len(ledger.held) == 2
 
 
-def test_spoiled_ids_are_clean_once_they_are_handed_out_anew(path):
+def test_ids_lapse_with_their_share_until_they_are_handed_out_anew(path):
     ledger = opened(path)
-    spoiled = frozenset(ids((0, 0), (1, 0)))
-    ledger.spoil(COUNT, spoiled)
-    assert opened(path).spoiled(COUNT, spoiled)
+    both = frozenset(ids((0, 0), (1, 0)))
+    hold(ledger, share(A, (0, 0), (1, 0)))
+    assert not ledger.lapsed(COUNT, both)
 
-    hold(ledger, share(A, (1, 0)))
+    ledger.drop([share(A).key])
+    assert ledger.lapsed(COUNT, both)
+    assert not ledger.lapsed("toy.io/other", both)
+    assert opened(path).lapsed(COUNT, both)
 
-    assert not ledger.spoiled(COUNT, spoiled)
-    assert not opened(path).spoiled(COUNT, spoiled)
+    hold(ledger, share(B, (1, 0)))
+    assert not ledger.lapsed(COUNT, both)
+    assert not opened(path).lapsed(COUNT, both)
 
 
 def test_the_journal_tells_nothing_but_names_ids_and_shares(path):

@@ -51,7 +51,7 @@ class Kubelet:
                 count = container.amount(COUNT)
                 if not count:
                     continue
-                replicas = self._take(reusable, count)
+                replicas = await self._take(reusable, count)
                 edits[container.name] = await self.plugin.allocate(replicas)
                 self.used |= set(replicas)
                 self.given[pod.uid, container.name] = replicas
@@ -76,14 +76,14 @@ class Kubelet:
         self.used -= {replica for key in mine for replica in self.given.pop(key)}
         self.account.list = [h for h in self.account.list if (h.namespace, h.pod) != (pod.namespace, pod.name)]
 
-    def _take(self, reusable: set[str], count: int) -> list[str]:
+    async def _take(self, reusable: set[str], count: int) -> list[str]:
         again = sorted(reusable)
         self.choose.shuffle(again)
         taken = again[:count]
         free = [o.id for o in self.plugin.offers.value if o.healthy and o.id not in self.used and o.id not in taken]
         missing = count - len(taken)
         if missing and self.obedient:
-            advice = self.plugin.prefer([*free, *taken], taken, count)
+            advice = await self.plugin.prefer([*free, *taken], taken, count)
             taken += [replica for replica in advice if replica in free][:missing]
         self.choose.shuffle(free)
         taken += [replica for replica in free if replica not in taken][: count - len(taken)]

@@ -58,7 +58,9 @@ class Node:
         self.ledger = Ledger(self.journal)
         self.ledger.load()
         self.events = EventRecorder(self.cluster, NODE, backoff=SOON)
-        self.settlement = Settlement(self.cluster, pods=self.pods, ledger=self.ledger, node=self.live, backoff=SOON)
+        self.settlement = Settlement(
+            self.cluster, pods=self.pods, ledger=self.ledger, node=self.live, backoff=SOON, together=0.0
+        )
         self.settlement.questions = [QUESTION]
         self.reaper = LockReaper(
             self.cluster, pods=self.pods, node=self.live, ledger=self.ledger, questions=[QUESTION], period=0.005

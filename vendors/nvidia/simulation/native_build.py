@@ -53,7 +53,8 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _compiler() -> list[str]:
+def compiler() -> list[str]:
+    """The command that compiles C here: $CC, or the first of cc and gcc. BuildError when there is none."""
     chosen = shlex.split(os.environ.get("CC", ""))
     if chosen:
         return chosen
@@ -94,7 +95,7 @@ def _compile(target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / LIBRARY
         sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
-        command = [*_compiler(), *FLAGS, "-o", str(made), *sources]
+        command = [*compiler(), *FLAGS, "-o", str(made), *sources]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)  # noqa: S603  # the compiler is the user's own choice
         except OSError as error:

@@ -1,0 +1,103 @@
+"""``python -m bench``: every part, or those that are named; exit status 1 when a figure breaks its limit."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hami_plugin.errors import HamiError
+
+from bench.figures import Figure
+from bench.footprint import idle
+from bench.latency import burst, spaced
+from bench.presence import registration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of the bench, in full and in brief."""
+
+    about: str
+    full: Callable[[], Awaitable[list[Figure]]]
+    quick: Callable[[], Awaitable[list[Figure]]]
+
+
+PARTS = {
+    "register": Part(
+        about="How soon the kubelet hears of the daemon",
+        full=lambda: registration(repeats=3),
+        quick=lambda: registration(repeats=1),
+    ),
+    "idle": Part(
+        about="What an idle daemon costs",
+        full=lambda: idle(seconds=40),
+        quick=lambda: idle(seconds=10),
+    ),
+    "allocate": Part(
+        about="Allocate for one pod at a time, beside a bare gRPC echo",
+        full=lambda: spaced(rounds=1000),
+        quick=lambda: spaced(rounds=150),
+    ),
+    "burst": Part(
+        about="Allocate 1,000 times back to back, beside a bare gRPC echo",
+        full=lambda: burst(repeats=3),
+        quick=lambda: burst(repeats=1),
+    ),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be given more than once")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: under a minute, and less certain")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything there")
+    options = parser.parse_args()
+    started = time.monotonic()
+    found: dict[str, list[Figure]] = {}
+    for name in options.part or PARTS:
+        part = PARTS[name]
+        print(f"\n{part.about}", flush=True)
+        try:
+            found[name] = asyncio.run(_measured(part.quick if options.quick else part.full))
+        except HamiError as error:
+            print(f"FAIL  {name}: {error}")
+            return 1
+        for figure in found[name]:
+            print(figure, flush=True)
+    broken = [figure.name for figures in found.values() for figure in figures if not figure.holds]
+    seconds = time.monotonic() - started
+    verdict = f"Broken: {', '.join(broken)}" if broken else "Every limit holds"
+    print(f"\n{verdict} ({seconds:.0f} s, {_machine()}).")
+    if options.json:
+        options.json.write_text(json.dumps(_document(found, seconds, quick=options.quick), indent=2) + "\n")
+    return 1 if broken else 0
+
+
+async def _measured(measure: Callable[[], Awaitable[list[Figure]]]) -> list[Figure]:
+    return await measure()
+
+
+def _document(found: dict[str, list[Figure]], seconds: float, *, quick: bool) -> dict[str, object]:
+    return {
+        "quick": quick,
+        "seconds": round(seconds, 1),
+        "machine": _machine(),
+        "holds": all(figure.holds for figures in found.values() for figure in figures),
+        "parts": {name: [figure.as_json() for figure in figures] for name, figures in found.items()},
+    }
+
+
+def _machine() -> str:
+    return f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

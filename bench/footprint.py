@@ -1,0 +1,88 @@
+"""What the daemon costs while nothing happens: memory, and time on a CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+from bench.figures import Figure
+from bench.processes import Memory, cpu_seconds, memory, running
+from bench.stage import Node, staged
+
+SETTLE_S = 3.0
+"""After the node's annotation is written."""
+SHARES_TOLD = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """Limits for one size of node: MiB resident, percent of one core, seconds to the kubelet's Register."""
+
+    node: Node
+    memory: float
+    cpu: float
+    start: float
+
+
+ALLOWANCES = (
+    Allowance(node=Node(gpus=8, split=10), memory=85, cpu=0.5, start=2.0),
+    Allowance(node=Node(gpus=64, split=100), memory=115, cpu=2.0, start=3.0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """One daemon that was left alone. ``cpu`` in percent of one core."""
+
+    memory: Memory
+    cpu: float
+    start: float
+
+
+async def idle(*, seconds: float) -> list[Figure]:
+    """Daemons on a small and on a large node, left alone side by side for ``seconds``."""
+    measured = await asyncio.gather(*(_left_alone(allowance.node, seconds) for allowance in ALLOWANCES))
+    imports = await _imports()
+    figures = []
+    for allowance, found in zip(ALLOWANCES, measured, strict=True):
+        figures += _figures(allowance, found, seconds)
+    small = measured[0].memory.resident
+    shares = sorted(imports.items(), key=lambda share: -share[1])
+    figures += [
+        Figure(name=f"  share of {ALLOWANCES[0].node}: {name}", value=round(cost, 1), unit="MiB", note=_percent(cost, small))
+        for name, cost in shares[:SHARES_TOLD]
+    ]
+    rest = small - sum(imports.values())
+    figures.append(Figure(name="  at run time: state, threads, buffers", value=round(rest, 1), unit="MiB", note=_percent(rest, small)))
+    return figures
+
+
+async def _left_alone(node: Node, seconds: float) -> Idle:
+    async with staged(node) as stage:
+        start = await stage.start_daemon()
+        await stage.published()
+        await asyncio.sleep(SETTLE_S)
+        before = cpu_seconds(stage.pid)
+        await asyncio.sleep(seconds)
+        spent = cpu_seconds(stage.pid) - before
+        return Idle(memory=memory(stage.pid), cpu=100 * spent / seconds, start=start)
+
+
+def _figures(allowance: Allowance, found: Idle, seconds: float) -> list[Figure]:
+    node, used = allowance.node, found.memory
+    kinds = f"{used.anonymous:.1f} of it anonymous, PSS {used.share:.1f}"
+    return [
+        Figure(name=f"Memory idle, {node}", value=used.resident, unit="MiB", limit=allowance.memory, note=kinds),
+        Figure(name=f"CPU idle, {node}", value=found.cpu, unit="%", limit=allowance.cpu, note=f"of a core, over {seconds:g} s"),
+        Figure(name=f"Start to Register, {node}", value=found.start, unit="s", limit=allowance.start),
+    ]
+
+
+async def _imports() -> dict[str, float]:
+    async with running("-m", "bench.imports") as line:
+        return dict(json.loads(line))
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %"

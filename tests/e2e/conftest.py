@@ -1,0 +1,47 @@
+"""The production daemon as a process, on a simulated node."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.demo.stage import CONFIGURATION, Stage, staged
+from tests.e2e.steps import start
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture
+def tell(request):
+    """Print a line, whether or not output is captured."""
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    return lambda line: reporter.write_line(f"\n  {line}")
+
+
+@pytest.fixture
+async def set_up():
+    """Build a stage: ``set_up(profile, key=value…)`` with keys of the daemon's configuration. It does not run yet."""
+    async with AsyncExitStack() as stack:
+
+        async def build(profile: str = "dgx-h100", *, seed: int = 1, **configuration) -> Stage:
+            configuration = {**CONFIGURATION, "decisionWaitSeconds": 0.3, **configuration}
+            return await stack.enter_async_context(staged(profile, configuration=configuration, seed=seed))
+
+        yield build
+
+
+@pytest.fixture
+async def running(set_up):
+    """As ``set_up``, with a daemon that offers every device."""
+
+    async def build(*arguments, **configuration) -> Stage:
+        stage = await set_up(*arguments, **configuration)
+        await start(stage)
+        return stage
+
+    return build

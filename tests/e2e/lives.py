@@ -1,0 +1,300 @@
+"""Many lives of pods at once, by chance: scheduled alone or together, admitted in order or not, deleted at any moment."""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hami_plugin.demo.stage import NODE, Stage
+from hami_plugin.errors import HamiError
+from hami_plugin.model.views import PodView, pod_view
+from hami_plugin.simulation.api_objects import StatusError
+from hami_plugin.simulation.kubelet import StartError
+from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.simulation.scheduler import BINPACK, POLICY, TOPOLOGY_AWARE
+from hami_plugin.wire import keys
+from tests.e2e.manifests import NAMESPACE, asking, idle, manifest
+from tests.e2e.truth import annotation, difference
+
+MOST_ALIVE = 14
+LOCK_EXPIRES_S = 0.3
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Life:
+    """One pod. ``orderly``: nothing about its admission was out of the ordinary, so it must be served."""
+
+    pod: PodView
+    kind: str
+    orderly: bool
+    mark: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    outcome: str = ""
+
+
+class Lives:
+    """``count`` pods on one stage. After ``run``: ``outcomes``, ``violations``, and the words of all refusals."""
+
+    def __init__(self, stage: Stage, *, seed: int, count: int) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.refusals: list[str] = []
+        self.unfair: list[str] = []
+        self.survivors: set[Life] = set()
+        self._stage = stage
+        self._count = count
+        self._chance = random.Random(seed)
+        self._made = 0
+        self._alive: dict[str, Life] = {}
+        self._queue: list[Life] = []
+        self._busy: Life | None = None
+        self._news = asyncio.Condition()
+        self._ended = False
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            kubelet = group.create_task(self._admit_all(group))
+            await self._schedule_all(group)
+            await self._until(lambda: not self._queue and self._busy is None)
+            kubelet.cancel()
+        self.survivors = set(self._alive.values())
+
+    # The scheduler, and whoever creates pods.
+
+    async def _schedule_all(self, group: asyncio.TaskGroup) -> None:
+        kinds = {"alone": 70, "together": 12, "alike": 7, "stranger": 3, "again": 8}
+        while self._made < self._count:
+            await self._until(lambda: len(self._alive) < MOST_ALIVE)
+            (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
+            match kind:
+                case "alone":
+                    await self._calm()
+                    self._place(group, kind, self._shape(), orderly=True)
+                case "together":
+                    for _ in range(self._chance.randint(2, 5)):
+                        self._place(group, kind, self._shape(), lock=self._chance.random() < 0.5)
+                case "alike":
+                    shape = self._shape()
+                    for _ in range(self._chance.randint(2, 5)):
+                        self._place(group, kind, shape)
+                case "stranger":
+                    self._place_stranger(group)
+                case "again" if self._alive:
+                    old = self._chance.choice(list(self._alive.values()))
+                    self._delete(old, force=True)
+                    await self._calm()
+                    self._place(group, kind, self._shape(), name=old.pod.name)
+
+    async def _calm(self) -> None:
+        """Nothing waits at the kubelet, and the lock is free, or expired."""
+        await self._until(lambda: not self._queue and self._busy is None)
+        lock = annotation(self._stage, keys.NODE_LOCK)
+        end = asyncio.get_running_loop().time() + LOCK_EXPIRES_S
+        while lock and annotation(self._stage, keys.NODE_LOCK) == lock and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.002)
+
+    def _place(
+        self,
+        group: asyncio.TaskGroup,
+        kind: str,
+        shape: dict,
+        *,
+        orderly: bool = False,
+        lock: bool = True,
+        name: str = "",
+    ) -> None:
+        name = name or f"p{self._made}"
+        try:
+            pod = self._stage.scheduler.place(manifest(name, **shape), lock=lock)
+        except HamiError:
+            self.outcomes["not scheduled"] += 1
+            self._stage.api.delete_pod(NAMESPACE, name)
+            return
+        except StatusError:
+            return  # a pod of this name is still there
+        self._begin(group, Life(pod=pod, kind=kind, orderly=orderly))
+
+    def _place_stranger(self, group: asyncio.TaskGroup) -> None:
+        """A pod that another scheduler bound, and decided nothing about."""
+        wants = asking("main", self._stage.family.resources)
+        name = f"p{self._made}"
+        self._stage.api.create_pod(manifest(name, [wants], scheduler="default-scheduler"))
+        self._begin(group, Life(pod=pod_view(self._stage.api.bind(NAMESPACE, name, NODE)), kind="stranger", orderly=False))
+
+    def _begin(self, group: asyncio.TaskGroup, life: Life) -> None:
+        self._made += 1
+        self.kinds[life.kind] += 1
+        self._alive[life.pod.uid] = life
+        self._queue.append(life)
+        if self._chance.random() < 0.15:
+            life.orderly = False
+            group.create_task(self._die_early(life))
+        group.create_task(self._tidy(life))
+        group.create_task(self._tell())
+
+    def _shape(self) -> dict:
+        """Containers of a pod, at least one of which asks for devices."""
+        chance, resources = self._chance, self._stage.family.resources
+
+        def one(name: str, **more):
+            match chance.choices(["share", "several", "whole", "nothing"], [60, 12, 4, 24])[0]:
+                case "share":
+                    return asking(name, resources, memory=chance.choice((500, 1000, 2000)), cores=chance.choice((5, 10)), **more)
+                case "several":
+                    return asking(name, resources, count=chance.randint(2, 3), memory=1000, cores=5, **more)
+                case "whole":
+                    return asking(name, resources, **more)
+                case _:
+                    return idle(name)
+
+        containers = [one(f"c{n}") for n in range(chance.randint(1, 3))]
+        inits = [one(f"i{n}", sidecar=chance.random() < 0.4) for n in range(chance.choice((0, 0, 0, 1, 2)))]
+        if not any("resources" in item for item in containers + inits):
+            containers.append(asking("last", resources, memory=1500, cores=10))
+        policy = chance.choice(("", BINPACK, TOPOLOGY_AWARE))
+        return {"containers": containers, "inits": inits, "annotations": {POLICY: policy} if policy else {}}
+
+    # The kubelet.
+
+    async def _admit_all(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            await self._until(lambda: self._queue)
+            place = 0
+            if self._chance.random() < 0.06 and len(self._queue) > 1:
+                place = self._chance.randrange(len(self._queue))
+                for other in self._queue:
+                    other.orderly = False
+            life = self._busy = self._queue.pop(place)
+            if life.mark.is_set():
+                self._settle(life, "deleted before admission")
+            else:
+                await self._admit(life, group)
+            self._busy = None
+            await self._tell()
+
+    async def _admit(self, life: Life, group: asyncio.TaskGroup) -> None:
+        try:
+            await self._stage.kubelet.admit(life.pod)
+        except AdmissionError as error:
+            self._refused(life, error)
+            self._set_phase(life, "Failed")
+            group.create_task(self._delete_later(life, 0.05))
+            return
+        group.create_task(self._start(life, group))
+
+    async def _start(self, life: Life, group: asyncio.TaskGroup) -> None:
+        for container in life.pod.containers:
+            await asyncio.sleep(self._chance.uniform(0, 0.004))
+            try:
+                response = await self._start_one(life, container.name)
+            except StartError as error:
+                self._refused(life, error)
+                group.create_task(self._delete_later(life, 0))
+                return
+            if life.kind != "stranger" and (found := difference(self._stage, life.pod, container, response.edits)):
+                self.violations.append(f"{life.kind} {life.pod.key}/{container.name}: {found}")
+            if life.kind == "stranger" and response.edits.env:
+                self.violations.append(f"stranger {life.pod.key} received {response.edits.env}")
+        self._set_phase(life, "Running")
+        self._settle(life, "served")
+        if self._made < self._count - MOST_ALIVE:
+            group.create_task(self._delete_later(life, 0.3))
+
+    async def _start_one(self, life: Life, container: str):
+        """A start that is refused is tried once more, as the kubelet does; more often when it asks for patience."""
+        for _attempt in range(20):
+            try:
+                return await self._stage.kubelet.start_container(life.pod.uid, container)
+            except StartError as error:
+                if "UNAVAILABLE" not in str(error):
+                    break
+                await asyncio.sleep(0.01)
+        return await self._stage.kubelet.start_container(life.pod.uid, container)
+
+    def _refused(self, life: Life, error: HamiError) -> None:
+        words = str(error)
+        self.refusals.append(words)
+        self._settle(life, f"refused {'at start' if isinstance(error, StartError) else 'at admission'}: {_short(words)}")
+        if life.orderly:
+            self.unfair.append(f"{life.kind} {life.pod.key}: {words}")
+
+    # The end of pods.
+
+    async def _die_early(self, life: Life) -> None:
+        await asyncio.sleep(self._chance.uniform(0, 0.03))
+        self._delete(life, force=self._chance.random() < 0.3)
+
+    async def _delete_later(self, life: Life, most: float) -> None:
+        await asyncio.sleep(self._chance.uniform(0, most))
+        self._delete(life, force=self._chance.random() < 0.3)
+
+    def _delete(self, life: Life, *, force: bool) -> None:
+        """Mark the pod, or with ``force`` remove it from the API server while the kubelet still has it."""
+        if self._alive.get(life.pod.uid) is life and not life.mark.is_set():
+            if force:
+                self._remove(life)
+            else:
+                self._stage.api.delete_pod(life.pod.namespace, life.pod.name, grace=30)
+            life.mark.set()
+
+    async def _tidy(self, life: Life) -> None:
+        """The kubelet's end of a deletion: it lets go of the pod once it is no longer at work on it."""
+        if self._made > self._count - MOST_ALIVE and not life.mark.is_set():
+            await life.settled.wait()
+            if life.outcome == "served" and not life.mark.is_set():
+                return
+        await life.mark.wait()
+        await life.settled.wait()
+        self._stage.kubelet.remove(life.pod.uid)
+        self._remove(life)
+        del self._alive[life.pod.uid]
+        await self._tell()
+
+    def _remove(self, life: Life) -> None:
+        key = ("pods", life.pod.namespace, life.pod.name)
+        try:
+            self._stage.api.store.delete(key, uid=life.pod.uid)
+        except StatusError:
+            return  # it is gone, or another one has its name
+
+    def _set_phase(self, life: Life, phase: str) -> None:
+        patch = {"metadata": {"uid": life.pod.uid}, "status": {"phase": phase}}
+        try:
+            self._stage.api.store.patch(("pods", life.pod.namespace, life.pod.name), patch, part="status")
+        except StatusError:
+            return
+
+    def _settle(self, life: Life, outcome: str) -> None:
+        life.outcome = outcome
+        self.outcomes[outcome] += 1
+        life.settled.set()
+
+    async def _until(self, condition) -> None:
+        async with self._news:
+            await self._news.wait_for(condition)
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+
+def _short(words: str) -> str:
+    """The kind of a refusal."""
+    for text, name in {
+        "different shares wait": "ambiguous",
+        "waits for devices": "nobody known waits",
+        "the kubelet offers": "other devices or another count than decided",
+        "decided nothing": "not scheduled by HAMi",
+        "limits were handed out to": "wrong holder",
+        "limits of": "wrong holder",
+        "with the limits of another": "wrong holder, again",
+        "is not starting": "held by one that is not starting",
+        "requested number of devices": "the kubelet has too few",
+        "does not say yet": "holder not known",
+        "is not known from the API server": "holder not known",
+        "nobody is known to hold": "holder not known",
+    }.items():
+        if text in words:
+            return name
+    return words

@@ -1,0 +1,79 @@
+"""What most scenarios do: start the daemon, bring a pod up, take it away."""
+
+from hami_plugin.demo.stage import Stage
+from hami_plugin.model.views import PodView, pod_view
+from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.wire import keys
+from tests.e2e.truth import annotation, difference, problems, recorded
+
+
+async def start(stage: Stage, *launcher: str) -> None:
+    """Start the daemon, and wait until everything is offered and registered."""
+    await stage.start_daemon(*launcher)
+    await offered(stage, within=20)
+
+
+async def offered(stage: Stage, within: float = 10) -> float:
+    """Wait until the kubelet and the node's annotation have every device, healthy; answers the seconds."""
+    count = len(stage.hardware.machine.devices)
+
+    def whole() -> bool:
+        registered = stage.registered()
+        shares = sum(info.count for info in registered)
+        healthy = [info for info in registered if info.health]
+        return len(healthy) == count and stage.kubelet.allocatable(stage.resource) == shares
+
+    return await stage.until(whole, "the offer of all devices", within)
+
+
+async def bring_up(stage: Stage, manifest) -> PodView:
+    """Schedule, admit and start a pod. Each container must have received its own share, and the pod be recorded."""
+    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the node lock's release")
+    pod = stage.scheduler.place(manifest)
+    await stage.kubelet.admit(pod)
+    await confirm(stage, pod)
+    return pod
+
+
+async def confirm(stage: Stage, pod: PodView) -> None:
+    """Start the containers of an admitted pod, check what each received, and wait until the pod is recorded."""
+    for container in pod.containers:
+        response = await stage.kubelet.start_container(pod.uid, container.name)
+        assert not difference(stage, pod, container, response.edits)
+    stage.api.set_phase(pod.namespace, pod.name, "Running")
+    await stage.until(lambda: recorded(stage, pod), f"the record of {pod.key}")
+
+
+async def refusal(stage: Stage, pod: PodView) -> str:
+    """Admit a pod that must be refused: the words. The kubelet then sets it Failed."""
+    try:
+        await stage.kubelet.admit(pod)
+    except AdmissionError as error:
+        fail(stage, pod)
+        return str(error)
+    raise AssertionError(f"{pod.key} was admitted")
+
+
+def fail(stage: Stage, pod: PodView) -> None:
+    """The kubelet does not admit the pod."""
+    stage.kubelet.remove(pod.uid)
+    stage.api.set_phase(pod.namespace, pod.name, "Failed")
+
+
+def take_down(stage: Stage, pod: PodView) -> None:
+    """The pod ends, and is deleted."""
+    stage.kubelet.remove(pod.uid)
+    stage.api.delete_pod(pod.namespace, pod.name)
+
+
+async def sound(stage: Stage, within: float = 15) -> None:
+    """Wait until everything is as it must be when all is quiet; the failure names what is not."""
+    try:
+        await stage.until(lambda: not problems(stage), "a sound state", within)
+    except Exception as error:
+        raise AssertionError(f"{error}: {problems(stage)}") from error
+
+
+def fresh(stage: Stage, pod: PodView) -> PodView:
+    """The pod as the API server has it now."""
+    return pod_view(stage.api.pod(pod.namespace, pod.name))

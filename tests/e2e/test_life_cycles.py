@@ -1,0 +1,36 @@
+"""Pods come and go at random, and each container gets what was decided for it, or nothing and a reason."""
+
+import json
+import time
+
+from hami_plugin.model.views import pod_view
+from tests.e2e.lives import Lives
+from tests.e2e.steps import sound
+from tests.e2e.truth import journal
+
+SEED = 20_260_801
+COUNT = 1000
+
+
+async def test_in_a_thousand_random_lives_no_container_gets_what_was_decided_for_another(running, tell):
+    stage = await running(decisionWaitSeconds=0.2)
+    lives = Lives(stage, seed=SEED, count=COUNT)
+
+    began = time.monotonic()
+    await lives.run()
+    tell(f"{COUNT} lives in {time.monotonic() - began:.0f} s, seed {SEED}: {dict(lives.kinds)}")
+    for outcome, times in lives.outcomes.most_common():
+        tell(f"{times:5} {outcome}")
+
+    assert lives.violations == []
+    assert lives.unfair == []
+    await sound(stage)
+    assert unexplained(stage, lives.refusals) == []
+    assert {held.uid for held in journal(stage)} <= {pod_view(pod).uid for pod in stage.api.pods()}
+
+
+def unexplained(stage, refusals):
+    """Refusals whose words stand in no Event and in no log line."""
+    told = [event["message"] for event in stage.api.events()]
+    told += [str(json.loads(line).get("why", "")) for line in stage.log_lines() if line.startswith("{")]
+    return [words for words in refusals if not any(text and text in words for text in told)]

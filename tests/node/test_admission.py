@@ -1,0 +1,276 @@
+"""Pods of every shape, admitted by a kubelet: does each container get exactly its own limits, or none?
+
+The law behind all of this: what a container may start with is what the scheduler granted to that very container.
+"""
+
+import asyncio
+import random
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hami_plugin.errors import RefusedError
+from hami_plugin.model.views import PodView
+from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
+from tests.support.builders import ALLOCATED, COUNT, SPLIT, TO_ALLOCATE, container, decision, grant, pod, uuid
+from tests.support.kubelet import Kubelet
+from tests.support.node import Node
+
+CARDS = 4
+kinds = st.sampled_from(["init", "sidecar", "app", "plain app", "plain init"])
+
+
+@dataclass
+class Turn:
+    """One pod's admission, and what goes wrong around it."""
+
+    pod: PodView
+    lagging: bool = False
+    down: bool = False
+    late: bool = False
+
+
+@st.composite
+def plans(draw):
+    """Pods as a scheduler places them: distinct cards for a container, no more than a card has shares."""
+    free = Counter(dict.fromkeys(range(CARDS), SPLIT))
+    turns, serial = [], 1
+    for number in range(draw(st.integers(1, 4))):
+        chosen = sorted(draw(st.lists(kinds, min_size=1, max_size=4)), key=lambda kind: kind.endswith("app"))
+        containers, pieces = [], []
+        for place, kind in enumerate(chosen):
+            wanted = 0 if "plain" in kind else draw(st.integers(1, 2))
+            cards = draw(st.permutations([card for card in range(CARDS) if free[card]]))[:wanted]
+            free -= Counter(cards)
+            serial += len(cards)
+            # Every grant is unique, so that no two can be taken for each other.
+            pieces.append([grant(card, 1000 + serial + i) for i, card in enumerate(cards)])
+            containers.append(container(f"c{place}", len(cards), init="init" in kind, sidecar=kind == "sidecar"))
+        if draw(st.booleans()):  # schedulers pad differently
+            pieces = [piece for piece in pieces if piece]
+        flags = draw(st.tuples(st.booleans(), st.booleans(), st.booleans()))
+        turns.append(Turn(pod(f"p{number}", containers, pieces), *flags))
+    return turns
+
+
+def own(owner: PodView) -> dict[str, dict[str, str]]:
+    """The limits of each container by device, as the scheduler wrote them."""
+    pieces = [piece for piece in owner.annotations[ALLOCATED].split(";") if "," in piece]
+    asking = [item for item in owner.containers if item.amount(COUNT)]
+    answer = {}
+    for item, piece in zip(asking, pieces, strict=True):
+        fields = [part.split(",") for part in piece.split(":") if part]
+        answer[item.name] = {card: f"{memory}m,{cores}" for card, _word, memory, cores in fields}
+    return answer
+
+
+def received(edits) -> tuple[str, str, dict[str, str]]:
+    cards = edits.env["DEVICES"].split(",")
+    return edits.env["POD"], edits.env["CONTAINER"], {card: edits.env[f"LIMIT_{i}"] for i, card in enumerate(cards)}
+
+
+def with_node(play) -> None:
+    async def run():
+        with tempfile.TemporaryDirectory() as root:
+            node = Node(root=Path(root), devices=CARDS, wait=0.0)
+            try:
+                await play(node)
+            finally:
+                await node.settlement.close()
+                node.journal.close()
+
+    asyncio.run(run())
+
+
+calm = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@calm
+@given(plans(), st.integers(0, 99))
+def test_pods_that_come_one_by_one_each_get_exactly_their_own(turns, seed):
+    async def play(node):
+        kubelet = node.kubelet(choose=random.Random(seed))
+        for turn in turns:
+            node.cluster.add(turn.pod)
+
+            edits = await kubelet.admit(turn.pod)
+            await kubelet.start(turn.pod)
+            await node.settled()
+
+            expected = own(turn.pod)
+            assert {name: received(e) for name, e in edits.items()} == {
+                name: (turn.pod.uid, name, limits) for name, limits in expected.items()
+            }
+            told = node.cluster.pod(turn.pod).annotations
+            assert told[ALLOCATED] == turn.pod.annotations[ALLOCATED]
+            assert "," not in told[TO_ALLOCATE]
+            assert (told[BIND_PHASE] == PHASE_SUCCESS) == bool(expected)
+
+    with_node(play)
+
+
+@calm
+@given(plans(), st.integers(0, 99), st.booleans(), st.booleans())
+def test_whatever_the_kubelet_chooses_and_however_late_news_are_nobody_starts_with_anothers_limits(
+    turns, seed, obedient, restarted
+):
+    """Pods wait side by side; news of some are late, the API server is away at times, and every start is tried twice."""
+
+    async def play(node):
+        kubelet = node.kubelet(choose=random.Random(seed), obedient=obedient)
+        for turn in turns:
+            if not turn.late:
+                node.cluster.add(turn.pod)
+        admitted = await admit_all(node, kubelet, turns)
+        node.cluster.catch_up()
+        if restarted:
+            node = await node.restart()
+            kubelet.plugin = node.plugin
+
+        for _ in range(2):
+            for owner, edits in admitted:
+                for name in edits:
+                    if await starts(kubelet, owner, name):
+                        assert received(edits[name]) == (owner.uid, name, own(owner)[name])
+        await node.settlement.close()
+
+    with_node(play)
+
+
+async def admit_all(node, kubelet, turns):
+    admitted = []
+    for turn in turns:
+        node.cluster.lagging, node.cluster.down = turn.lagging, turn.down
+        if turn.late:
+            node.cluster.add(turn.pod)
+        try:
+            admitted.append((turn.pod, await kubelet.admit(turn.pod)))
+        except RefusedError:
+            node.cluster.change(turn.pod, phase="Failed")
+        if not turn.down:
+            await node.settled()
+        if not turn.lagging:
+            node.cluster.catch_up()
+    node.cluster.down = False
+    return admitted
+
+
+async def starts(kubelet: Kubelet, owner: PodView, name: str) -> bool:
+    try:
+        await kubelet.plugin.pre_start(kubelet.given[owner.uid, name])
+    except RefusedError:
+        return False
+    return True
+
+
+@calm
+@given(plans(), st.integers(0, 99), st.integers(0, 12))
+def test_a_daemon_killed_at_any_moment_ends_with_every_container_served_or_refused(turns, seed, kill):
+    """The daemon is killed before a call, or between the journal and the reply, and the kubelet carries on."""
+
+    async def play(node):
+        kubelet = node.kubelet(choose=random.Random(seed))
+        kubelet.plugin = Mortal(node, kill)
+        for turn in turns:
+            node.cluster.add(turn.pod)
+            try:
+                edits = await kubelet.admit(turn.pod)
+            except (RefusedError, ConnectionError):
+                kubelet.forget(turn.pod)
+                node.cluster.change(turn.pod, phase="Failed")
+                continue
+            assert {name: received(e) for name, e in edits.items()} == {
+                name: (turn.pod.uid, name, limits) for name, limits in own(turn.pod).items()
+            }
+            await kubelet.start(turn.pod)
+        assert kubelet.plugin.refused <= 1
+        await kubelet.plugin.node.settlement.close()
+
+    with_node(play)
+
+
+class Mortal:
+    """A plugin whose daemon dies at the n-th step: before an Allocate (even), or after its journal (odd)."""
+
+    def __init__(self, node, kill):
+        self.node, self.left, self.refused = node, kill, 0
+
+    @property
+    def offers(self):
+        return self.node.plugin.offers
+
+    async def prefer(self, *question):
+        return await self.node.plugin.prefer(*question)
+
+    async def pre_start(self, replicas):
+        await self.node.plugin.pre_start(replicas)
+
+    async def allocate(self, replicas):
+        await self._step()
+        answer = await self.node.plugin.allocate(replicas)
+        await self._step()
+        return answer
+
+    async def _step(self):
+        self.left -= 1
+        if self.left == -1:
+            self.node = await self.node.restart()
+            self.refused += 1
+            raise ConnectionError
+
+
+async def test_64_pods_in_a_burst_each_get_their_own(tmp_path):
+    node = Node(root=tmp_path, devices=64)
+    kubelet = node.kubelet()
+    pods = [node.cluster.add(pod(f"p{n}", pieces=[[grant(n, 1000 + n)]])) for n in range(64)]
+
+    for item in pods:
+        edits = await kubelet.admit(item)
+        await kubelet.start(item)
+        assert received(edits["main"])[0] == item.uid
+    await node.settled()
+
+    assert node.observer.allocations == ["ok"] * 64
+    assert [held.pod for held in node.ledger.held.values()] == [item.name for item in pods]
+
+
+async def test_a_forged_pod_beside_an_honest_one_gets_nothing_of_it(tmp_path):
+    """The author of a pod writes another pod's decision, more memory, and an earlier time."""
+    node = Node(root=tmp_path)
+    kubelet = node.kubelet()
+    honest = pod("honest", [container(count=1, memory=2000)], [[grant(1, 2000)]])
+    greedy = decision([[grant(1, 60_000)]])
+    forged = pod("forged", [container(count=1, memory=100)], created="1970-01-01T00:00:00Z", annotations=greedy)
+    node.cluster.add(forged)
+    try:
+        await kubelet.admit(forged)
+        raise AssertionError
+    except RefusedError as refusal:
+        assert refusal.reason == "ExceedsRequest"
+    node.cluster.add(honest)
+
+    edits = await kubelet.admit(honest)
+    await kubelet.start(honest)
+
+    assert received(edits["main"]) == ("honest-uid", "main", {uuid(1): "2000m,10"})
+    assert ("forged", "ExceedsRequest") in {event[:2] for event in await node.told()}
+
+
+async def test_a_pod_recreated_under_its_name_gets_its_own_decision(tmp_path):
+    node = Node(root=tmp_path)
+    kubelet = node.kubelet()
+    first = node.cluster.add(pod("web-0", pieces=[[grant(0, 1000)]]))
+    await kubelet.admit(first)
+    node.cluster.remove(first)
+    kubelet.forget(first)
+    second = node.cluster.add(replace(pod("web-0", pieces=[[grant(0, 2000)]]), uid="second"))
+
+    edits = await kubelet.admit(second)
+    await kubelet.start(second)
+    await node.settled()
+
+    assert received(edits["main"]) == ("second", "main", {uuid(0): "2000m,10"})

@@ -1,0 +1,122 @@
+"""What was expected, what was seen, and what to think of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """``DIFFERS`` alone makes the whole check fail."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    NOT_APPLICABLE = "not applicable"
+    NOT_DONE = "not done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A call that NVML refused, as an answer like any other. ``name`` is NVML's word, such as ``NotSupported``."""
+
+    code: int
+    name: str
+
+    @property
+    def no_permission(self) -> bool:
+        return self.code == 4
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the driver or the binding is older than the call."""
+        return self.code == 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One comparison. ``expected`` and ``observed`` are values that JSON can hold."""
+
+    area: str
+    name: str
+    expected: Any
+    observed: Any
+    verdict: Verdict
+    why: str = ""
+
+
+class Findings:
+    """Collects checks. ``about`` puts the following ones under a heading, such as one card."""
+
+    def __init__(self) -> None:
+        self.checks: list[Check] = []
+        self._area = ""
+        self._prefix = ""
+
+    @contextmanager
+    def about(self, area: str, prefix: str = "") -> Iterator[None]:
+        before = self._area, self._prefix
+        self._area, self._prefix = area, prefix
+        try:
+            yield
+        finally:
+            self._area, self._prefix = before
+
+    def equal(self, name: str, expected: object, observed: object) -> bool:
+        return self.judge(name, expected, observed, same=plain(expected) == plain(observed))
+
+    def among(self, name: str, allowed: Collection[object], observed: object) -> bool:
+        """One of several values, since machines may differ; one alone is shown as such."""
+        shown = plain(list(allowed))
+        expected = shown[0] if len(shown) == 1 else {"one of": shown}
+        return self.judge(name, expected, observed, same=plain(observed) in shown)
+
+    def judge(self, name: str, expected: object, observed: object, *, same: bool) -> bool:
+        """A verdict of the caller's own. What we may not ask, or cannot on this driver, is no difference."""
+        if not same and isinstance(observed, Refused) and observed.no_permission:
+            self._add(name, expected, observed, Verdict.NOT_DONE, "this needs more permission, such as root")
+        elif not same and isinstance(observed, Refused) and observed.unknown:
+            self._add(name, expected, observed, Verdict.NOT_APPLICABLE, "driver or binding is older than this call")
+        else:
+            self._add(name, expected, observed, Verdict.SAME if same else Verdict.DIFFERS)
+        return same
+
+    def not_applicable(self, name: str, why: str, observed: object = None) -> None:
+        self._add(name, None, observed, Verdict.NOT_APPLICABLE, why)
+
+    def not_done(self, name: str, why: str) -> None:
+        self._add(name, None, None, Verdict.NOT_DONE, why)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(check.verdict is verdict for check in self.checks)
+
+    def _add(self, name: str, expected: object, observed: object, verdict: Verdict, why: str = "") -> None:
+        self.checks.append(
+            Check(
+                area=self._area,
+                name=f"{self._prefix}{name}",
+                expected=plain(expected),
+                observed=plain(observed),
+                verdict=verdict,
+                why=why,
+            )
+        )
+
+
+def plain(value: object) -> Any:
+    """The value as JSON will show it: tuples as lists, refusals and what JSON does not know as words."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Refused():
+            return {"refused": value.name, "code": value.code}
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case set() | frozenset():
+            return sorted((plain(item) for item in value), key=repr)
+        case _:
+            return repr(value)
