@@ -77,11 +77,21 @@ def plan(options: Options, environment: Mapping[str, str]) -> Plan:
 
 
 def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
-    """The drivers of all enabled vendors. Opening one asks nothing of the hardware yet."""
-    return tuple(
-        Served(vendor=vendor, settings=settings, driver=vendor.open(settings, host))
-        for vendor, settings in ((load_vendor(name), s) for name, s in ready.configuration.vendors.items())
-    )
+    """The drivers of all enabled vendors. Opening one asks nothing of the hardware yet.
+
+    A vendor without a node side is passed over, unless somebody has written ``enabled: true``.
+    """
+    served: list[Served] = []
+    for name, settings in ready.configuration.vendors.items():
+        vendor = load_vendor(name)
+        if vendor.open:
+            served.append(Served(vendor=vendor, settings=settings, driver=vendor.open(settings, host)))
+        elif "enabled" in settings.model_fields_set:
+            raise HamiError(
+                f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
+                hint="leave it out, and run the vendor's own device plugin",
+            )
+    return tuple(served)
 
 
 def look(options: Options, environment: Mapping[str, str]) -> Iterator[Snapshot]:

@@ -7,16 +7,24 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from cdi.edits import ContainerEdits
-from hami_plugin.errors import UnknownVendorError
+from hami_plugin.errors import HamiError, UnknownVendorError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault
 from hami_plugin.model.links import Links
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment
+from hami_plugin.model.views import PodView
+from hami_plugin.parity import Parity
+from hami_plugin.policy.admission import Admit, not_asked
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.registered import NodeDevices, none_known
+from hami_plugin.policy.states import Given
+from hami_plugin.wire.keys import NODE_LOCK
 from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.wire.pods import encode_devices
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
     from hami_plugin.config.settings import VendorSettings
@@ -66,12 +74,12 @@ class ResourceNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationKeys:
-    """Where a family's facts stand on nodes and pods."""
+    """Where a family's facts stand on nodes and pods. Empty where the family has none."""
 
-    register: str
-    handshake: str
-    to_allocate: str
     allocated: str
+    to_allocate: str = ""
+    register: str = ""
+    handshake: str = ""
     score: str = ""
 
 
@@ -84,21 +92,66 @@ class Injection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockRule:
+    """How a scheduler takes a node for itself between its decision and the node's answer.
+
+    ``annotation`` of the node; ``named``: its value names the pod, so that the pod may take it twice.
+    """
+
+    annotation: str = NODE_LOCK
+    expires_s: float = 300.0
+    named: bool = True
+
+
+SHARED_LOCK = LockRule()
+"""HAMi's node lock, the same for all vendors that use it."""
+
+Patch = Callable[["Family", PodView, Given], Mapping[str, str]]
+"""The pod annotations that tell a node of a decision. They are asked for where the family has a part in it."""
+
+
+def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
+    """HAMi's usual two annotations, with the same text."""
+    text = encode_devices(given[family.word])
+    keys = (family.annotations.to_allocate, family.annotations.allocated)
+    return {key: text for key in keys if key}
+
+
+def _one(_device: Device) -> int:
+    return 1
+
+
+def _no_node_side(*_asked: object) -> NoReturn:
+    raise HamiError(
+        "this vendor's devices can be scheduled, and are served by the vendor's own device plugin",
+        hint="leave the vendor out of this daemon's configuration",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One schedulable resource of a vendor, as data and functions.
 
-    ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation, under the
-    legacy (HAMi 2.7) naming rule or today's; ``inject`` turns an assignment into edits; ``host_problem``
+    On the node, ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation,
+    under the legacy (HAMi 2.7) naming rule or today's; ``inject`` turns an assignment into edits; ``host_problem``
     says what containers will miss on this host, in words; ``memory_factor`` is how many MiB one unit of the memory
     resource means.
+
+    For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
+    which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
     """
 
     word: str
     resources: ResourceNames
     annotations: AnnotationKeys
-    replicas: Callable[[Device], int]
-    register: Callable[[Device, bool], DeviceInfo]
-    inject: Callable[[Assignment, HostFiles], Injection]
+    policy: Policy | None = None
+    admit: Admit = not_asked
+    node_devices: NodeDevices = none_known
+    patch: Patch = both_keys
+    lock: LockRule | None = SHARED_LOCK
+    replicas: Callable[[Device], int] = _one
+    register: Callable[[Device, bool], DeviceInfo] = _no_node_side
+    inject: Callable[[Assignment, HostFiles], Injection] = _no_node_side
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False
     memory_factor: int = 1
@@ -116,13 +169,17 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """What a module in ``vendors`` exports as ``VENDOR``."""
+    """What a module in ``vendors`` exports as ``VENDOR``.
+
+    Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
+    """
 
     name: str
     title: str
     settings: type[VendorSettings]
-    open: Callable[[Any, HostPaths], Driver]
     families: Callable[[Any], tuple[Family, ...]]
+    open: Callable[[Any, HostPaths], Driver] | None = None
+    parity: Callable[[], Parity] = Parity
     simulate: Callable[[Machine, Path], Simulator] | None = None
     machine_vendors: tuple[str, ...] = field(default=())
 

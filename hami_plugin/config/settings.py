@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -36,6 +36,14 @@ def _beside_device_plugins(validated: Mapping[str, Any]) -> Path:
 
 
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+
+
+ResourceName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=253
+    ),
+]
 
 
 class Section(BaseModel):

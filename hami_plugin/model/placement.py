@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from hami_plugin.model.device import Device
 from hami_plugin.model.views import ContainerView, PodView
@@ -10,12 +12,19 @@ from hami_plugin.model.views import ContainerView, PodView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """One device's share for one container: ``memory`` in MiB (0 = no limit), ``cores`` in percent (0 = no limit)."""
+    """One device's share for one container: ``memory`` in MiB (0 = no limit), ``cores`` in percent (0 = no limit).
+
+    The last three are a scheduler's and are not in the annotation: the device's number, how many of its slots, and
+    the family's own words.
+    """
 
     uuid: str
     word: str
     memory: int = 0
     cores: int = 0
+    index: int = 0
+    slots: int = 1
+    notes: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

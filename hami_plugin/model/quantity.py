@@ -20,6 +20,17 @@ _QUANTITY = re.compile(
 
 def whole(text: object) -> int:
     """The integer value of a quantity, rounded up as Kubernetes' ``Value()`` does. ValueError names the text."""
+    value = _decimal(text)
+    return int(value.to_integral_value(rounding="ROUND_CEILING" if value > 0 else "ROUND_FLOOR"))
+
+
+def exact(text: object) -> int | None:
+    """The value of a quantity, None when it is no integer. ValueError names the text."""
+    value = _decimal(text)
+    return int(value) if value == value.to_integral_value() else None
+
+
+def _decimal(text: object) -> Decimal:
     match = _QUANTITY.fullmatch(str(text).strip())
     if not match:
         raise ValueError(f"{str(text)[:64]!r} is not a Kubernetes quantity, such as 1, 500m or 2Gi")
@@ -30,4 +41,4 @@ def whole(text: object) -> int:
         raise ValueError(f"{str(text)[:64]!r} is not a number") from error
     if abs(value) >= 2**63:
         raise ValueError(f"{str(text)[:64]!r} is larger than 64 bits hold")
-    return int(value.to_integral_value(rounding="ROUND_CEILING" if value > 0 else "ROUND_FLOOR"))
+    return value

@@ -61,11 +61,13 @@ class PodView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node: its annotations and the version they were read at."""
+    """One node: its annotations, labels and resources, and the version they were read at."""
 
     name: str
     uid: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     resource_version: str = ""
 
@@ -98,6 +100,8 @@ def node_view(node: Json) -> NodeView:
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid", "")),
         annotations=_texts(meta, "annotations"),
+        labels=_texts(meta, "labels"),
+        capacity=_texts(status, "capacity"),
         allocatable=_texts(status, "allocatable"),
         resource_version=str(meta.get("resourceVersion", "")),
     )

@@ -16,7 +16,7 @@ from hami_plugin.errors import DriverReason, RefusalReason
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.node.ports import EndpointState
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor import AnnotationKeys, load_vendor, vendor_names
+from hami_plugin.vendor import AnnotationKeys, ResourceNames, load_vendor, vendor_names
 from hami_plugin.wire import keys
 from vendors.nvidia.health import RECOVERY
 from vendors.nvidia.xid import TABLE
@@ -197,6 +197,28 @@ def test_the_configuration_reference_is_the_settings_classes_own():
     wanted = f"\n{reference(models)}\n"
 
     assert generated("docs/operations.md", "settings", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+
+
+def test_the_table_of_families_is_the_vendors_own():
+    wanted = f"\n{families()}\n"
+
+    assert generated("docs/protocol.md", "families", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+
+
+def families():
+    """One row for each family: its word, resources, and annotations of nodes and pods."""
+    vendors = [load_vendor(name) for name in vendor_names()]
+    rows = [
+        f"| `{one.word}` | {listed(one.resources, ResourceNames)} | {listed(one.annotations, AnnotationKeys)} |"
+        for vendor in vendors
+        for one in vendor.families(vendor.settings())
+    ]
+    return "\n".join(["| family | resources | annotations |", "|---|---|---|", *rows]) + "\n"
+
+
+def listed(names, kind):
+    given = {name: getattr(names, name) for name in kind.__dataclass_fields__ if getattr(names, name)}
+    return "<br>".join(f"{name.replace('_', ' ')} `{value}`" for name, value in given.items())
 
 
 def test_the_list_of_modules_is_the_tree():

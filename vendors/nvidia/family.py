@@ -6,10 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device
+from hami_plugin.policy.registered import annotated
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.wire.nodes import DeviceInfo, decode_json
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.injection import inject, missing_library
+from vendors.nvidia.policy import admission, policy
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
@@ -35,6 +37,9 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
             priority=settings.resource_priority_name,
         ),
         annotations=ANNOTATIONS,
+        policy=policy(settings),
+        admit=admission(settings),
+        node_devices=annotated(ANNOTATIONS.register, decode_json),
         replicas=lambda _device: settings.device_split_count,
         register=partial(register, settings),
         inject=partial(inject, settings),

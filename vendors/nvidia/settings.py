@@ -6,17 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from hami_plugin.config.settings import Section, VendorSettings
+from hami_plugin.config.settings import ResourceName, Section, VendorSettings
 from vendors.nvidia.xid import XidPolicy, parse_selection
 
-ResourceName = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=253
-    ),
-]
 Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
 _SCHEDULER = "Read by HAMi's scheduler and webhook; accepted here so that one file serves both."

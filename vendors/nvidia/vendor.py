@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.machine import Machine
+from hami_plugin.parity import Parity
 from hami_plugin.vendor import Driver, Simulator, Vendor
 from vendors.nvidia.family import families
 from vendors.nvidia.settings import NvidiaSettings
@@ -23,6 +24,12 @@ def _simulate(machine: Machine, directory: Path) -> Simulator:
     return simulate(machine, directory)
 
 
+def _parity() -> Parity:
+    from vendors.nvidia.parity import parity  # noqa: PLC0415  # only comparisons with HAMi need it
+
+    return parity()
+
+
 VENDOR = Vendor(
     name="nvidia",
     title="NVIDIA GPUs",
@@ -30,5 +37,6 @@ VENDOR = Vendor(
     open=_open,
     families=families,
     simulate=_simulate,
+    parity=_parity,
     machine_vendors=("nvidia",),
 )

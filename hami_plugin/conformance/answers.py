@@ -1,0 +1,148 @@
+"""Our answers to recorded questions, in the recorder's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hami_plugin.conformance import values
+from hami_plugin.conformance.catalog import Catalog, Known
+from hami_plugin.conformance.codecs import CODECS
+from hami_plugin.errors import HamiError
+from hami_plugin.parity import Json, Parity
+from hami_plugin.policy.admission import Denied
+from hami_plugin.policy.collapse import added, collapsed
+from hami_plugin.policy.demand import Demand, Invalid
+from hami_plugin.policy.engine import Granted, Policy, fit
+from hami_plugin.policy.order import WEIGHTS_KEY, ordered, score, weights
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.scores import Decision, Ranking, fullness
+from hami_plugin.policy.states import Context, DeviceState, Quota
+
+NO_REQUEST = {"nums": 0, "type": "", "memreq": 0, "mempercentagereq": 0, "coresreq": 0}
+
+
+def answer(question: Json, catalog: Catalog) -> Json:
+    """Ask our code. HamiError when this kind of question has no answer here."""
+    kind = question.get("fn", "")
+    if kind in ABOUT_A_FAMILY:
+        known = catalog.find(question)
+        return ABOUT_A_FAMILY[kind](question, known)
+    if kind in GENERAL:
+        return GENERAL[kind](question)
+    for parity in catalog.parities:
+        if kind in parity.answers:
+            return parity.answers[kind](question)
+    raise HamiError(f"nothing here answers questions of the kind {kind!r}")
+
+
+def _fit(question: Json, known: Known) -> Json:
+    policy = _policy(known)
+    states = [values.state(item) for item in question["devices"]]
+    context = Context(
+        demand=known.parity.demand(question["request"]),
+        pod=values.pod(question.get("pod")),
+        node=values.node(question.get("node")),
+        links=values.links(question.get("pair_scores")),
+        given={word: values.pieces(given) for word, given in (question.get("allocated") or {}).items()},
+        quota=Quota(limits=question.get("quota_limits") or {}, used=question.get("quota_used") or {}),
+        recall=question,
+    )
+    outcome = fit(policy, states, context)
+    if not isinstance(outcome, Granted):
+        return {"ok": False, "reason": str(outcome)}
+    devices = [values.granted(grant) for grant in outcome.grants]
+    said = {"ok": True, "reason": "", "devices": {context.demand.word: devices}}
+    return {**said, **_booked(policy, states, outcome, context)} if question.get("apply") else said
+
+
+def _booked(policy: Policy, states: list[DeviceState], outcome: Granted, context: Context) -> Json:
+    after = {state.uuid: state for state in states}
+    applied: list[Json] = []
+    for grant in outcome.grants:
+        booking = policy.book(after[grant.uuid], grant, context.pod)
+        if isinstance(booking, Reason):
+            return {"apply_error": str(booking)}
+        after[grant.uuid], recorded = booking
+        applied.append(values.granted(recorded))
+    return {"applied": applied, "usage_after": [values.usage(after[state.uuid]) for state in states]}
+
+
+def _request(question: Json, known: Known) -> Json:
+    asked = _policy(known).request(values.container(question["container"]))
+    if isinstance(asked, Demand):
+        return {"request": known.parity.request(asked, known.parity.unset_percent)}
+    return {"request": NO_REQUEST}
+
+
+def _mutate(question: Json, known: Known) -> Json:
+    container = values.container(question["container"])
+    pod = values.pod(question.get("pod"))
+    admitted = known.family.admit(container, pod)
+    if isinstance(admitted, Denied):
+        return {"err": admitted.why}
+    env = {**container.env, **admitted.env}
+    return {
+        "found": admitted.found,
+        "limits": {**container.limits, **admitted.limits},
+        "requests": {**container.requests, **admitted.requests},
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "pod_annotations": {**pod.annotations, **admitted.pod_annotations},
+        "runtime_class": admitted.runtime_class,
+    }
+
+
+def _score_node(question: Json, known: Known) -> Json:
+    decision = Decision(
+        node=values.node(question.get("node")),
+        pod=values.pod(question.get("pod")),
+        pieces=values.pieces(question.get("pod_devices")),
+        before=[values.state(item) for item in question.get("previous") or ()],
+        order=question.get("policy", ""),
+    )
+    worth = _policy(known).score(decision)
+    ranking = isinstance(worth, Ranking)
+    return {"policy_neutral": ranking, "score": worth.value if isinstance(worth, Ranking) else worth}
+
+
+def _sort_devices(question: Json) -> Json:
+    states = [values.state(item) for item in question["devices"]]
+    weighing = weights({WEIGHTS_KEY: question["weights"]} if question.get("weights") else {})
+    if isinstance(weighing, Invalid):
+        return {"err": str(weighing)}
+    types = {state.info.type for state in states}
+    requests = question.get("requests_by_type")
+    if requests is None:  # then the scores are part of the question
+        scores = {item["id"]: item.get("score", 0) for item in question["devices"]}
+    else:
+        demands = [Parity().demand(item) for item in requests.values() if item["type"] in types]
+        scores = {state.uuid: score(state, demands, weighing) for state in states}
+    words = [word.strip() for word in question["policy"].split(",")]
+    order = ordered(states, words, lambda state: scores[state.uuid], numa_first=question["numa_bind"])
+    return {
+        "order": [{"id": state.uuid, "score": scores[state.uuid]} for state in order],
+        "node_default_score": fullness(states),
+    }
+
+
+def _collapse(question: Json) -> Json:
+    inits = question["pod"].get("init_count", 0)
+    pods = {word: values.pieces(pieces) for word, pieces in question["pd"].items()}
+    return {
+        "collapsed": {w: [[values.granted(g, slots=True) for g in collapsed(p, inits)]] for w, p in pods.items()},
+        "app_only": {w: [[values.granted(g, slots=True) for g in added(p[inits:])]] for w, p in pods.items()},
+    }
+
+
+def _policy(known: Known) -> Policy:
+    if known.family.policy is None:
+        raise HamiError(f"the family {known.family.word} of vendor {known.vendor} has no policy")
+    return known.family.policy
+
+
+ABOUT_A_FAMILY: Mapping[str, Callable[[Json, Known], Json]] = {
+    "fit": _fit,
+    "request": _request,
+    "mutate": _mutate,
+    "score_node": _score_node,
+}
+GENERAL: Mapping[str, Callable[[Json], Json]] = {"sort_devices": _sort_devices, "collapse": _collapse, **CODECS}

@@ -1,0 +1,65 @@
+"""Which family a question is about, with the settings that it implies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from hami_plugin.errors import HamiError
+from hami_plugin.parity import Json, Parity
+from hami_plugin.vendor import Family, Vendor, load_vendor, vendor_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A family as a question finds it."""
+
+    vendor: str
+    family: Family
+    parity: Parity
+
+
+class Catalog:
+    """All vendors, each looked up by HAMi's word for its families."""
+
+    def __init__(self) -> None:
+        self._vendors = {name: load_vendor(name) for name in vendor_names()}
+        self._parities = {name: vendor.parity() for name, vendor in self._vendors.items()}
+        self._words = {family.word: name for name, vendor in self._vendors.items() for family in _families(vendor, {})}
+        self._found: dict[tuple[str, str], Family] = {}
+
+    @property
+    def parities(self) -> tuple[Parity, ...]:
+        return tuple(self._parities.values())
+
+    def words(self, vendor: str | None = None) -> tuple[str, ...]:
+        """HAMi's words for all families, or for one vendor's."""
+        return tuple(word for word, name in self._words.items() if vendor in (None, name))
+
+    def find(self, question: Json) -> Known:
+        """The family that ``vendor`` names, under the question's configuration. HamiError when there is none."""
+        word = question["vendor"]
+        if word not in self._words:
+            raise HamiError(f"no vendor here has a family {word!r}", hint=f"known: {', '.join(self._words)}")
+        name = self._words[word]
+        parity = self._parities[name]
+        settings = {**_section(question, name, self._vendors[name]), **parity.settings(question)}
+        key = (word, repr(sorted(settings.items(), key=lambda item: item[0])))
+        if key not in self._found:
+            families = _families(self._vendors[name], settings)
+            self._found[key] = next(family for family in families if family.word == word)
+        return Known(vendor=name, family=self._found[key], parity=parity)
+
+
+def _families(vendor: Vendor, settings: Json) -> tuple[Family, ...]:
+    return vendor.families(vendor.settings.model_validate(settings, by_alias=True))
+
+
+def _section(question: Json, name: str, vendor: Vendor) -> Mapping[str, Any]:
+    """The vendor's section of the question's device-config.yaml, without keys that we do not read."""
+    section = (yaml.safe_load(question["config"]) if question.get("config") else {}).get(name, {})
+    keys = {field.alias or key for key, field in vendor.settings.model_fields.items()}
+    return {key: value for key, value in section.items() if key in keys}

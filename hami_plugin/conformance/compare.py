@@ -1,0 +1,90 @@
+"""Whether two answers say the same: absent and zero are one, numbers within 32-bit floats, errors by being one.
+
+A refusal's partial list of devices is no answer, and is not compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hami_plugin.model.quantity import exact
+from hami_plugin.parity import Json
+
+ERROR = "an error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """One field in which two answers differ."""
+
+    field: str
+    ours: Any
+    theirs: Any
+
+
+def compared(question: Json, ours: Json, theirs: Json) -> tuple[Disagreement, ...]:
+    """Every field that differs, the outermost first."""
+    return tuple(_different("", _plain(question, ours), _plain(question, theirs)))
+
+
+def _plain(question: Json, answer: Json) -> Any:
+    """An answer without what does not matter."""
+    if answer.get("err"):
+        return {"err": ERROR}
+    said = dict(answer)
+    if question.get("fn") == "fit" and not said.get("ok"):
+        said.pop("devices", None)
+    if "request" in said and said["request"]["nums"] <= 0:
+        said["request"] = {}
+    for place in ("limits", "requests"):
+        said[place] = {name: _canonical(text) for name, text in (said.get(place) or {}).items()}
+    return _without_zeros(said)
+
+
+def _canonical(text: str) -> str | int:
+    """A quantity as a number, where it is a whole one."""
+    try:
+        value = exact(text)
+        return value if value is not None else f"{exact_thousandths(text)}m"
+    except ValueError:
+        return text
+
+
+def exact_thousandths(text: str) -> int | str:
+    """A quantity in thousandths, as Kubernetes writes fractions."""
+    thousandths = exact(text[:-1]) if text.endswith("m") else exact(f"{text}k")
+    return text if thousandths is None else thousandths
+
+
+def _without_zeros(value: Any) -> Any:
+    match value:
+        case Mapping():
+            plain = {key: _without_zeros(item) for key, item in value.items()}
+            return {key: item for key, item in plain.items() if item not in (None, 0, "", False, {}, [])}
+        case list() | tuple():
+            return [_without_zeros(item) for item in value]
+        case _:
+            return value
+
+
+def _different(field: str, ours: Any, theirs: Any) -> Iterator[Disagreement]:
+    match ours, theirs:
+        case dict(), dict():
+            for key in sorted({*ours, *theirs}):
+                yield from _different(f"{field}.{key}".lstrip("."), ours.get(key), theirs.get(key))
+        case list(), list() if len(ours) == len(theirs):
+            for position, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+                yield from _different(f"{field}[{position}]", one, other)
+        case ((int() | float() | None), (int() | float() | None)) if _close(ours or 0, theirs or 0):
+            return
+        case _ if ours != theirs:
+            yield Disagreement(field=field, ours=ours, theirs=theirs)
+
+
+def _close(one: float, other: float) -> bool:
+    return one == other or (
+        isinstance(one, float) | isinstance(other, float) and math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-4)
+    )

@@ -1,0 +1,88 @@
+"""How a vendor's answers are compared with those that HAMi's code gave to the same questions.
+
+The questions are recorded (``tests/vectors``); ``hami-plugin conformance`` asks them. Nothing here is used otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hami_plugin.policy.demand import Demand
+
+Json = Mapping[str, Any]
+"""A question or an answer, as recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Where we answer otherwise than HAMi, on purpose. ``id`` is a row of docs/differences.md.
+
+    ``applies`` looks at the question alone and is narrow, so that it cannot hide another fault. ``right`` is asked
+    only where the answers differ: question, our answer, HAMi's answer. It says what ours must satisfy.
+    """
+
+    id: str
+    applies: Callable[[Json], bool]
+    right: Callable[[Json, Json, Json], bool]
+
+
+NO_PERCENTAGE = (0, 101)
+"""Both mean "no percentage" to HAMi's shared loop."""
+
+
+def _as_is(request: Json) -> Demand:
+    percent = request["mempercentagereq"]
+    return Demand(
+        word=request["type"],
+        count=request["nums"],
+        memory=request["memreq"] or None,
+        percent=None if percent in NO_PERCENTAGE else percent,
+        cores=request["coresreq"],
+    )
+
+
+def _as_hami(demand: Demand, unset_percent: int) -> Json:
+    return {
+        "nums": demand.count,
+        "type": demand.word,
+        "memreq": demand.memory or 0,
+        "mempercentagereq": unset_percent if demand.percent is None else demand.percent,
+        "coresreq": demand.cores,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity:
+    """A vendor's part in the comparison.
+
+    ``unset_percent`` is what HAMi writes for "no percentage". ``demand`` and ``request`` translate HAMi's request and
+    ours where that is not enough. ``settings`` are the vendor's settings that a question implies, spelt as in the
+    file. ``answers`` serve kinds of questions that only this vendor has.
+    """
+
+    differences: tuple[Difference, ...] = ()
+    unset_percent: int = 0
+    demand: Callable[[Json], Demand] = _as_is
+    request: Callable[[Demand, int], Json] = _as_hami
+    settings: Callable[[Json], Json] = lambda _question: {}
+    answers: Mapping[str, Callable[[Json], Json]] = field(default_factory=dict)
+
+
+def sound(question: Json, answer: Json) -> bool:
+    """An answer to ``fit`` that takes nothing twice: as many devices as asked for, healthy, and none overbooked."""
+    if not answer.get("ok"):
+        return False
+    granted = [device for devices in answer["devices"].values() for device in devices]
+    before = {device["id"]: device for device in question["devices"]}
+    limits = (("used", "count"), ("usedmem", "totalmem"), ("usedcores", "totalcore"))
+    return (
+        len(granted) == question["request"]["nums"]
+        and all(before[device["uuid"]].get("health") for device in granted)
+        and all(
+            after[used] <= max(before[after["id"]].get(total, 0), before[after["id"]].get(used, 0))
+            for after in answer.get("usage_after", ())
+            for used, total in limits
+        )
+    )

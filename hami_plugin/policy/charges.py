@@ -1,0 +1,32 @@
+"""What a device is billed for a demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
+
+WHOLE = 100
+
+
+def memory_of(demand: Demand, state: DeviceState) -> int:
+    """MiB of this device: what was asked for, or the percentage of what it has, rounded down."""
+    if demand.memory:
+        return demand.memory
+    return state.info.devmem * demand.percent // 100 if demand.percent else 0
+
+
+def asked(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """Memory and cores as asked. More cores than a whole device mean a whole device."""
+    return Charge(memory=memory_of(context.demand, state), cores=min(context.demand.cores, WHOLE))
+
+
+def whole(state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """All memory and all cores."""
+    return Charge(memory=state.info.devmem, cores=state.info.devcore)
+
+
+def slot(_state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """A slot and nothing else."""
+    return Charge()

@@ -1,0 +1,40 @@
+"""What a pod takes of each device: its init containers run one after another, then the others together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hami_plugin.model.placement import Grant
+from hami_plugin.policy.states import Piece
+
+
+def collapsed(pieces: Sequence[Piece], inits: int) -> Piece:
+    """One grant for each device, by UUID: the largest init container or the sum of the others, whichever is more."""
+    peak: dict[str, Grant] = {}
+    for grant in (grant for piece in pieces[:inits] for grant in piece):
+        known = peak.get(grant.uuid, grant)
+        memory, cores = max(known.memory, grant.memory), max(known.cores, grant.cores)
+        peak[grant.uuid] = replace(known, memory=memory, cores=cores, slots=1)
+    running = {grant.uuid: grant for grant in added(pieces[inits:])}
+    return tuple(_larger(peak.get(uuid), running.get(uuid)) for uuid in sorted({*peak, *running}))
+
+
+def added(pieces: Sequence[Piece]) -> Piece:
+    """One grant for each device, by UUID, with everything that these containers have of it."""
+    total: dict[str, Grant] = {}
+    for grant in (grant for piece in pieces for grant in piece):
+        known = total.get(grant.uuid, replace(grant, memory=0, cores=0, slots=0))
+        total[grant.uuid] = replace(
+            known, memory=known.memory + grant.memory, cores=known.cores + grant.cores, slots=known.slots + 1
+        )
+    return tuple(total[uuid] for uuid in sorted(total))
+
+
+def _larger(peak: Grant | None, running: Grant | None) -> Grant:
+    if peak is None or running is None:
+        only = running or peak
+        assert only is not None
+        return only
+    memory, cores = max(peak.memory, running.memory), max(peak.cores, running.cores)
+    return replace(running, memory=memory, cores=cores, slots=max(1, running.slots))

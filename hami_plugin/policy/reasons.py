@@ -1,0 +1,35 @@
+"""HAMi's words for why a device, or a node, does not serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """The wire's names. A device counts for the first that applies."""
+
+    UNHEALTHY = "CardNotHealth"
+    SICK = "CardUnhealthy"
+    CORDONED = "CardCordoned"
+    TYPE_MISMATCH = "CardTypeMismatch"
+    UUID_MISMATCH = "CardUuidMismatch"
+    NO_SLOT = "CardTimeSlicingExhausted"
+    NO_MEMORY = "CardInsufficientMemory"
+    NO_CORES = "CardInsufficientCore"
+    CORES_EXHAUSTED = "CardComputeUnitsExhausted"
+    EXCLUSIVE = "ExclusiveDeviceAllocateConflict"
+    CUSTOM_RULE = "CardNotFoundCustomFilterRule"
+    NO_MIG_PLACE = "CardMigTopologyInfeasible"
+    QOS_MISMATCH = "CardQosPolicyMismatch"
+    APP_CLASS_MISMATCH = "CardAppClassMismatch"
+    QUOTA = "ResourceQuotaNotFit"
+    MODE = "ModeNotFit"
+    NUMA = "NumaNotFit"
+    TOO_FEW = "AllocatedCardsInsufficientRequest"
+    TOO_FEW_ON_NODE = "NodeInsufficientDevice"
+
+
+def told(reasons: Mapping[Reason, int], total: int) -> str:
+    """HAMi's text: ``3/8 CardInsufficientMemory, 5/8 CardUuidMismatch``, sorted as strings."""
+    return ", ".join(sorted(f"{count}/{total} {reason}" for reason, count in reasons.items() if count))

@@ -1,0 +1,39 @@
+"""Which devices of a family a node has, as its annotations or its capacity say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hami_plugin.model.quantity import whole
+from hami_plugin.model.views import NodeView
+from hami_plugin.wire.nodes import DeviceInfo
+
+NodeDevices = Callable[[NodeView], tuple[DeviceInfo, ...]]
+"""WireError when the node's annotation cannot be read; empty when the node has none of the family."""
+
+
+def annotated(key: str, decode: Callable[[str], tuple[DeviceInfo, ...]]) -> NodeDevices:
+    """The devices in the annotation ``key``."""
+    return lambda node: decode(node.annotations[key]) if node.annotations.get(key) else ()
+
+
+def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]) -> NodeDevices:
+    """As many as the node's capacity says; ``device`` describes one, by its number and how many there are."""
+
+    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
+        count = capacity(node, resource)
+        return tuple(device(node, number, count) for number in range(count))
+
+    return devices
+
+
+def capacity(node: NodeView, resource: str) -> int:
+    """The node's capacity of a resource; 0 when it has none, or says so unreadably."""
+    try:
+        return max(0, whole(node.capacity.get(resource, "0")))
+    except ValueError:
+        return 0
+
+
+def none_known(_node: NodeView) -> tuple[DeviceInfo, ...]:
+    return ()

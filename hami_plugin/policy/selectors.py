@@ -1,0 +1,143 @@
+"""Given devices that all fit, which ones to grant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hami_plugin.model.links import Links
+from hami_plugin.policy import linked
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.states import Candidate, Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """The eligible devices do not make an answer. ``instead``: the devices' own reasons are not told.
+
+    ``total`` is what the counts are out of, where that is not the number of devices.
+    """
+
+    reasons: Mapping[Reason, int] = field(default_factory=dict)
+    instead: bool = False
+    total: int | None = None
+
+
+Choice = Sequence[Candidate] | Misfit
+Select = Callable[[Sequence[Candidate], Context], Choice]
+Choose = Callable[[Sequence[Candidate], Context], Sequence[Candidate]]
+
+
+def enough(choose: Choose) -> Select:
+    """A selector that is asked only when there are more than needed. Exactly enough are taken as they stand."""
+
+    def select(eligible: Sequence[Candidate], context: Context) -> Choice:
+        count = context.demand.count
+        if len(eligible) < count:
+            return Misfit(reasons={Reason.TOO_FEW: len(eligible)})
+        return eligible if len(eligible) == count else choose(eligible, context)
+
+    return select
+
+
+@enough
+def first(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate]:
+    """The first ones in walking order."""
+    return eligible[: context.demand.count]
+
+
+@enough
+def linked_choice(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate]:
+    """One: that whose links to the others are worth least. Several: those that are linked best with each other.
+
+    Of equals those with the lowest indices. Shares of one device have no link with each other.
+    """
+    places = sorted(range(len(eligible)), key=lambda place: (eligible[place].state.index, place))
+    shares = Counter[str]()
+    names: dict[str, Candidate] = {}
+    for candidate in (eligible[place] for place in places):
+        shares[candidate.uuid] += 1
+        names[_share(candidate.uuid, shares[candidate.uuid])] = candidate
+    links = _links_of_shares(context.links, shares)
+    if context.demand.count == 1:
+        return (names[linked.least_linked(tuple(names), links)],)
+    chosen = [names[name] for name in linked.best_linked(tuple(names), context.demand.count, links)]
+    return sorted(chosen, key=eligible.index)
+
+
+def by_group(key: Callable[[Candidate], Hashable | None]) -> Select:
+    """Whole groups first: the largest, then the next. Candidates without a key come last."""
+
+    @enough
+    def same_group(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate]:
+        groups: dict[Hashable, list[Candidate]] = {}
+        for candidate in eligible:
+            if (name := key(candidate)) is not None:
+                groups.setdefault(name, []).append(candidate)
+        ordered = [one for group in sorted(groups.values(), key=len, reverse=True) for one in group]
+        rest = [candidate for candidate in eligible if key(candidate) is None]
+        return (*ordered, *rest)[: context.demand.count]
+
+    return same_group
+
+
+def whole_modules(size: int) -> Select:
+    """Devices that are soldered together (``size`` neighbours by index) are granted together or not at all."""
+
+    def select(eligible: Sequence[Candidate], context: Context) -> Choice:
+        modules: dict[int, list[Candidate]] = {}
+        for candidate in eligible:
+            modules.setdefault(candidate.state.index // size, []).append(candidate)
+        complete = [one for module in modules.values() if len(module) == size for one in module]
+        count = context.demand.count
+        if count % size or len(complete) < count:
+            return Misfit(reasons={Reason.TOO_FEW: len(complete)}, total=count)
+        return complete[:count]
+
+    return select
+
+
+def consecutive(start_step: Callable[[int], int | None], reason: Reason = Reason.NUMA) -> Select:
+    """Neighbours by index: the first run of ``count`` eligible devices.
+
+    ``start_step`` says of a count at which indices a run may start: 1 anywhere, n at multiples of n, None nowhere.
+    """
+
+    def select(eligible: Sequence[Candidate], context: Context) -> Choice:
+        count = context.demand.count
+        free = {candidate.state.index: candidate for candidate in eligible}
+        step = start_step(count)
+        for start in sorted(free) if step else ():
+            run = [free[index] for index in range(start, start + count) if index in free]
+            if start % (step or 1) == 0 and len(run) == count:
+                return run
+        return Misfit(reasons={reason: 1}, instead=True)
+
+    return select
+
+
+def when(condition: Callable[[Context], bool], then: Select, otherwise: Select = first) -> Select:
+    return lambda eligible, context: (then if condition(context) else otherwise)(eligible, context)
+
+
+def topology_aware(context: Context) -> bool:
+    """The device order in force contains ``topology-aware``."""
+    return "topology-aware" in context.words
+
+
+def _share(uuid: str, number: int) -> str:
+    return uuid if number == 1 else f"{uuid}#{number}"
+
+
+def _links_of_shares(links: Links, shares: Mapping[str, int]) -> Links:
+    """The same links, between all shares of two devices."""
+    if max(shares.values()) == 1:
+        return links
+    pairs = {
+        (min(a, b), max(a, b)): link
+        for (one, other), link in links.pairs.items()
+        for a in (_share(one, n + 1) for n in range(shares.get(one, 0)))
+        for b in (_share(other, n + 1) for n in range(shares.get(other, 0)))
+    }
+    return Links(pairs=pairs)

@@ -1,0 +1,149 @@
+"""What a scheduling rule looks at: devices with what is taken of them, and the circumstances of the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.policy.demand import Demand
+from hami_plugin.wire.nodes import DeviceInfo
+
+ORDER_KEY = "hami.io/gpu-scheduler-policy"
+
+Piece = tuple[Grant, ...]
+"""What one container has."""
+
+Given = Mapping[str, tuple[Piece, ...]]
+"""What a pod has so far by family word: one piece for each container, init containers first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A pod that has a share of a device."""
+
+    name: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A part of a card that is cut off for one container: its profile, and where, in memory slices."""
+
+    profile: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """A device as registered, and what is taken of it. ``memory`` in MiB, ``cores`` in the family's unit.
+
+    ``notes`` are the family's own words about the device: what it registered, then what bookings made of it.
+    """
+
+    info: DeviceInfo
+    slots: int = 0
+    memory: int = 0
+    cores: int = 0
+    tenants: tuple[Tenant, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def uuid(self) -> str:
+        return self.info.id
+
+    @property
+    def index(self) -> int:
+        return self.info.index
+
+    @property
+    def free_memory(self) -> int:
+        return self.info.devmem - self.memory
+
+    @property
+    def free_cores(self) -> int:
+        return self.info.devcore - self.cores
+
+
+def idle(info: DeviceInfo) -> DeviceState:
+    """A registered device that nobody uses."""
+    return DeviceState(info=info, notes=info.custom or {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one device is billed for one container. ``word`` stands in the annotation, unless it is the family's."""
+
+    memory: int = 0
+    cores: int = 0
+    word: str = ""
+    notes: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A device that would serve, and its bill."""
+
+    state: DeviceState
+    charge: Charge
+
+    @property
+    def uuid(self) -> str:
+        return self.state.uuid
+
+    def grant(self, word: str) -> Grant:
+        return Grant(
+            uuid=self.uuid,
+            word=self.charge.word or word,
+            memory=self.charge.memory,
+            cores=self.charge.cores,
+            index=self.state.index,
+            notes=self.charge.notes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A namespace's limits of extended resources, and what its pods use. A resource without limit is not in there."""
+
+    limits: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)
+
+    def allows(self, resource: str, more: int, factor: int = 1) -> bool:
+        """Whether ``more`` MiB or cores fit; the limit counts units of ``factor`` MiB."""
+        limit = self.limits.get(resource)
+        return limit is None or self.used.get(resource, 0) + more <= limit * max(1, factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """All that a rule may look at beside the device. ``fit`` fills ``states`` with the devices it was given.
+
+    ``order`` is the cluster's device order, which the pod's annotation overrides. ``recall`` holds what a family
+    remembers from one decision to the next, by names of its own.
+    """
+
+    demand: Demand
+    pod: PodView
+    node: NodeView = field(default_factory=lambda: NodeView(name=""))
+    links: Links = NO_LINKS
+    given: Given = field(default_factory=dict)
+    quota: Quota = field(default_factory=Quota)
+    order: str = "spread"
+    recall: Mapping[str, Any] = field(default_factory=dict)
+    states: Sequence[DeviceState] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the device order in force: ``binpack``, ``spread``, ``numa``, ``mutex``, ``topology-aware``."""
+        return tuple(word.strip() for word in self.pod.annotations.get(ORDER_KEY, self.order).split(","))
+
+    @property
+    def inits(self) -> int:
+        """How many of the pod's containers are init containers."""
+        return sum(container.init for container in self.pod.containers)

@@ -1,0 +1,124 @@
+"""How NVIDIA cards are requested, admitted and chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hami_plugin.model.quantity import whole
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.policy.admission import Admit, Admitted, Denied
+from hami_plugin.policy.checks import CHARGED, standard, within_quota
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.groups import by_numa_if
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.requests import amount, counted, percentage, written
+from hami_plugin.policy.selectors import linked_choice, topology_aware, when
+from hami_plugin.policy.states import Context, DeviceState
+from vendors.nvidia import mig
+from vendors.nvidia.host import FAMILY
+
+if TYPE_CHECKING:  # parts of the package also run where pydantic is not installed
+    from vendors.nvidia.settings import NvidiaSettings
+
+CORDON = "hami.io/device-cordon"
+MODE = "nvidia.com/vgpu-mode"
+NUMA_BIND = "nvidia.com/numa-bind"
+
+
+def policy(settings: NvidiaSettings) -> Policy:
+    """Shares of cards, or MIG instances; under ``topology-aware`` the best-linked ones."""
+    usual = standard(
+        FAMILY,
+        types=("nvidia.com/use-gputype", "nvidia.com/nouse-gputype"),
+        uuids=("nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"),
+    )
+    return Policy(
+        request=counted(
+            FAMILY,
+            count=amount(settings.resource_count_name),
+            memory=amount(settings.resource_memory_name, factor=settings.memory_factor),
+            percent=percentage(settings.resource_memory_percentage_name),
+            cores=amount(settings.resource_core_name, fraction="ignore"),
+            default_memory=settings.default_memory,
+            default_cores=settings.default_cores,
+        ),
+        group=by_numa_if(NUMA_BIND),
+        serves=(usual[0], not_cordoned, in_mode, *usual[1:]),
+        charge=mig.charge,
+        checks=(
+            within_quota(
+                memory=settings.resource_memory_name,
+                cores=settings.resource_core_name,
+                factor=settings.memory_factor,
+            ),
+            *CHARGED,
+            mig.has_place,
+        ),
+        again=mig.cut,
+        select=when(topology_aware, linked_choice),
+        book=mig.book,
+    )
+
+
+def not_cordoned(state: DeviceState, context: Context) -> Reason | None:
+    """The node's annotation does not keep new pods off the card."""
+    cordoned = context.node.annotations.get(CORDON, "").split(",")
+    return Reason.CORDONED if state.uuid in (uuid.strip() for uuid in cordoned) else None
+
+
+def in_mode(state: DeviceState, context: Context) -> Reason | None:
+    """The pod's annotation, if there is one, names the way in which the card is shared."""
+    modes = context.pod.annotations.get(MODE)
+    return None if modes is None or state.info.mode in modes else Reason.TYPE_MISMATCH
+
+
+def admission(settings: NvidiaSettings) -> Admit:
+    """Defaults of a container that asks for a card, or only for memory or cores of one."""
+    parts = (settings.resource_core_name, settings.resource_memory_name, settings.resource_memory_percentage_name)
+
+    def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
+        problem = _percentage_problem(container, settings.resource_memory_percentage_name)
+        if problem:
+            return Denied(why=problem)
+        limits: dict[str, str] = {}
+        env: dict[str, str] = {}
+        if settings.resource_priority_name in container.limits:
+            env["CUDA_TASK_PRIORITY"] = container.limits[settings.resource_priority_name]
+        if settings.gpu_core_policy != "default":
+            env["GPU_CORE_UTILIZATION_POLICY"] = settings.gpu_core_policy
+        implied = any(part in container.limits for part in parts) and settings.default_gpu_num > 0
+        found = settings.resource_count_name in container.limits or implied
+        if implied and settings.resource_count_name not in container.limits:
+            limits[settings.resource_count_name] = str(settings.default_gpu_num)
+        if _whole_cards(container, settings, counted=found):
+            limits[settings.resource_core_name] = "100"
+            found = True
+        if not found and settings.overwrite_env:
+            env["NVIDIA_VISIBLE_DEVICES"] = "none"
+        return Admitted(found=found, limits=limits, env=env, runtime_class=settings.runtime_class_name if found else "")
+
+    return admit
+
+
+def _percentage_problem(container: ContainerView, resource: str) -> str:
+    text = written(container, resource)
+    if text is None:
+        return ""
+    try:
+        if 0 <= whole(text) <= 100:
+            return ""
+    except ValueError as error:
+        return f"container {container.name!r}: {resource}: {error}"
+    return f"container {container.name!r}: {resource}={text} is not within 0 to 100"
+
+
+def _whole_cards(container: ContainerView, settings: NvidiaSettings, *, counted: bool) -> bool:
+    """Cards are asked for, cores are not mentioned, and all of the memory is meant."""
+    if not counted and written(container, settings.resource_count_name) is None:
+        return False
+    if written(container, settings.resource_core_name) is not None:
+        return False
+    percent = written(container, settings.resource_memory_percentage_name)
+    if percent is not None:
+        return whole(percent) == 100
+    return written(container, settings.resource_memory_name) is None
