@@ -18,9 +18,9 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Parity
-from hami_plugin.policy.admission import Admit, not_asked
+from hami_plugin.policy.admission import Admit, if_limited, not_asked
 from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.registered import NodeDevices, none_known
+from hami_plugin.policy.registered import NodeDevices, annotated, none_known
 from hami_plugin.policy.states import Given
 from hami_plugin.wire.keys import NODE_LOCK
 from hami_plugin.wire.nodes import DeviceInfo
@@ -81,6 +81,16 @@ class AnnotationKeys:
     register: str = ""
     handshake: str = ""
     score: str = ""
+
+    @classmethod
+    def of_agent(cls, name: str) -> AnnotationKeys:
+        """The keys of most node agents that speak HAMi's protocol, with the agent's name in each."""
+        return cls(
+            register=f"hami.io/node-{name}-register",
+            handshake=f"hami.io/node-handshake-{name}",
+            to_allocate=f"hami.io/{name}-devices-to-allocate",
+            allocated=f"hami.io/{name}-devices-allocated",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +165,28 @@ class Family:
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False
     memory_factor: int = 1
+
+    @classmethod
+    def registered(
+        cls,
+        word: str,
+        resources: ResourceNames,
+        annotations: AnnotationKeys,
+        policy: Policy,
+        *,
+        decode: Callable[[str], tuple[DeviceInfo, ...]],
+        memory_factor: int = 1,
+    ) -> Family:
+        """A family whose devices an agent writes to the node, and whose containers are admitted as they are."""
+        return cls(
+            word=word,
+            resources=resources,
+            annotations=annotations,
+            policy=policy,
+            admit=if_limited(resources.count),
+            node_devices=annotated(annotations.register, decode),
+            memory_factor=memory_factor,
+        )
 
 
 class Simulator(Protocol):

@@ -46,6 +46,11 @@ ResourceName = Annotated[
 ]
 
 
+def setting(key: str, default: Any, description: str, **bounds: Any) -> Any:
+    """A field under the key that HAMi's file uses."""
+    return Field(default, alias=key, description=description, **bounds)
+
+
 class Section(BaseModel):
     """Frozen, and an unknown key is an error: a misspelt option must not silently do nothing."""
 
