@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hami_plugin.errors import HamiError
-
 from bench.figures import Figure
 from bench.footprint import idle
 from bench.latency import burst, spaced
 from bench.presence import registration
+from hami_plugin.errors import HamiError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,12 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
-from hami_plugin.model.placement import Grant
-
 from bench.figures import Figure, Spread, median
 from bench.kubelet import Calls, Shares, echoing
 from bench.processes import memory
 from bench.stage import Node, Stage, staged
+from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
+from hami_plugin.model.placement import Grant
 
 P50_LIMIT, P99_LIMIT = 4.0, 8.0
 WRITES_LIMIT = 2.0
@@ -97,7 +96,9 @@ async def burst(*, repeats: int) -> list[Figure]:
     told = f"{median(rates):.0f} Allocates a second; " + ", ".join(f"{ratio:.2f}" for ratio in ratios)
     return [
         *_against_echo("Allocate, 1,000 in a row", times),
-        Figure(name="Rate of the last tenth / the first", value=median(ratios), limit=CLIFF_LIMIT, floor=True, note=told),
+        Figure(
+            name="Rate of the last tenth / the first", value=median(ratios), limit=CLIFF_LIMIT, floor=True, note=told
+        ),
         Figure(name=f"Memory after {repeats},000 Allocates", value=after, unit="MiB", note=f"{before:.1f} before"),
     ]
 
@@ -190,8 +191,8 @@ def _echo_in_a_row(echo: Calls, count: int) -> list[float]:
 def _against_echo(name: str, times: Times) -> list[Figure]:
     ours, bare = Spread.of(times.allocate), Spread.of(times.echo)
     return [
-        Figure(name=f"{name}: p50 / echo's", value=ours.p50 / bare.p50, unit="×", limit=P50_LIMIT, note=str(ours)),
-        Figure(name=f"{name}: p99 / echo's", value=ours.p99 / bare.p99, unit="×", limit=P99_LIMIT, note=f"echo {bare}"),
+        Figure(name=f"{name}: p50 / echo's", value=ours.p50 / bare.p50, unit="x", limit=P50_LIMIT, note=str(ours)),
+        Figure(name=f"{name}: p99 / echo's", value=ours.p99 / bare.p99, unit="x", limit=P99_LIMIT, note=f"echo {bare}"),
     ]
 
 

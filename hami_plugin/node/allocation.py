@@ -187,9 +187,8 @@ class Allocator:
                 return self._grant(ids, claim.pod, claim.container, claim.grants)
 
     def _check_claim(self, claim: Claim) -> None:
-        advertised = {
-            device.uuid: self._family.register(device, False).devmem for device in self._snapshot.value.devices
-        }
+        granted = filter(None, (self._snapshot.value.device(grant.uuid) for grant in claim.grants))
+        advertised = {device.uuid: self._family.register(device, False).devmem for device in granted}
         too_much = excess(claim, self.question, advertised)
         if too_much:
             raise self._failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.log import logger
+from hami_plugin.model.views import PodView
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
@@ -74,8 +75,7 @@ class HolderCheck:
             self._judge_by_annotation(ids, holders)
 
     def _judge_by_ledger(self, ids: frozenset[str], holders: list[Holder], handed: list[Held]) -> None:
-        init = any(held.init for held in handed)
-        if not holders and init:
+        if not holders and any(held.init for held in handed):
             self._judge_without_account(ids)
             return
         if not holders:
@@ -85,27 +85,31 @@ class HolderCheck:
         if owners != given or any(self._is_another(held) for held in handed):
             what = f"limits were handed out to {_names(given)}, but {_names(owners)} holds the devices"
             raise self._wrong(what if owners != given else f"{what} as another pod of that name", holders, handed)
-        containers = {held.container for held in handed}
-        if not init and not containers & {holder.container for holder in holders}:
-            what = f"limits of container {', '.join(sorted(containers))} reached container {holders[0].container}"
+        # Several containers, if later ones have an init container's devices. Each has its own hand-out.
+        known = {(held.container, held.ids) for held in self._ledger.of_pod(handed[0].uid)}
+        stray = next((holder for holder in holders if (holder.container, holder.ids) not in known), None)
+        if stray:
+            names = ", ".join(sorted({held.container for held in handed}))
+            what = f"limits of container {names} reached container {stray.container}"
             raise self._wrong(f"{what} of pod {_names(owners)}", holders, handed)
 
     def _judge_without_account(self, ids: frozenset[str]) -> None:
         """The kubelet's account leaves plain init containers out. They start when nobody else can have been meant."""
-        physical = physical_counts(ids)
-        waiting = [
-            c for pod in self._pods.pods for c in pending((pod,), self._ledger.held, self._question, pod.node).next
-        ]
-        rivals = [c.pod.key for c in waiting if Counter(grant.uuid for grant in c.grants) == physical]
+        rivals: list[PodView] = []
+        for pod in self._pods.pods:
+            waiting = pending((pod,), self._ledger.held, self._question, pod.node)
+            counts = [len(claim.grants) for claim in waiting.next]
+            counts += [stranger.container.amount(self._question.resource) for stranger in waiting.unannotated]
+            if len(ids) in counts:
+                rivals.append(pod)
         if rivals:
-            raise _unknown(
-                f"{', '.join(rivals)} may wait for {min(ids)} as well, and the kubelet does not say who has it"
-            )
+            names = ", ".join(pod.key for pod in rivals)
+            raise _unknown(f"{names} may wait for {min(ids)} as well, and the kubelet does not say who has it")
 
     def _is_another(self, held: Held) -> bool:
         """Whether the pod that now has the name is not the one that the share was handed out to."""
         pod = self._pods.named(held.namespace, held.pod)
-        return pod.uid != held.uid if pod else self._pods.changes.value
+        return pod is not None and pod.uid != held.uid
 
     def _judge_by_annotation(self, ids: frozenset[str], holders: list[Holder]) -> None:
         """After a restart that lost the journal: the pod's own decision must name the devices that it holds."""

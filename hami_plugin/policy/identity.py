@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.placement import Grant
@@ -106,10 +105,13 @@ def pending(
             unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=message, pods=(pod,)))
             continue
         try:
-            left = (c for c in read(pod, question) if c.piece is not None and _key(c, question) not in held)
-            following.extend(islice(left, 1))
+            decided = read(pod, question)
         except WireError as error:
             unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,)))
+            continue
+        claim = _next_claim(decided, held, question)
+        if claim is not None:
+            following.append(claim)
     return Pending(next=tuple(following), unannotated=tuple(strangers), unreadable=tuple(unreadable))
 
 
@@ -132,9 +134,9 @@ def identify(
         if len({_shares(claim) for claim in fitting}) > 1 or strangers:
             return _ambiguous(ids, [claim.pod for claim in fitting] + [s.pod for s in strangers])
         return Found(claim=fitting[0])
-    again = next((h for h in held.values() if h.resource == question.resource and h.ids == frozenset(ids)), None)
-    if again is not None:
-        return Again(held=again)
+    again = [h for h in held.values() if h.resource == question.resource and h.ids == frozenset(ids)]
+    if again:
+        return Again(held=again[-1])  # the latest: an init container's ids have gone to a later one
     if strangers and same_count:
         return _ambiguous(ids, [claim.pod for claim in same_count] + [s.pod for s in strangers])
     return strangers[0] if strangers else _nobody(ids, physical, same_count, waiting)
@@ -162,8 +164,13 @@ def _next_stranger(
     return ()
 
 
-def _key(claim: Claim, question: Question) -> tuple[str, str, str]:
-    return (claim.pod.uid, claim.container.name, question.resource)
+def _next_claim(
+    decided: Sequence[Claim], held: Mapping[tuple[str, str, str], Held], question: Question
+) -> Claim | None:
+    for claim in decided:
+        if claim.piece is not None and (claim.pod.uid, claim.container.name, question.resource) not in held:
+            return claim
+    return None
 
 
 def _shares(claim: Claim) -> tuple[Grant, ...]:

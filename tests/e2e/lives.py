@@ -22,11 +22,15 @@ LOCK_EXPIRES_S = 0.3
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Life:
-    """One pod. ``orderly``: nothing about its admission was out of the ordinary, so it must be served."""
+    """One pod. ``orderly``: nothing about its admission was out of the ordinary, so it must be served.
+
+    ``mark`` is set when its end is decided, or with ``stays`` that it has none; ``settled`` when the kubelet is done.
+    """
 
     pod: PodView
     kind: str
     orderly: bool
+    stays: bool = False
     mark: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     outcome: str = ""
@@ -50,7 +54,6 @@ class Lives:
         self._queue: list[Life] = []
         self._busy: Life | None = None
         self._news = asyncio.Condition()
-        self._ended = False
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -65,7 +68,7 @@ class Lives:
     async def _schedule_all(self, group: asyncio.TaskGroup) -> None:
         kinds = {"alone": 70, "together": 12, "alike": 7, "stranger": 3, "again": 8}
         while self._made < self._count:
-            await self._until(lambda: len(self._alive) < MOST_ALIVE)
+            await self._until(lambda: sum(not life.stays for life in self._alive.values()) < MOST_ALIVE)
             (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
             match kind:
                 case "alone":
@@ -123,6 +126,8 @@ class Lives:
         self._begin(group, Life(pod=pod_view(self._stage.api.bind(NAMESPACE, name, NODE)), kind="stranger", orderly=False))
 
     def _begin(self, group: asyncio.TaskGroup, life: Life) -> None:
+        for other in (*self._queue, *filter(None, [self._busy])):
+            other.orderly = life.orderly = False
         self._made += 1
         self.kinds[life.kind] += 1
         self._alive[life.pod.uid] = life
@@ -200,6 +205,9 @@ class Lives:
         self._settle(life, "served")
         if self._made < self._count - MOST_ALIVE:
             group.create_task(self._delete_later(life, 0.3))
+        elif not life.mark.is_set():
+            life.stays = True
+            life.mark.set()
 
     async def _start_one(self, life: Life, container: str):
         """A start that is refused is tried once more, as the kubelet does; more often when it asks for patience."""
@@ -240,12 +248,10 @@ class Lives:
 
     async def _tidy(self, life: Life) -> None:
         """The kubelet's end of a deletion: it lets go of the pod once it is no longer at work on it."""
-        if self._made > self._count - MOST_ALIVE and not life.mark.is_set():
-            await life.settled.wait()
-            if life.outcome == "served" and not life.mark.is_set():
-                return
         await life.mark.wait()
         await life.settled.wait()
+        if life.stays:
+            return
         self._stage.kubelet.remove(life.pod.uid)
         self._remove(life)
         del self._alive[life.pod.uid]

@@ -249,7 +249,7 @@ async def test_a_scheduler_of_27_gets_its_own_text_and_a_heartbeat(start):
 
 
 async def test_a_heartbeat_that_fails_is_repeated_at_once(start):
-    rig = start(snapshot(2), style=replace(LEGACY, heartbeat=0.3)).attach()
+    rig = start(snapshot(2), style=replace(LEGACY, heartbeat=0.6)).attach()
     await until(lambda: HANDSHAKE in rig.annotations)
     rig.cluster.annotate(**{HANDSHAKE: "Requesting_2026-08-21 10:11:42"})
     rig.cluster.fail("patch nodes", ClusterError("away"))
@@ -259,7 +259,7 @@ async def test_a_heartbeat_that_fails_is_repeated_at_once(start):
 
     await until(lambda: rig.annotations[HANDSHAKE].startswith("Reported"))
 
-    assert loop.time() - failed < 0.2
+    assert loop.time() - failed < 0.5
 
 
 async def test_a_driver_that_is_away_has_no_heartbeat(start):

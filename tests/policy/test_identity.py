@@ -167,6 +167,13 @@ def test_the_same_ids_once_more_are_a_repeat():
     assert asked(ids((0, 0)), a, held=[share]) == Again(held=share)
 
 
+def test_a_repeat_of_passed_on_ids_is_one_of_the_latest_call():
+    a = pod("a", [container("init", 1, init=True), container("one", 1)], [[grant(0)], [grant(1)]])
+    init, one = held_by(a, "init", ids((0, 0)), init=True), held_by(a, "one", ids((0, 0)))
+
+    assert asked(ids((0, 0)), a, held=[init, one]) == Again(held=one)
+
+
 def test_the_same_ids_under_another_resource_are_no_repeat():
     a = pod("a", pieces=[[grant(0)]])
     share = held_by(a, "main", ids((0, 0)), resource="toy.io/other")

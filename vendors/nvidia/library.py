@@ -1,4 +1,4 @@
-"""NVML with types: the only module that touches the ``pynvml`` binding, its globals and its exceptions.
+"""NVML with types: the daemon's only module that touches the ``pynvml`` binding, its globals and its exceptions.
 
 The binding keeps the library in module globals, so one process holds one library at a time.
 """
