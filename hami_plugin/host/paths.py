@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+DEV = Path("/dev")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPaths:
@@ -32,14 +34,15 @@ class HostFiles:
 
     def writable(self, path: str | Path) -> Path:
         """Where this process creates a directory that a container will see at host path ``path``."""
-        path = Path(path)
-        return self.paths.seen(path) if path.is_relative_to(self.paths.hook) else path
+        return Path(_moved(str(path), self.paths.hook, self.paths.hook_view) or path)
 
     def exists(self, path: str | Path) -> bool:
         """Whether a host path exists. ``/dev`` and the hook directory are looked up where this process sees them."""
-        path = Path(path)
-        if path.is_relative_to("/dev"):
-            path = self.paths.dev / path.relative_to("/dev")
-        elif path.is_relative_to(self.paths.hook):
-            path = self.paths.seen(path)
-        return path.exists()
+        text, paths = str(path), self.paths
+        return Path(_moved(text, DEV, paths.dev) or _moved(text, paths.hook, paths.hook_view) or text).exists()
+
+
+def _moved(path: str, root: Path, view: Path) -> str:
+    """``path`` with ``view`` in place of ``root``; empty if it is not below. Text, as every Allocate asks several."""
+    above = str(root).rstrip("/")
+    return f"{view}{path[len(above) :]}" if path == above or path.startswith(f"{above}/") else ""

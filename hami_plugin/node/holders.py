@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.ledger import Key, Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Holder, Observer, PodResources
 from hami_plugin.policy.claims import Question, claims
@@ -31,6 +31,7 @@ class HolderCheck:
         ledger: Ledger,
         events: EventRecorder,
         observer: Observer,
+        fail: Callable[[PodView], None] = lambda _pod: None,
     ) -> None:
         self._question = question
         self._resources = resources
@@ -38,6 +39,8 @@ class HolderCheck:
         self._ledger = ledger
         self._events = events
         self._observer = observer
+        self._fail = fail
+        self._begun: set[Key] = set()
 
     async def confirm(self, ids: Sequence[str]) -> None:
         """Return if the container may start; ``RefusedError`` otherwise. The kubelet will ask again at each start."""
@@ -69,6 +72,8 @@ class HolderCheck:
         handed = [h for h in self._ledger.held.values() if h.resource == self._question.resource and h.ids == ids]
         if handed:
             self._judge_by_ledger(ids, holders, handed)
+            self._begun = {held.key for held in self._ledger.held.values() if held.key in self._begun}
+            self._begun |= {held.key for held in handed if held.init}
         elif self._ledger.lapsed(self._question.resource, ids):
             raise self._wrong(f"{min(ids)} was handed out with the limits of another container", holders)
         else:
@@ -76,7 +81,7 @@ class HolderCheck:
 
     def _judge_by_ledger(self, ids: frozenset[str], holders: list[Holder], handed: list[Held]) -> None:
         if not holders and any(held.init for held in handed):
-            self._judge_without_account(ids)
+            self._judge_without_account(ids, handed)
             return
         if not holders:
             raise _unknown(f"the kubelet does not say yet who holds {min(ids)}")
@@ -93,8 +98,12 @@ class HolderCheck:
             what = f"limits of container {names} reached container {stray.container}"
             raise self._wrong(f"{what} of pod {_names(owners)}", holders, handed)
 
-    def _judge_without_account(self, ids: frozenset[str]) -> None:
+    def _judge_without_account(self, ids: frozenset[str], handed: list[Held]) -> None:
         """The kubelet's account leaves plain init containers out. They start when nobody else can have been meant."""
+        skipped = self._skipped(handed)
+        if skipped:
+            what = f"limits of container {handed[0].container} of pod {handed[0].namespace}/{handed[0].pod} are used"
+            raise self._wrong(f"{what} before container {skipped} has started", (), handed)
         rivals: list[PodView] = []
         for pod in self._pods.pods:
             waiting = pending((pod,), self._ledger.held, self._question, pod.node)
@@ -105,6 +114,20 @@ class HolderCheck:
         if rivals:
             names = ", ".join(pod.key for pod in rivals)
             raise _unknown(f"{names} may wait for {min(ids)} as well, and the kubelet does not say who has it")
+
+    def _skipped(self, handed: list[Held]) -> str:
+        """An init container that comes before these, has devices, and has not started; empty when there is none.
+
+        Init containers start one after the other. So the limits that it should have went to somebody else, and the one
+        that starts now has those of a container after it. What a former life of the daemon started is not known.
+        """
+        pod = self._pods.get(handed[0].uid)
+        order = [container.name for container in pod.containers] if pod else []
+        known = [h for h in self._ledger.of_pod(handed[0].uid) if h.init and h.resource == self._question.resource]
+        expected = [h for h in known if h.key not in self._begun and h.key not in self._ledger.inherited]
+        names = [h.container for h in expected if h not in handed]
+        first = min((order.index(h.container) for h in handed if h.container in order), default=0)
+        return next((name for name in order[:first] if name in names), "")
 
     def _is_another(self, held: Held) -> bool:
         """Whether the pod that now has the name is not the one that the share was handed out to."""
@@ -135,12 +158,26 @@ class HolderCheck:
     def _wrong(self, message: str, holders: Sequence[Holder], handed: Sequence[Held] = ()) -> RefusedError:
         """Take back what was ``handed`` to the wrong one, so that it can be handed out again, and say so."""
         self._ledger.drop([held.key for held in handed if not held.settled])
+        for held in handed:
+            self._fail_if_shifted(held)
         refusal = RefusedError(
             RefusalReason.WRONG_HOLDER, message, hint="delete the pod; its controller will start another one"
         )
-        pods = [self._pods.named(holder.namespace, holder.pod) for holder in holders]
+        pods = [self._pods.named(h.namespace, h.pod) for h in (holders or handed)]
         self._events.refused([pod for pod in pods if pod], RefusalReason.WRONG_HOLDER, str(refusal))
         return refusal
+
+    def _fail_if_shifted(self, lost: Held) -> None:
+        """Fail a pod that got shares after the one that it ``lost``: each of them reached the container before."""
+        pod = self._pods.get(lost.uid)
+        order = [container.name for container in pod.containers] if pod else []
+        if pod is None or lost.container not in order:
+            return
+        later = order[order.index(lost.container) + 1 :]
+        shifted = [h for h in self._ledger.of_pod(lost.uid) if h.resource == lost.resource and h.container in later]
+        if shifted:
+            self._ledger.drop([held.key for held in shifted])
+            self._fail(pod)
 
 
 def _unknown(message: str, *, hint: str = "") -> RefusedError:

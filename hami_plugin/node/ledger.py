@@ -34,6 +34,7 @@ class Ledger:
 
     def __init__(self, journal: EntryLog) -> None:
         self._journal = journal
+        self.inherited: frozenset[Key] = frozenset()
         self._held: dict[Key, Held] = {}
         self._lapsed: set[tuple[str, frozenset[str]]] = set()
 
@@ -48,6 +49,7 @@ class Ledger:
                 self._replay(entry)
             except (KeyError, TypeError, ValueError) as error:
                 log.warning("journal entry passed over", problem=repr(error))
+        self.inherited = frozenset(self._held)
         return len(self._held)
 
     def reserve(self, held: Held) -> None:

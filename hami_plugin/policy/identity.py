@@ -122,19 +122,24 @@ def identify(
     question: Question,
 ) -> Identity:
     """Decide who asks for ``ids``."""
+    wanted = frozenset(ids)
+    owners = [h for h in held.values() if h.resource == question.resource and h.ids & wanted]
+    # A container that outlives its pod's start keeps its ids: no other container of the pod can come with them.
+    keepers = {owner.uid for owner in owners if not owner.init}
     heir = reusing(ids, waiting, held, question.resource)
-    if heir is not None and len(heir.grants) == len(ids):
+    if heir is not None and len(heir.grants) == len(ids) and heir.pod.uid not in keepers:
         return Found(claim=heir)
     physical = physical_counts(ids)
     uuids = sorted(physical.elements())
-    same_count = [claim for claim in waiting.next if len(claim.grants) == len(ids)]
+    same_count = [c for c in waiting.next if len(c.grants) == len(ids) and c.pod.uid not in keepers]
     fitting = [claim for claim in same_count if sorted(grant.uuid for grant in claim.grants) == uuids]
     strangers = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
     if fitting:
         if len({_shares(claim) for claim in fitting}) > 1 or strangers:
             return _ambiguous(ids, [claim.pod for claim in fitting] + [s.pod for s in strangers])
-        return Found(claim=fitting[0])
-    again = [h for h in held.values() if h.resource == question.resource and h.ids == frozenset(ids)]
+        rivals = _indistinct(fitting[0], same_count)
+        return _ambiguous(ids, [fitting[0].pod, *rivals]) if rivals else Found(claim=fitting[0])
+    again = [owner for owner in owners if owner.ids == wanted]
     if again:
         return Again(held=again[-1])  # the latest: an init container's ids have gone to a later one
     if strangers and same_count:
@@ -153,6 +158,21 @@ def reusing(
     wanted = frozenset(ids)
     owners = {h.uid for h in held.values() if h.init and h.resource == resource and h.ids & wanted}
     return next((claim for claim in waiting.next if claim.pod.uid in owners), None)
+
+
+def _indistinct(claim: Claim, same_count: Sequence[Claim]) -> list[PodView]:
+    """Pods that may be meant as well if ``claim`` is an init container's: no later check could tell.
+
+    The kubelet takes the ids that it was advised to, so they say nothing of who asks; and its account of who holds them
+    leaves plain init containers out.
+    """
+
+    def plain_init(other: Claim) -> bool:
+        return other.container.init and not other.container.restartable
+
+    if not plain_init(claim):
+        return []
+    return [other.pod for other in same_count if plain_init(other) and _shares(other) != _shares(claim)]
 
 
 def _next_stranger(

@@ -123,7 +123,9 @@ class Lives:
         wants = asking("main", self._stage.family.resources)
         name = f"p{self._made}"
         self._stage.api.create_pod(manifest(name, [wants], scheduler="default-scheduler"))
-        self._begin(group, Life(pod=pod_view(self._stage.api.bind(NAMESPACE, name, NODE)), kind="stranger", orderly=False))
+        self._begin(
+            group, Life(pod=pod_view(self._stage.api.bind(NAMESPACE, name, NODE)), kind="stranger", orderly=False)
+        )
 
     def _begin(self, group: asyncio.TaskGroup, life: Life) -> None:
         for other in (*self._queue, *filter(None, [self._busy])):
@@ -145,7 +147,9 @@ class Lives:
         def one(name: str, **more):
             match chance.choices(["share", "several", "whole", "nothing"], [60, 12, 4, 24])[0]:
                 case "share":
-                    return asking(name, resources, memory=chance.choice((500, 1000, 2000)), cores=chance.choice((5, 10)), **more)
+                    return asking(
+                        name, resources, memory=chance.choice((500, 1000, 2000)), cores=chance.choice((5, 10)), **more
+                    )
                 case "several":
                     return asking(name, resources, count=chance.randint(2, 3), memory=1000, cores=5, **more)
                 case "whole":
@@ -223,7 +227,9 @@ class Lives:
     def _refused(self, life: Life, error: HamiError) -> None:
         words = str(error)
         self.refusals.append(words)
-        self._settle(life, f"refused {'at start' if isinstance(error, StartError) else 'at admission'}: {_short(words)}")
+        self._settle(
+            life, f"refused {'at start' if isinstance(error, StartError) else 'at admission'}: {_short(words)}"
+        )
         if life.orderly:
             self.unfair.append(f"{life.kind} {life.pod.key}: {words}")
 
@@ -239,6 +245,7 @@ class Lives:
 
     def _delete(self, life: Life, *, force: bool) -> None:
         """Mark the pod, or with ``force`` remove it from the API server while the kubelet still has it."""
+        life.orderly = life.orderly and life.settled.is_set()
         if self._alive.get(life.pod.uid) is life and not life.mark.is_set():
             if force:
                 self._remove(life)
