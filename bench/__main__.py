@@ -17,6 +17,7 @@ from bench.figures import Figure
 from bench.footprint import idle
 from bench.latency import burst, spaced
 from bench.presence import registration
+from bench.selection import measure as selection
 from hami_plugin.errors import HamiError
 
 
@@ -49,6 +50,11 @@ PARTS = {
         about="Allocate 1,000 times back to back, beside a bare gRPC echo",
         full=lambda: burst(repeats=3),
         quick=lambda: burst(repeats=1),
+    ),
+    "selection": Part(
+        about="Choosing the best-linked devices, beside trying every choice",
+        full=lambda: selection(repeats=51),
+        quick=lambda: selection(repeats=11),
     ),
 }
 

@@ -74,14 +74,18 @@ class HolderCheck:
             self._judge_by_ledger(ids, holders, handed)
             self._begun = {held.key for held in self._ledger.held.values() if held.key in self._begun}
             self._begun |= {held.key for held in handed if held.init}
-        elif self._ledger.lapsed(self._question.resource, ids):
+        elif self._ledger.lapsed(self._question.resource, ids) or self._has_others(holders):
             raise self._wrong(f"{min(ids)} was handed out with the limits of another container", holders)
         else:
             self._judge_by_annotation(ids, holders)
 
     def _judge_by_ledger(self, ids: frozenset[str], holders: list[Holder], handed: list[Held]) -> None:
+        skipped = self._skipped(handed)
+        if skipped:
+            what = f"limits of container {handed[0].container} of pod {handed[0].namespace}/{handed[0].pod} are used"
+            raise self._wrong(f"{what} before container {skipped} has started", holders, handed)
         if not holders and any(held.init for held in handed):
-            self._judge_without_account(ids, handed)
+            self._judge_without_account(ids)
             return
         if not holders:
             raise _unknown(f"the kubelet does not say yet who holds {min(ids)}")
@@ -98,12 +102,8 @@ class HolderCheck:
             what = f"limits of container {names} reached container {stray.container}"
             raise self._wrong(f"{what} of pod {_names(owners)}", holders, handed)
 
-    def _judge_without_account(self, ids: frozenset[str], handed: list[Held]) -> None:
+    def _judge_without_account(self, ids: frozenset[str]) -> None:
         """The kubelet's account leaves plain init containers out. They start when nobody else can have been meant."""
-        skipped = self._skipped(handed)
-        if skipped:
-            what = f"limits of container {handed[0].container} of pod {handed[0].namespace}/{handed[0].pod} are used"
-            raise self._wrong(f"{what} before container {skipped} has started", (), handed)
         rivals: list[PodView] = []
         for pod in self._pods.pods:
             waiting = pending((pod,), self._ledger.held, self._question, pod.node)
@@ -128,6 +128,11 @@ class HolderCheck:
         names = [h.container for h in expected if h not in handed]
         first = min((order.index(h.container) for h in handed if h.container in order), default=0)
         return next((name for name in order[:first] if name in names), "")
+
+    def _has_others(self, holders: list[Holder]) -> bool:
+        """Whether shares are on record for the pod that holds the ids, so that these would be as well."""
+        pods = {pod.uid for pod in (self._pods.named(h.namespace, h.pod) for h in holders) if pod}
+        return any(h.uid in pods and h.resource == self._question.resource for h in self._ledger.held.values())
 
     def _is_another(self, held: Held) -> bool:
         """Whether the pod that now has the name is not the one that the share was handed out to."""

@@ -142,9 +142,11 @@ def identify(
     again = [owner for owner in owners if owner.ids == wanted]
     if again:
         return Again(held=again[-1])  # the latest: an init container's ids have gone to a later one
-    if strangers and same_count:
-        return _ambiguous(ids, [claim.pod for claim in same_count] + [s.pod for s in strangers])
-    return strangers[0] if strangers else _nobody(ids, physical, same_count, waiting)
+    if strangers:
+        others = [claim.pod for claim in same_count]
+        return _ambiguous(ids, others + [s.pod for s in strangers]) if others else strangers[0]
+    kept = [owner for owner in owners if owner.uid in {claim.pod.uid for claim in waiting.next} & keepers]
+    return _kept(kept) if kept else _nobody(ids, physical, same_count, waiting)
 
 
 def reusing(
@@ -203,6 +205,13 @@ def _ambiguous(ids: Sequence[str], pods: Sequence[PodView]) -> Unknown:
         reason=RefusalReason.AMBIGUOUS,
         message=f"{len(pods)} pods with different shares wait for {len(ids)} of these devices: {names}",
         pods=tuple(pods),
+    )
+
+
+def _kept(owners: Sequence[Held]) -> Unknown:
+    names = ", ".join(sorted({f"container {owner.container} of pod {owner.namespace}/{owner.pod}" for owner in owners}))
+    return Unknown(
+        reason=RefusalReason.DEVICE_MISMATCH, message=f"some of these ids were handed out before, to {names}"
     )
 
 

@@ -24,13 +24,14 @@ LOCK_EXPIRES_S = 0.3
 class Life:
     """One pod. ``orderly``: nothing about its admission was out of the ordinary, so it must be served.
 
-    ``mark`` is set when its end is decided, or with ``stays`` that it has none; ``settled`` when the kubelet is done.
+    ``company`` are those that the node has besides it. ``mark`` is set when its end is decided, or with ``stays`` that it has none; ``settled`` when the kubelet is done.
     """
 
     pod: PodView
     kind: str
     orderly: bool
     stays: bool = False
+    company: tuple["Life", ...] = ()
     mark: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     outcome: str = ""
@@ -44,16 +45,25 @@ class Lives:
         self.kinds: Counter[str] = Counter()
         self.violations: list[str] = []
         self.refusals: list[str] = []
-        self.unfair: list[str] = []
         self.survivors: set[Life] = set()
         self._stage = stage
         self._count = count
         self._chance = random.Random(seed)
         self._made = 0
+        self._disappointed: list[tuple[Life, str]] = []
         self._alive: dict[str, Life] = {}
         self._queue: list[Life] = []
         self._busy: Life | None = None
         self._news = asyncio.Condition()
+
+    @property
+    def unfair(self) -> list[str]:
+        """Refusals of orderly pods, of whose company all were served: nothing was in doubt."""
+        return [
+            f"{life.kind} {life.pod.key}: {words}"
+            for life, words in self._disappointed
+            if all(other.outcome == "served" for other in life.company)
+        ]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -130,6 +140,7 @@ class Lives:
     def _begin(self, group: asyncio.TaskGroup, life: Life) -> None:
         for other in (*self._queue, *filter(None, [self._busy])):
             other.orderly = life.orderly = False
+        life.company = tuple(self._alive.values())
         self._made += 1
         self.kinds[life.kind] += 1
         self._alive[life.pod.uid] = life
@@ -231,7 +242,7 @@ class Lives:
             life, f"refused {'at start' if isinstance(error, StartError) else 'at admission'}: {_short(words)}"
         )
         if life.orderly:
-            self.unfair.append(f"{life.kind} {life.pod.key}: {words}")
+            self._disappointed.append((life, words))
 
     # The end of pods.
 
@@ -297,6 +308,8 @@ def _short(words: str) -> str:
     for text, name in {
         "different shares wait": "ambiguous",
         "waits for devices": "nobody known waits",
+        "were handed out before": "ids that were handed out before",
+        "does not name the devices": "other devices than decided",
         "the kubelet offers": "other devices or another count than decided",
         "decided nothing": "not scheduled by HAMi",
         "limits were handed out to": "wrong holder",

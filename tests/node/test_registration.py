@@ -248,6 +248,18 @@ async def test_a_scheduler_of_27_gets_its_own_text_and_a_heartbeat(start):
     assert [sorted(body) for body in rig.cluster.bodies[:2]] == [[HANDSHAKE, REGISTER, SCORE], [HANDSHAKE]]
 
 
+async def test_a_node_that_others_change_all_the_time_still_gets_its_heartbeat(start):
+    rig = start(snapshot(2), style=LEGACY).attach()
+    await until(lambda: HANDSHAKE in rig.annotations)
+    beats = len(rig.cluster.writes)
+
+    for n in range(40):
+        rig.cluster.annotate(theirs=str(n))
+        await asyncio.sleep(0.003)
+
+    assert len(rig.cluster.writes) > beats
+
+
 async def test_a_heartbeat_that_fails_is_repeated_at_once(start):
     rig = start(snapshot(2), style=replace(LEGACY, heartbeat=0.6)).attach()
     await until(lambda: HANDSHAKE in rig.annotations)

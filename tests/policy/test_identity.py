@@ -179,11 +179,22 @@ def test_a_part_of_what_a_container_keeps_is_nobodys_question():
     a = pod("a", [container("one", 2), container("two", 1)], [[grant(0), grant(1)], [grant(0)]])
     one = held_by(a, "one", ids((0, 0), (1, 0)))
 
-    assert reason(asked(ids((0, 0)), a, held=[one])) is RefusalReason.COUNT_MISMATCH
+    identity = asked(ids((0, 0)), a, held=[one])
+
+    assert reason(identity) is RefusalReason.DEVICE_MISMATCH
+    assert "container one of pod default/a" in identity.message
+
+
+def test_ids_that_somebody_else_had_before_say_nothing_about_who_asks():
+    former = pod("former", pieces=[[grant(0), grant(1)]])
+    had = held_by(former, "main", ids((0, 0), (1, 0)))
+
+    assert reason(asked(ids((0, 0)), former, held=[had])) is RefusalReason.NO_PENDING_POD
 
 
 def test_a_repeat_of_passed_on_ids_is_one_of_the_latest_call():
-    a = pod("a", [container("init", 1, init=True), container("one", 1)], [[grant(0)], [grant(1)]])
+    containers = [container("init", 1, init=True), container("one", 1), container("two", 1)]
+    a = pod("a", containers, [[grant(0)], [grant(1)], [grant(0, 3000)]])
     init, one = held_by(a, "init", ids((0, 0)), init=True), held_by(a, "one", ids((0, 0)))
 
     assert asked(ids((0, 0)), a, held=[init, one]) == Again(held=one)
