@@ -160,7 +160,7 @@ async def test_nothing_is_written_while_nothing_changes(running):
 
 async def test_a_lock_whose_owner_is_gone_is_released(running):
     stage = await running()
-    pod = stage.scheduler.place(small("owner", stage.family.resources))
+    (pod,) = await known(stage, ["owner"])
     fail(stage, pod)
     take_down(stage, pod)
 
