@@ -28,7 +28,7 @@ class HostPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFiles:
-    """The one question that injection asks of the host."""
+    """What injection asks of the host. ``/dev`` and the hook directory are looked up where this process sees them."""
 
     paths: HostPaths
 
@@ -37,9 +37,16 @@ class HostFiles:
         return Path(_moved(str(path), self.paths.hook, self.paths.hook_view) or path)
 
     def exists(self, path: str | Path) -> bool:
-        """Whether a host path exists. ``/dev`` and the hook directory are looked up where this process sees them."""
+        """Whether a host path exists."""
+        return self._seen(path).exists()
+
+    def is_file(self, path: str | Path) -> bool:
+        """Whether a host path is a file. A directory of that name is what a runtime made when the file was missing."""
+        return self._seen(path).is_file()
+
+    def _seen(self, path: str | Path) -> Path:
         text, paths = str(path), self.paths
-        return Path(_moved(text, DEV, paths.dev) or _moved(text, paths.hook, paths.hook_view) or text).exists()
+        return Path(_moved(text, DEV, paths.dev) or _moved(text, paths.hook, paths.hook_view) or text)
 
 
 def _moved(path: str, root: Path, view: Path) -> str:

@@ -1,8 +1,9 @@
-"""Many lives of pods at once, by chance: scheduled alone or together, admitted in order or not, deleted at any moment."""
+"""Many lives of pods at once, by chance: scheduled alone or together, admitted in order or not, deleted any time."""
 
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hami_plugin.demo.stage import NODE, Stage
@@ -17,14 +18,15 @@ from tests.e2e.manifests import NAMESPACE, asking, idle, manifest
 from tests.e2e.truth import annotation, difference
 
 MOST_ALIVE = 14
-LOCK_EXPIRES_S = 0.3
+LOCK_EXPIRES_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Life:
     """One pod. ``orderly``: nothing about its admission was out of the ordinary, so it must be served.
 
-    ``company`` are those that the node has besides it. ``mark`` is set when its end is decided, or with ``stays`` that it has none; ``settled`` when the kubelet is done.
+    ``company`` are those that the node has besides it. ``mark`` is set when its end is decided, or with ``stays`` that
+    it has none; ``settled`` when the kubelet is done with starting it.
     """
 
     pod: PodView
@@ -102,10 +104,8 @@ class Lives:
     async def _calm(self) -> None:
         """Nothing waits at the kubelet, and the lock is free, or expired."""
         await self._until(lambda: not self._queue and self._busy is None)
-        lock = annotation(self._stage, keys.NODE_LOCK)
-        end = asyncio.get_running_loop().time() + LOCK_EXPIRES_S
-        while lock and annotation(self._stage, keys.NODE_LOCK) == lock and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.002)
+        with suppress(HamiError):
+            await self._stage.until(lambda: not annotation(self._stage, keys.NODE_LOCK), "the release", LOCK_EXPIRES_S)
 
     def _place(
         self,

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment
+from hami_plugin.wire import keys
 from tests.e2e import dying
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, confirm, fail, sound, start, take_down
-from tests.e2e.truth import journal
+from tests.e2e.truth import annotation, journal
 
 LAUNCHER = str(Path(dying.__file__))
 
@@ -47,7 +48,7 @@ async def repeat(stage, pod):
 async def other_pods_are_served(stage):
     """Two at once, as large as the killed one: nothing is booked twice, and nothing was lost."""
     await stage.until(
-        lambda: not stage.api.node("demo-node")["metadata"]["annotations"].get("hami.io/mutex.lock"),
+        lambda: not annotation(stage, keys.NODE_LOCK),
         "the lock's release",
         20,
     )

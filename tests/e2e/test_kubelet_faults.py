@@ -1,10 +1,11 @@
 """The kubelet, its directory and our socket go and come back; and a second daemon appears."""
 
+import asyncio
 import shutil
 import time
 
 from tests.e2e.manifests import small
-from tests.e2e.steps import bring_up, offered, start
+from tests.e2e.steps import bring_up, offered
 
 
 def own_socket(stage):
@@ -70,8 +71,9 @@ async def test_a_killed_kubelet_leaves_a_live_daemon_that_says_what_it_waits_for
     assert stage.kubelet.socket.exists()
     component = f"kubelet {stage.resource}"
     problem = ""
-    while not problem:
-        problem = (await stage.readiness())["components"][component]
+    async with asyncio.timeout(10):
+        while not problem:
+            problem = (await stage.readiness())["components"][component]
     status, _body = await stage.get("/healthz")
     before = len(stage.kubelet.registrations)
     await stage.kubelet.start()

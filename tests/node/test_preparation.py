@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
 from tests.support.builders import FAMILY, TO_ALLOCATE, grant, ids, pod
 
@@ -74,3 +75,18 @@ async def test_a_vendor_that_refuses_leaves_nothing_reserved(node):
     assert (refusal.reason, refusal.code) == (RefusalReason.INVALID_REQUEST, "INVALID_ARGUMENT")
     assert node.ledger.held == {}
     assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
+
+
+async def test_a_container_waits_for_what_the_host_lacks_and_then_starts(node):
+    lacks = ["no file libvgpu.so on the host"]
+    node.use(replace(FAMILY, host_problem=lambda _host: "".join(lacks)))
+    plugin = ResourcePlugin(node.allocator, None, node.snapshot)
+
+    with pytest.raises(RefusedError, match=r"no file libvgpu.so on the host; .*tries again") as caught:
+        await plugin.pre_start(ids((0, 0)))
+    lacks.clear()
+    await plugin.pre_start(ids((0, 0)))
+
+    assert plugin.pre_start_required
+    assert (caught.value.reason, caught.value.code) == (RefusalReason.NOT_PREPARED, "UNAVAILABLE")
+    assert node.observer.starts == ["HostNotPrepared"]

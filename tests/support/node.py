@@ -75,6 +75,7 @@ class Node:
             ledger=self.ledger,
             events=self.events,
             observer=self.observer,
+            fail=self.settlement.fail,
         )
         self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
         self.cluster.attach(self.pods, self.live)

@@ -143,13 +143,14 @@ def _usage_file(assignment: Assignment) -> uuid.UUID:
 
 
 def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
-    """What HAMi-core's injection lacks on this host. A container whose mounts are missing is not started."""
+    """Which files of HAMi-core this host lacks. A container that started without them would have no limits."""
     needed = (_library(settings, host), f"{_vgpu(host)}/ld.so.preload")
-    missing = [path for path in needed if not host.exists(path)]
+    missing = [path for path in needed if not host.is_file(path)]
     if not missing:
         return ""
     return (
-        f"{' and '.join(missing)} missing on the host; containers with limits will not start until HAMi-core is there"
+        f"no file {' and no file '.join(missing)} on the host; "
+        "containers with limits do not start until HAMi-core is there"
     )
 
 
@@ -162,7 +163,7 @@ def _library(settings: NvidiaSettings, host: HostFiles) -> str:
     """HAMi-core under its versioned name where that is installed, else under the plain one."""
     plain = f"{_vgpu(host)}/libvgpu.so"
     versioned = f"{plain}.{settings.libvgpu_version}"
-    return versioned if settings.libvgpu_version and host.exists(versioned) else plain
+    return versioned if settings.libvgpu_version and host.is_file(versioned) else plain
 
 
 def _library_mounts(
