@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hami_plugin.errors import HamiError
-
 from bench.figures import Figure
 from bench.footprint import idle
 from bench.latency import burst, spaced
 from bench.presence import registration
+from bench.selection import measure as selection
+from hami_plugin.errors import HamiError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,11 @@ PARTS = {
         about="Allocate 1,000 times back to back, beside a bare gRPC echo",
         full=lambda: burst(repeats=3),
         quick=lambda: burst(repeats=1),
+    ),
+    "selection": Part(
+        about="Choosing the best-linked devices, beside trying every choice",
+        full=lambda: selection(repeats=51),
+        quick=lambda: selection(repeats=11),
     ),
 }
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import aiohttp
 
+from bench.processes import running
 from hami_plugin.model.placement import Grant
 from hami_plugin.simulation.api_http import REQUESTS
 from hami_plugin.vendor import Family
 from hami_plugin.wire import keys
 from hami_plugin.wire.lock import NodeLock, render_lock
 from hami_plugin.wire.pods import encode_devices
-
-from bench.processes import running
 
 NODE = "bench-node"
 NAMESPACE = "bench"
@@ -54,7 +53,7 @@ class Cluster:
         if lock:
             text = render_lock(NodeLock(time=datetime.now(tz=UTC), namespace=NAMESPACE, pod=name))
             async with asyncio.timeout(20):
-                while keys.NODE_LOCK in await self.node_annotations():
+                while keys.NODE_LOCK in await self.node_annotations():  # noqa: ASYNC110  # it is another process's
                     await asyncio.sleep(0.001)
             await self._patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {keys.NODE_LOCK: text}}})
         await self._ask("POST", _PODS, self._manifest(name, decision))
@@ -68,7 +67,7 @@ class Cluster:
     async def recorded(self) -> None:
         """Wait until every pod says that it has its devices, and the node is not locked."""
         async with asyncio.timeout(60):
-            while not await self._all_recorded():
+            while not await self._all_recorded():  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.05)
 
     async def _all_recorded(self) -> bool:

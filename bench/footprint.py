@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
+from bench import imports
 from bench.figures import Figure
 from bench.processes import Memory, cpu_seconds, memory, running
+from bench.shipped import packages
 from bench.stage import Node, staged
 
 SETTLE_S = 3.0
@@ -43,18 +47,27 @@ class Idle:
 async def idle(*, seconds: float) -> list[Figure]:
     """Daemons on a small and on a large node, left alone side by side for ``seconds``."""
     measured = await asyncio.gather(*(_left_alone(allowance.node, seconds) for allowance in ALLOWANCES))
-    imports = await _imports()
+    costs = await _import_costs()
     figures = []
     for allowance, found in zip(ALLOWANCES, measured, strict=True):
         figures += _figures(allowance, found, seconds)
     small = measured[0].memory.resident
-    shares = sorted(imports.items(), key=lambda share: -share[1])
+    shares = sorted(costs.items(), key=lambda share: -share[1])
     figures += [
-        Figure(name=f"  share of {ALLOWANCES[0].node}: {name}", value=round(cost, 1), unit="MiB", note=_percent(cost, small))
+        Figure(
+            name=f"  share of {ALLOWANCES[0].node}: {name}",
+            value=round(cost, 1),
+            unit="MiB",
+            note=_percent(cost, small),
+        )
         for name, cost in shares[:SHARES_TOLD]
     ]
-    rest = small - sum(imports.values())
-    figures.append(Figure(name="  at run time: state, threads, buffers", value=round(rest, 1), unit="MiB", note=_percent(rest, small)))
+    rest = small - sum(costs.values())
+    figures.append(
+        Figure(
+            name="  at run time: state, threads, buffers", value=round(rest, 1), unit="MiB", note=_percent(rest, small)
+        )
+    )
     return figures
 
 
@@ -74,14 +87,22 @@ def _figures(allowance: Allowance, found: Idle, seconds: float) -> list[Figure]:
     kinds = f"{used.anonymous:.1f} of it anonymous, PSS {used.share:.1f}"
     return [
         Figure(name=f"Memory idle, {node}", value=used.resident, unit="MiB", limit=allowance.memory, note=kinds),
-        Figure(name=f"CPU idle, {node}", value=found.cpu, unit="%", limit=allowance.cpu, note=f"of a core, over {seconds:g} s"),
+        Figure(
+            name=f"CPU idle, {node}",
+            value=found.cpu,
+            unit="%",
+            limit=allowance.cpu,
+            note=f"of a core, over {seconds:g} s",
+        ),
         Figure(name=f"Start to Register, {node}", value=found.start, unit="s", limit=allowance.start),
     ]
 
 
-async def _imports() -> dict[str, float]:
-    async with running("-m", "bench.imports") as line:
-        return dict(json.loads(line))
+async def _import_costs() -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="hami-bench-") as folder:
+        script, shipped = Path(imports.__file__), packages(Path(folder) / "packages")
+        async with running(script, packages=shipped) as line:
+            return dict(json.loads(line))
 
 
 def _percent(part: float, whole: float) -> str:

@@ -23,7 +23,9 @@ async def registration(*, repeats: int) -> list[Figure]:
             slow.append(await stage.restart_kubelet(DOWN_S))
     return [
         Figure(name="Start to Register", value=median(starts), unit="s", limit=START_LIMIT_S, note=_all(starts)),
-        Figure(name="Kubelet restart to Register", value=median(quick), unit="s", limit=RESTART_LIMIT_S, note=_all(quick)),
+        Figure(
+            name="Kubelet restart to Register", value=median(quick), unit="s", limit=RESTART_LIMIT_S, note=_all(quick)
+        ),
         Figure(
             name=f"The same, kubelet away for {DOWN_S:g} s",
             value=median(slow),

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.shipped import FLAGS
 from hami_plugin.errors import HamiError
 
 # The daemon must not pick up what happens to be set where the bench runs.
@@ -25,9 +26,17 @@ class Memory:
     share: float
 
 
-async def spawn(*words: str | Path, log: Path | None = None) -> asyncio.subprocess.Process:
-    """Start ``python …``. Its standard output comes back through a pipe, or goes to ``log`` with its errors."""
+async def spawn(
+    *words: str | Path, log: Path | None = None, packages: Path | None = None
+) -> asyncio.subprocess.Process:
+    """Start ``python …``. Its standard output comes back through a pipe, or goes to ``log`` with its errors.
+
+    With ``packages`` it can import what is in that folder, and nothing else.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in _OWN_VARIABLES}
+    if packages is not None:
+        environment["PYTHONPATH"] = str(packages)
+        words = (*FLAGS, *words)
     command = (sys.executable, *(str(word) for word in words))
     if log is None:
         return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment)
@@ -36,9 +45,9 @@ async def spawn(*words: str | Path, log: Path | None = None) -> asyncio.subproce
 
 
 @asynccontextmanager
-async def running(*words: str | Path) -> AsyncIterator[str]:
+async def running(*words: str | Path, packages: Path | None = None) -> AsyncIterator[str]:
     """A process for the time of the block. Yields the first line that it says."""
-    process = await spawn(*words)
+    process = await spawn(*words, packages=packages)
     try:
         async with asyncio.timeout(20):
             line = await process.stdout.readline() if process.stdout else b""

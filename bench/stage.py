@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cluster import NODE, Cluster, cluster
+from bench.machines import BASE, write_profile
+from bench.processes import end, spawn
+from bench.shipped import packages
 from hami_plugin.errors import HamiError
 from hami_plugin.simulation.hardware import simulate
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.vendor import Family
-
-from bench.cluster import NODE, Cluster, cluster
-from bench.machines import BASE, write_profile
-from bench.processes import end, spawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Node:
     split: int = 10
 
     def __str__(self) -> str:
-        return f"{self.gpus} × {self.split}"
+        return f"{self.gpus} x {self.split}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +44,7 @@ class Stage:
     cluster: Cluster
     kubelet: FakeKubelet
     command: tuple[str | Path, ...]
+    packages: Path
     daemon: asyncio.subprocess.Process | None = None
 
     @property
@@ -63,7 +64,7 @@ class Stage:
     async def start_daemon(self) -> float:
         """Start it and wait until it is registered. Answers the seconds from exec to the kubelet's Register."""
         seen, started = len(self.kubelet.registrations), time.monotonic()
-        self.daemon = await spawn(*self.command, log=self.directory / "daemon.log")
+        self.daemon = await spawn(*self.command, log=self.directory / "daemon.log", packages=self.packages)
         await self.until(lambda: len(self.kubelet.registrations) > seen, "a registration")
         seconds = time.monotonic() - started
         await self.until(lambda: self.kubelet.allocatable(self.resource) > 0, "a list of healthy devices")
@@ -89,7 +90,7 @@ class Stage:
     async def published(self) -> None:
         """Wait until the node's annotation is written: the daemon has then nothing left to do."""
         async with asyncio.timeout(20):
-            while self.family.annotations.register not in await self.cluster.node_annotations():
+            while self.family.annotations.register not in await self.cluster.node_annotations():  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.05)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -124,6 +125,7 @@ async def staged(node: Node) -> AsyncIterator[Stage]:
                 cluster=api,
                 kubelet=kubelet,
                 command=_command(directory, {hardware.vendor.name: settings}),
+                packages=packages(directory / "packages"),
             )
             try:
                 yield stage

@@ -227,6 +227,7 @@ class Daemon:
             ledger=self._ledger,
             events=self._events,
             observer=self._metrics,
+            fail=self._settlement.fail,
         )
         plugin = ResourcePlugin(allocator, check if settings.identity_check == "required" else None, watch.snapshot)
         endpoint = Endpoint(

@@ -89,9 +89,11 @@ class Follower(Generic[T]):
     def _lost(self, error: ClusterError, *, listing: bool) -> None:
         """A version that the server cannot serve, too old or from a lost future, asks for a list.
 
-        A list that was refused for the same reason is repeated without any condition.
+        A list that was refused for the same reason is repeated without any condition. A server that says so is there:
+        what an outage has taught about waiting no longer holds.
         """
         if error.status == HTTPStatus.GONE or "resource version" in error.message.lower():
+            self._healthy = self._healthy or not listing
             self._listed = False
             self._version = "" if listing else self._version
         why, now = str(error), time.monotonic()

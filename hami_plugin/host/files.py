@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,9 +36,10 @@ def make_shared_directory(path: Path) -> None:
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=0o777)
-    if path.is_symlink() or not path.is_dir():
+    mode = path.lstat().st_mode
+    if not stat.S_ISDIR(mode):
         raise NotADirectoryError(f"{path} is in the way: not a directory")
-    if path.stat().st_mode & 0o7777 != 0o777:
+    if stat.S_IMODE(mode) != 0o777:
         path.chmod(0o777)
 
 

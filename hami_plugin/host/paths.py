@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+DEV = Path("/dev")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPaths:
@@ -26,20 +28,28 @@ class HostPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFiles:
-    """The one question that injection asks of the host."""
+    """What injection asks of the host. ``/dev`` and the hook directory are looked up where this process sees them."""
 
     paths: HostPaths
 
     def writable(self, path: str | Path) -> Path:
         """Where this process creates a directory that a container will see at host path ``path``."""
-        path = Path(path)
-        return self.paths.seen(path) if path.is_relative_to(self.paths.hook) else path
+        return Path(_moved(str(path), self.paths.hook, self.paths.hook_view) or path)
 
     def exists(self, path: str | Path) -> bool:
-        """Whether a host path exists. ``/dev`` and the hook directory are looked up where this process sees them."""
-        path = Path(path)
-        if path.is_relative_to("/dev"):
-            path = self.paths.dev / path.relative_to("/dev")
-        elif path.is_relative_to(self.paths.hook):
-            path = self.paths.seen(path)
-        return path.exists()
+        """Whether a host path exists."""
+        return self._seen(path).exists()
+
+    def is_file(self, path: str | Path) -> bool:
+        """Whether a host path is a file. A directory of that name is what a runtime made when the file was missing."""
+        return self._seen(path).is_file()
+
+    def _seen(self, path: str | Path) -> Path:
+        text, paths = str(path), self.paths
+        return Path(_moved(text, DEV, paths.dev) or _moved(text, paths.hook, paths.hook_view) or text)
+
+
+def _moved(path: str, root: Path, view: Path) -> str:
+    """``path`` with ``view`` in place of ``root``; empty if it is not below. Text, as every Allocate asks several."""
+    above = str(root).rstrip("/")
+    return f"{view}{path[len(above) :]}" if path == above or path.startswith(f"{above}/") else ""

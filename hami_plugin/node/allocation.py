@@ -138,6 +138,20 @@ class Allocator:
             self._observer.allocation(self.resource, outcome, time.perf_counter() - start)
         return edits
 
+    def require_host(self) -> None:
+        """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again.
+
+        A runtime need not miss a mount's source: containerd makes an empty directory of it, and the container would run
+        without limits.
+        """
+        problem = self._family.host_problem(self._host)
+        if problem:
+            log.warning("container start refused", resource=self.resource, why=problem)
+            self._observer.container_start(self.resource, RefusalReason.NOT_PREPARED)
+            raise RefusedError(
+                RefusalReason.NOT_PREPARED, problem, code="UNAVAILABLE", hint="the kubelet tries again by itself"
+            )
+
     def _waiting(self) -> Pending:
         pods = [pod for pod in self._pods.pods if not self._settlement.failed(pod.uid)]
         self._read.keep(pods)
@@ -187,9 +201,8 @@ class Allocator:
                 return self._grant(ids, claim.pod, claim.container, claim.grants)
 
     def _check_claim(self, claim: Claim) -> None:
-        advertised = {
-            device.uuid: self._family.register(device, False).devmem for device in self._snapshot.value.devices
-        }
+        granted = filter(None, (self._snapshot.value.device(grant.uuid) for grant in claim.grants))
+        advertised = {device.uuid: self._family.register(device, False).devmem for device in granted}
         too_much = excess(claim, self.question, advertised)
         if too_much:
             raise self._failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)

@@ -34,6 +34,7 @@ class Ledger:
 
     def __init__(self, journal: EntryLog) -> None:
         self._journal = journal
+        self.inherited: frozenset[Key] = frozenset()
         self._held: dict[Key, Held] = {}
         self._lapsed: set[tuple[str, frozenset[str]]] = set()
 
@@ -48,6 +49,7 @@ class Ledger:
                 self._replay(entry)
             except (KeyError, TypeError, ValueError) as error:
                 log.warning("journal entry passed over", problem=repr(error))
+        self.inherited = frozenset(self._held)
         return len(self._held)
 
     def reserve(self, held: Held) -> None:
@@ -55,9 +57,9 @@ class Ledger:
 
         An id that the kubelet hands out anew is no other pod's any more, whether or not that pod's end has been seen.
         """
-        for other in list(self._held.values()):
-            if other.uid != held.uid and _meet(held, other.resource, other.ids):
-                del self._held[other.key]
+        others = [h for h in self._held.values() if h.uid != held.uid and _meet(held, h.resource, h.ids)]
+        for other in others:
+            del self._held[other.key]
         self._lapsed = {(resource, ids) for resource, ids in self._lapsed if not _meet(held, resource, ids)}
         self._held[held.key] = held
 
@@ -128,7 +130,7 @@ class Ledger:
 
 
 def _meet(held: Held, resource: str, ids: frozenset[str]) -> bool:
-    return held.resource == resource and bool(held.ids & ids)
+    return held.resource == resource and not held.ids.isdisjoint(ids)
 
 
 def _key(entry: Mapping[str, Any]) -> Key:

@@ -27,7 +27,8 @@ class ResourcePlugin:
 
     @property
     def pre_start_required(self) -> bool:
-        return self._check is not None
+        """Always: whoever holds the devices, the host must have what was promised."""
+        return True
 
     @property
     def offers(self) -> Watched[tuple[Offer, ...]]:
@@ -46,5 +47,6 @@ class ResourcePlugin:
         return await self._allocator.prefer(available, must_include, size)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
+        self._allocator.require_host()
         if self._check is not None:
             await self._check.confirm(ids)

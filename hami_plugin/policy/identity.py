@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.placement import Grant
@@ -106,10 +105,13 @@ def pending(
             unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=message, pods=(pod,)))
             continue
         try:
-            left = (c for c in read(pod, question) if c.piece is not None and _key(c, question) not in held)
-            following.extend(islice(left, 1))
+            decided = read(pod, question)
         except WireError as error:
             unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,)))
+            continue
+        claim = _next_claim(decided, held, question)
+        if claim is not None:
+            following.append(claim)
     return Pending(next=tuple(following), unannotated=tuple(strangers), unreadable=tuple(unreadable))
 
 
@@ -120,24 +122,31 @@ def identify(
     question: Question,
 ) -> Identity:
     """Decide who asks for ``ids``."""
+    wanted = frozenset(ids)
+    owners = [h for h in held.values() if h.resource == question.resource and h.ids & wanted]
+    # A container that outlives its pod's start keeps its ids: no other container of the pod can come with them.
+    keepers = {owner.uid for owner in owners if not owner.init}
     heir = reusing(ids, waiting, held, question.resource)
-    if heir is not None and len(heir.grants) == len(ids):
+    if heir is not None and len(heir.grants) == len(ids) and heir.pod.uid not in keepers:
         return Found(claim=heir)
     physical = physical_counts(ids)
     uuids = sorted(physical.elements())
-    same_count = [claim for claim in waiting.next if len(claim.grants) == len(ids)]
+    same_count = [c for c in waiting.next if len(c.grants) == len(ids) and c.pod.uid not in keepers]
     fitting = [claim for claim in same_count if sorted(grant.uuid for grant in claim.grants) == uuids]
     strangers = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
     if fitting:
         if len({_shares(claim) for claim in fitting}) > 1 or strangers:
             return _ambiguous(ids, [claim.pod for claim in fitting] + [s.pod for s in strangers])
-        return Found(claim=fitting[0])
-    again = next((h for h in held.values() if h.resource == question.resource and h.ids == frozenset(ids)), None)
-    if again is not None:
-        return Again(held=again)
-    if strangers and same_count:
-        return _ambiguous(ids, [claim.pod for claim in same_count] + [s.pod for s in strangers])
-    return strangers[0] if strangers else _nobody(ids, physical, same_count, waiting)
+        rivals = _indistinct(fitting[0], same_count)
+        return _ambiguous(ids, [fitting[0].pod, *rivals]) if rivals else Found(claim=fitting[0])
+    again = [owner for owner in owners if owner.ids == wanted]
+    if again:
+        return Again(held=again[-1])  # the latest: an init container's ids have gone to a later one
+    if strangers:
+        others = [claim.pod for claim in same_count]
+        return _ambiguous(ids, others + [s.pod for s in strangers]) if others else strangers[0]
+    kept = [owner for owner in owners if owner.uid in {claim.pod.uid for claim in waiting.next} & keepers]
+    return _kept(kept) if kept else _nobody(ids, physical, same_count, waiting)
 
 
 def reusing(
@@ -153,6 +162,21 @@ def reusing(
     return next((claim for claim in waiting.next if claim.pod.uid in owners), None)
 
 
+def _indistinct(claim: Claim, same_count: Sequence[Claim]) -> list[PodView]:
+    """Pods that may be meant as well if ``claim`` is an init container's: no later check could tell.
+
+    The kubelet takes the ids that it was advised to, so they say nothing of who asks; and its account of who holds them
+    leaves plain init containers out.
+    """
+
+    def plain_init(other: Claim) -> bool:
+        return other.container.init and not other.container.restartable
+
+    if not plain_init(claim):
+        return []
+    return [other.pod for other in same_count if plain_init(other) and _shares(other) != _shares(claim)]
+
+
 def _next_stranger(
     pod: PodView, held: Mapping[tuple[str, str, str], Held], question: Question
 ) -> tuple[Unannotated, ...]:
@@ -162,8 +186,13 @@ def _next_stranger(
     return ()
 
 
-def _key(claim: Claim, question: Question) -> tuple[str, str, str]:
-    return (claim.pod.uid, claim.container.name, question.resource)
+def _next_claim(
+    decided: Sequence[Claim], held: Mapping[tuple[str, str, str], Held], question: Question
+) -> Claim | None:
+    for claim in decided:
+        if claim.piece is not None and (claim.pod.uid, claim.container.name, question.resource) not in held:
+            return claim
+    return None
 
 
 def _shares(claim: Claim) -> tuple[Grant, ...]:
@@ -176,6 +205,13 @@ def _ambiguous(ids: Sequence[str], pods: Sequence[PodView]) -> Unknown:
         reason=RefusalReason.AMBIGUOUS,
         message=f"{len(pods)} pods with different shares wait for {len(ids)} of these devices: {names}",
         pods=tuple(pods),
+    )
+
+
+def _kept(owners: Sequence[Held]) -> Unknown:
+    names = ", ".join(sorted({f"container {owner.container} of pod {owner.namespace}/{owner.pod}" for owner in owners}))
+    return Unknown(
+        reason=RefusalReason.DEVICE_MISMATCH, message=f"some of these ids were handed out before, to {names}"
     )
 
 

@@ -1,8 +1,9 @@
-"""Many lives of pods at once, by chance: scheduled alone or together, admitted in order or not, deleted at any moment."""
+"""Many lives of pods at once, by chance: scheduled alone or together, admitted in order or not, deleted any time."""
 
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hami_plugin.demo.stage import NODE, Stage
@@ -17,16 +18,22 @@ from tests.e2e.manifests import NAMESPACE, asking, idle, manifest
 from tests.e2e.truth import annotation, difference
 
 MOST_ALIVE = 14
-LOCK_EXPIRES_S = 0.3
+LOCK_EXPIRES_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Life:
-    """One pod. ``orderly``: nothing about its admission was out of the ordinary, so it must be served."""
+    """One pod. ``orderly``: nothing about its admission was out of the ordinary, so it must be served.
+
+    ``company`` are those that the node has besides it. ``mark`` is set when its end is decided, or with ``stays`` that
+    it has none; ``settled`` when the kubelet is done with starting it.
+    """
 
     pod: PodView
     kind: str
     orderly: bool
+    stays: bool = False
+    company: tuple["Life", ...] = ()
     mark: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     outcome: str = ""
@@ -40,17 +47,25 @@ class Lives:
         self.kinds: Counter[str] = Counter()
         self.violations: list[str] = []
         self.refusals: list[str] = []
-        self.unfair: list[str] = []
         self.survivors: set[Life] = set()
         self._stage = stage
         self._count = count
         self._chance = random.Random(seed)
         self._made = 0
+        self._disappointed: list[tuple[Life, str]] = []
         self._alive: dict[str, Life] = {}
         self._queue: list[Life] = []
         self._busy: Life | None = None
         self._news = asyncio.Condition()
-        self._ended = False
+
+    @property
+    def unfair(self) -> list[str]:
+        """Refusals of orderly pods, of whose company all were served: nothing was in doubt."""
+        return [
+            f"{life.kind} {life.pod.key}: {words}"
+            for life, words in self._disappointed
+            if all(other.outcome == "served" for other in life.company)
+        ]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -65,7 +80,7 @@ class Lives:
     async def _schedule_all(self, group: asyncio.TaskGroup) -> None:
         kinds = {"alone": 70, "together": 12, "alike": 7, "stranger": 3, "again": 8}
         while self._made < self._count:
-            await self._until(lambda: len(self._alive) < MOST_ALIVE)
+            await self._until(lambda: sum(not life.stays for life in self._alive.values()) < MOST_ALIVE)
             (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
             match kind:
                 case "alone":
@@ -89,10 +104,8 @@ class Lives:
     async def _calm(self) -> None:
         """Nothing waits at the kubelet, and the lock is free, or expired."""
         await self._until(lambda: not self._queue and self._busy is None)
-        lock = annotation(self._stage, keys.NODE_LOCK)
-        end = asyncio.get_running_loop().time() + LOCK_EXPIRES_S
-        while lock and annotation(self._stage, keys.NODE_LOCK) == lock and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.002)
+        with suppress(HamiError):
+            await self._stage.until(lambda: not annotation(self._stage, keys.NODE_LOCK), "the release", LOCK_EXPIRES_S)
 
     def _place(
         self,
@@ -120,9 +133,14 @@ class Lives:
         wants = asking("main", self._stage.family.resources)
         name = f"p{self._made}"
         self._stage.api.create_pod(manifest(name, [wants], scheduler="default-scheduler"))
-        self._begin(group, Life(pod=pod_view(self._stage.api.bind(NAMESPACE, name, NODE)), kind="stranger", orderly=False))
+        self._begin(
+            group, Life(pod=pod_view(self._stage.api.bind(NAMESPACE, name, NODE)), kind="stranger", orderly=False)
+        )
 
     def _begin(self, group: asyncio.TaskGroup, life: Life) -> None:
+        for other in (*self._queue, *filter(None, [self._busy])):
+            other.orderly = life.orderly = False
+        life.company = tuple(self._alive.values())
         self._made += 1
         self.kinds[life.kind] += 1
         self._alive[life.pod.uid] = life
@@ -140,7 +158,9 @@ class Lives:
         def one(name: str, **more):
             match chance.choices(["share", "several", "whole", "nothing"], [60, 12, 4, 24])[0]:
                 case "share":
-                    return asking(name, resources, memory=chance.choice((500, 1000, 2000)), cores=chance.choice((5, 10)), **more)
+                    return asking(
+                        name, resources, memory=chance.choice((500, 1000, 2000)), cores=chance.choice((5, 10)), **more
+                    )
                 case "several":
                     return asking(name, resources, count=chance.randint(2, 3), memory=1000, cores=5, **more)
                 case "whole":
@@ -200,6 +220,9 @@ class Lives:
         self._settle(life, "served")
         if self._made < self._count - MOST_ALIVE:
             group.create_task(self._delete_later(life, 0.3))
+        elif not life.mark.is_set():
+            life.stays = True
+            life.mark.set()
 
     async def _start_one(self, life: Life, container: str):
         """A start that is refused is tried once more, as the kubelet does; more often when it asks for patience."""
@@ -215,9 +238,11 @@ class Lives:
     def _refused(self, life: Life, error: HamiError) -> None:
         words = str(error)
         self.refusals.append(words)
-        self._settle(life, f"refused {'at start' if isinstance(error, StartError) else 'at admission'}: {_short(words)}")
+        self._settle(
+            life, f"refused {'at start' if isinstance(error, StartError) else 'at admission'}: {_short(words)}"
+        )
         if life.orderly:
-            self.unfair.append(f"{life.kind} {life.pod.key}: {words}")
+            self._disappointed.append((life, words))
 
     # The end of pods.
 
@@ -231,6 +256,7 @@ class Lives:
 
     def _delete(self, life: Life, *, force: bool) -> None:
         """Mark the pod, or with ``force`` remove it from the API server while the kubelet still has it."""
+        life.orderly = life.orderly and life.settled.is_set()
         if self._alive.get(life.pod.uid) is life and not life.mark.is_set():
             if force:
                 self._remove(life)
@@ -240,12 +266,10 @@ class Lives:
 
     async def _tidy(self, life: Life) -> None:
         """The kubelet's end of a deletion: it lets go of the pod once it is no longer at work on it."""
-        if self._made > self._count - MOST_ALIVE and not life.mark.is_set():
-            await life.settled.wait()
-            if life.outcome == "served" and not life.mark.is_set():
-                return
         await life.mark.wait()
         await life.settled.wait()
+        if life.stays:
+            return
         self._stage.kubelet.remove(life.pod.uid)
         self._remove(life)
         del self._alive[life.pod.uid]
@@ -284,6 +308,8 @@ def _short(words: str) -> str:
     for text, name in {
         "different shares wait": "ambiguous",
         "waits for devices": "nobody known waits",
+        "were handed out before": "ids that were handed out before",
+        "does not name the devices": "other devices than decided",
         "the kubelet offers": "other devices or another count than decided",
         "decided nothing": "not scheduled by HAMi",
         "limits were handed out to": "wrong holder",

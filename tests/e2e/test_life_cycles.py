@@ -13,7 +13,7 @@ COUNT = 1000
 
 
 async def test_in_a_thousand_random_lives_no_container_gets_what_was_decided_for_another(running, tell):
-    stage = await running(decisionWaitSeconds=0.2)
+    stage = await running(decisionWaitSeconds=0.15)
     lives = Lives(stage, seed=SEED, count=COUNT)
 
     began = time.monotonic()

@@ -41,7 +41,7 @@ async def test_an_error_reaches_whoever_waits_and_the_thread_goes_on(thread):
 async def test_a_call_that_does_not_come_back_is_reported_while_the_loop_turns(thread):
     gate = threading.Event()
 
-    with pytest.raises(StuckError, match="0.01 s"):
+    with pytest.raises(StuckError, match=r"0\.01 s"):
         await thread.call(gate.wait, 0.01)
     with pytest.raises(StuckError):
         await thread.call(lambda: "waits in line", 0.01)

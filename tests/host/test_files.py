@@ -169,6 +169,14 @@ def test_host_paths_are_looked_up_where_this_process_sees_them(files, tmp_path):
     assert files.exists(tmp_path / "dev")
 
 
+def test_a_directory_in_the_place_of_a_file_is_no_file(files, tmp_path):
+    (tmp_path / "view/vgpu/ld.so.preload").mkdir()
+
+    assert files.is_file("/usr/local/vgpu/libvgpu.so")
+    assert not files.is_file("/usr/local/vgpu/ld.so.preload")
+    assert not files.is_file("/usr/local/vgpu/license")
+
+
 def test_only_paths_under_the_hook_directory_move(files, tmp_path):
     assert files.writable("/usr/local/vgpu/containers/x") == tmp_path / "view/vgpu/containers/x"
     assert str(files.writable("/tmp/vgpulock")) == "/tmp/vgpulock"

@@ -293,6 +293,21 @@ def test_hami_core_is_installed_whole_and_only_when_it_differs(pod, tmp_path):
     mapped.close()
 
 
+def test_hami_core_takes_the_place_of_the_directories_that_a_runtime_left(pod, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "libvgpu.so").write_text("new")
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (target / name).mkdir(parents=True)
+    (installer,) = pod["spec"]["initContainers"]
+
+    environment = {"PATH": os.environ["PATH"], "SOURCE": str(source), "TARGET": str(target)}
+    subprocess.run([*installer["command"], *installer["args"]], env=environment, check=True, timeout=20)
+
+    assert (target / "libvgpu.so").read_text() == "new"
+    assert (target / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
+
+
 def test_the_library_that_is_installed_is_the_one_that_pods_are_given(pod):
     (installer,) = pod["spec"]["initContainers"]
 

@@ -7,7 +7,7 @@ import asyncio
 import random
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hami_plugin.errors import RefusedError
 from hami_plugin.model.views import PodView
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
-from tests.support.builders import ALLOCATED, COUNT, SPLIT, TO_ALLOCATE, container, decision, grant, pod, uuid
+from tests.support.builders import ALLOCATED, COUNT, SPLIT, TO_ALLOCATE, container, grant, pod, received
 from tests.support.kubelet import Kubelet
 from tests.support.node import Node
 
@@ -46,9 +46,9 @@ def plans(draw):
             wanted = 0 if "plain" in kind else draw(st.integers(1, 2))
             cards = draw(st.permutations([card for card in range(CARDS) if free[card]]))[:wanted]
             free -= Counter(cards)
-            serial += len(cards)
             # Every grant is unique, so that no two can be taken for each other.
             pieces.append([grant(card, 1000 + serial + i) for i, card in enumerate(cards)])
+            serial += len(cards)
             containers.append(container(f"c{place}", len(cards), init="init" in kind, sidecar=kind == "sidecar"))
         if draw(st.booleans()):  # schedulers pad differently
             pieces = [piece for piece in pieces if piece]
@@ -66,11 +66,6 @@ def own(owner: PodView) -> dict[str, dict[str, str]]:
         fields = [part.split(",") for part in piece.split(":") if part]
         answer[item.name] = {card: f"{memory}m,{cores}" for card, _word, memory, cores in fields}
     return answer
-
-
-def received(edits) -> tuple[str, str, dict[str, str]]:
-    cards = edits.env["DEVICES"].split(",")
-    return edits.env["POD"], edits.env["CONTAINER"], {card: edits.env[f"LIMIT_{i}"] for i, card in enumerate(cards)}
 
 
 def with_node(play) -> None:
@@ -118,7 +113,13 @@ def test_pods_that_come_one_by_one_each_get_exactly_their_own(turns, seed):
 def test_whatever_the_kubelet_chooses_and_however_late_news_are_nobody_starts_with_anothers_limits(
     turns, seed, obedient, restarted
 ):
-    """Pods wait side by side; news of some are late, the API server is away at times, and every start is tried twice."""
+    """Pods wait side by side; news of some are late, the API server is away at times, and every start is tried twice.
+
+    The kubelet's account leaves plain init containers out. Theirs is proven only as long as the kubelet takes the ids
+    that it is advised to take, for pods in their order of arrival: two of them that are swapped look like two that are
+    not.
+    """
+    orderly = obedient and not any(turn.late or turn.lagging for turn in turns)
 
     async def play(node):
         kubelet = node.kubelet(choose=random.Random(seed), obedient=obedient)
@@ -134,7 +135,7 @@ def test_whatever_the_kubelet_chooses_and_however_late_news_are_nobody_starts_wi
         for _ in range(2):
             for owner, edits in admitted:
                 for name in edits:
-                    if await starts(kubelet, owner, name):
+                    if await starts(kubelet, owner, name) and (orderly or provable(owner, name)):
                         assert received(edits[name]) == (owner.uid, name, own(owner)[name])
         await node.settlement.close()
 
@@ -157,6 +158,11 @@ async def admit_all(node, kubelet, turns):
             node.cluster.catch_up()
     node.cluster.down = False
     return admitted
+
+
+def provable(owner: PodView, name: str) -> bool:
+    item = owner.container(name)
+    return not item.init or item.restartable
 
 
 async def starts(kubelet: Kubelet, owner: PodView, name: str) -> bool:
@@ -221,56 +227,3 @@ class Mortal:
             self.node = await self.node.restart()
             self.refused += 1
             raise ConnectionError
-
-
-async def test_64_pods_in_a_burst_each_get_their_own(tmp_path):
-    node = Node(root=tmp_path, devices=64)
-    kubelet = node.kubelet()
-    pods = [node.cluster.add(pod(f"p{n}", pieces=[[grant(n, 1000 + n)]])) for n in range(64)]
-
-    for item in pods:
-        edits = await kubelet.admit(item)
-        await kubelet.start(item)
-        assert received(edits["main"])[0] == item.uid
-    await node.settled()
-
-    assert node.observer.allocations == ["ok"] * 64
-    assert [held.pod for held in node.ledger.held.values()] == [item.name for item in pods]
-
-
-async def test_a_forged_pod_beside_an_honest_one_gets_nothing_of_it(tmp_path):
-    """The author of a pod writes another pod's decision, more memory, and an earlier time."""
-    node = Node(root=tmp_path)
-    kubelet = node.kubelet()
-    honest = pod("honest", [container(count=1, memory=2000)], [[grant(1, 2000)]])
-    greedy = decision([[grant(1, 60_000)]])
-    forged = pod("forged", [container(count=1, memory=100)], created="1970-01-01T00:00:00Z", annotations=greedy)
-    node.cluster.add(forged)
-    try:
-        await kubelet.admit(forged)
-        raise AssertionError
-    except RefusedError as refusal:
-        assert refusal.reason == "ExceedsRequest"
-    node.cluster.add(honest)
-
-    edits = await kubelet.admit(honest)
-    await kubelet.start(honest)
-
-    assert received(edits["main"]) == ("honest-uid", "main", {uuid(1): "2000m,10"})
-    assert ("forged", "ExceedsRequest") in {event[:2] for event in await node.told()}
-
-
-async def test_a_pod_recreated_under_its_name_gets_its_own_decision(tmp_path):
-    node = Node(root=tmp_path)
-    kubelet = node.kubelet()
-    first = node.cluster.add(pod("web-0", pieces=[[grant(0, 1000)]]))
-    await kubelet.admit(first)
-    node.cluster.remove(first)
-    kubelet.forget(first)
-    second = node.cluster.add(replace(pod("web-0", pieces=[[grant(0, 2000)]]), uid="second"))
-
-    edits = await kubelet.admit(second)
-    await kubelet.start(second)
-    await node.settled()
-
-    assert received(edits["main"]) == ("second", "main", {uuid(0): "2000m,10"})

@@ -10,8 +10,6 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import Health
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_FAILED
 from tests.support.builders import (
-    FAMILY,
-    TO_ALLOCATE,
     container,
     grant,
     ids,
@@ -222,65 +220,24 @@ async def test_64_concurrent_calls_in_any_order_each_get_their_own_limits(node):
     assert told == [(f"p{n}-uid", f"{1000 + n}m,10") for n in order]
 
 
-class FullDisk:
-    """A journal on a disk that takes nothing."""
+async def test_advice_waits_for_a_decision_that_comes_a_moment_late(node):
+    node.allocator._rules = replace(node.allocator._rules, wait=5.0)
+    available = [offer.id for offer in node.allocator.offers()]
+    asked = asyncio.create_task(node.plugin.prefer(available, [], 1))
+    await asyncio.sleep(0.01)
+    node.cluster.add(pod("other", pieces=[[grant(0), grant(1)]]))
+    await asyncio.sleep(0.01)
+    assert not asked.done()
 
-    lines = 0
+    node.cluster.add(pod("a", pieces=[[grant(3)]]))
 
-    def read(self):
-        return []
-
-    def append(self, entry):
-        raise OSError(28, "No space left on device")
-
-    def rewrite(self, entries):
-        raise OSError(28, "No space left on device")
-
-
-async def test_a_full_disk_reserves_nothing_marks_the_pod_failed_and_releases_the_lock(node):
-    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
-    node.cluster.annotate(**{"hami.io/mutex.lock": "2026-01-01T00:00:00Z,default,a"})
-    node.ledger._journal = FullDisk()
-
-    refusal = await refused(node, ids((0, 0)))
-    await node.settled()
-
-    assert refusal.reason is RefusalReason.NOT_PREPARED
-    assert "No space left" in refusal.message
-    assert node.ledger.held == {}
-    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
-    assert node.cluster.pod(a).annotations[TO_ALLOCATE]
-    assert "hami.io/mutex.lock" not in node.cluster.node.annotations
-    assert ("a", "HostNotPrepared") in {event[:2] for event in await node.told()}
+    assert list(await asked) == ids((3, 0))
 
 
-@pytest.mark.parametrize("repeated", [False, True])
-async def test_a_directory_that_cannot_be_made_is_a_refusal_with_its_reason(node, repeated):
-    node.cluster.add(pod("a", pieces=[[grant(0)]]))
-    if repeated:
-        await node.allocator.allocate(ids((0, 0)))
-        (node.root / "hook").rename(node.root / "moved")
-    (node.root / "hook").write_text("a file in the way")
+async def test_advice_for_nobody_known_is_given_in_the_end(node):
+    available = [offer.id for offer in node.allocator.offers()]
 
-    refusal = await refused(node, ids((0, 0)))
-
-    assert refusal.reason is RefusalReason.NOT_PREPARED
-    assert len(node.ledger.held) == (1 if repeated else 0)
-
-
-async def test_a_vendor_that_refuses_leaves_nothing_reserved(node):
-    def never(_assignment, _host):
-        raise RefusedError(RefusalReason.INVALID_REQUEST, "a name that leads elsewhere", code="INVALID_ARGUMENT")
-
-    node.use(replace(FAMILY, inject=never))
-    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
-
-    refusal = await refused(node, ids((0, 0)))
-    await node.settled()
-
-    assert (refusal.reason, refusal.code) == (RefusalReason.INVALID_REQUEST, "INVALID_ARGUMENT")
-    assert node.ledger.held == {}
-    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
+    assert list(await node.plugin.prefer(available, [], 2)) == ids((0, 0), (1, 0))
 
 
 async def test_offers_are_all_shares_in_device_order_with_their_devices_health(node):

@@ -1,9 +1,11 @@
 """Before a container starts: do its devices come with its own limits?"""
 
+from dataclasses import replace
+
 import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
-from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, ids, pod
+from tests.support.builders import container, grant, ids, pod
 from tests.support.kubelet import holder
 
 A = pod("a", pieces=[[grant(0)]])
@@ -87,6 +89,20 @@ async def test_limits_that_reached_another_pod_stop_it_after_a_restart_and_after
     await node.settlement.close()
 
 
+async def test_limits_of_a_former_pod_of_the_same_name_stop_the_new_one(node):
+    a = node.cluster.add(A)
+    await node.allocator.allocate(ONE)
+    node.resources.list = [holder(A, ONE)]
+    await node.settlement.close()
+    node.cluster.attach()
+    node.cluster.remove(a)
+    node.cluster.add(replace(B, name="a", uid="another-uid"))
+
+    node = await node.restart()
+
+    assert "another pod of that name" in (await refused(node)).message
+
+
 async def test_shares_that_are_not_recorded_yet_can_be_handed_out_to_their_own_pod(node):
     node.cluster.down = True
     node.cluster.add(A)
@@ -162,6 +178,28 @@ async def test_an_init_containers_ids_in_another_pod_are_stopped(node):
     assert (await refused(node)).reason is RefusalReason.WRONG_HOLDER
 
 
+async def test_an_init_container_waits_while_another_pod_may_have_been_meant(node):
+    a = pod("a", [container("init", 1, init=True)], [[grant(0)]])
+    await handed(node, a)
+    b = node.cluster.add(pod("b", pieces=[[grant(1)]]))
+
+    refusal = await refused(node)
+    assert (refusal.reason, refusal.code) == (RefusalReason.HOLDER_UNKNOWN, "UNAVAILABLE")
+    assert "default/b" in refusal.message
+
+    node.cluster.change(b, phase="Failed")
+    await node.plugin.pre_start(ONE)
+
+
+async def test_a_sidecar_with_an_init_containers_limits_is_stopped(node):
+    """The kubelet lists the sidecar with ids that only the init container was answered for."""
+    a = pod("a", [container("init", 1, init=True), container("side", 1, sidecar=True)], [[grant(0)], [grant(0, 2000)]])
+    await handed(node, a)
+    node.resources.list = [holder(a, ONE, "side")]
+
+    assert (await refused(node)).reason is RefusalReason.WRONG_HOLDER
+
+
 async def test_ids_that_were_handed_out_after_their_former_pods_end_was_missed_are_fine(node):
     await handed(node, A)
     b = pod("b", pieces=[[grant(0)]])
@@ -169,67 +207,6 @@ async def test_ids_that_were_handed_out_after_their_former_pods_end_was_missed_a
     node.resources.list = [holder(b, ONE)]
 
     await node.plugin.pre_start(ONE)
-
-
-@pytest.fixture
-async def forgetful(node):
-    """A daemon that has lost its journal."""
-    (node.root / "journal").unlink(missing_ok=True)
-    return node
-
-
-async def test_without_a_journal_the_pods_own_decision_counts(forgetful):
-    forgetful.cluster.add(A)
-    forgetful.resources.list = [holder(A, ONE)]
-
-    await forgetful.plugin.pre_start(ONE)
-
-
-async def test_without_a_journal_a_decision_that_names_other_devices_stops_the_pod(forgetful):
-    forgetful.cluster.add(A)
-    forgetful.resources.list = [holder(A, ids((1, 0)))]
-
-    assert (await refused(forgetful, ids((1, 0)))).reason is RefusalReason.WRONG_HOLDER
-
-
-async def test_without_a_journal_another_containers_share_does_not_count(forgetful):
-    a = pod("a", [container("one", 1), container("two", 1)], [[grant(0)], [grant(1)]])
-    forgetful.cluster.add(a)
-    forgetful.resources.list = [holder(a, ids((1, 0)), "one")]
-
-    assert (await refused(forgetful, ids((1, 0)))).reason is RefusalReason.WRONG_HOLDER
-
-
-async def test_without_a_journal_an_init_containers_devices_may_be_a_later_containers(forgetful):
-    a = pod("a", [container("init", 1, init=True), container("one", 1)], [[grant(0)], [grant(1)]])
-    forgetful.cluster.add(a)
-    forgetful.resources.list = [holder(a, ONE, "one")]
-
-    await forgetful.plugin.pre_start(ONE)
-
-
-async def test_without_a_journal_an_unreadable_decision_stops_the_pod(forgetful):
-    a = forgetful.cluster.add(pod("a", [container(count=1)], annotations={TO_ALLOCATE: ";", ALLOCATED: "x,y;"}))
-    forgetful.resources.list = [holder(a, ONE)]
-
-    assert (await refused(forgetful)).reason is RefusalReason.WRONG_HOLDER
-
-
-async def test_without_a_journal_a_pod_without_a_decision_has_what_the_kubelet_gave(forgetful):
-    a = forgetful.cluster.add(pod("a", [container(count=1)]))
-    forgetful.resources.list = [holder(a, ONE)]
-
-    await forgetful.plugin.pre_start(ONE)
-
-
-@pytest.mark.parametrize("known", [False, True], ids=["no pod", "no holder"])
-async def test_without_a_journal_nobody_known_is_a_reason_to_wait(forgetful, known):
-    if known:
-        forgetful.cluster.add(A)
-    else:
-        forgetful.resources.list = [holder(A, ONE)]
-
-    assert (await refused(forgetful)).code == "UNAVAILABLE"
 
 
 async def test_a_start_after_a_restart_is_judged_by_the_journal(node):

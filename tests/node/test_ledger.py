@@ -70,9 +70,7 @@ def test_a_kill_between_any_two_entries_loses_nothing(path):
 
 def test_a_kill_within_any_entry_loses_that_entry_only(tmp_path, path):
     ledger = opened(path)
-    states = [{}]
-    for _ in history(ledger):
-        states.append(dict(ledger.held))
+    states = [{}, *(dict(ledger.held) for _ in history(ledger))]
     text = path.read_bytes()
 
     for length in range(len(text)):

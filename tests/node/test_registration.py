@@ -248,8 +248,20 @@ async def test_a_scheduler_of_27_gets_its_own_text_and_a_heartbeat(start):
     assert [sorted(body) for body in rig.cluster.bodies[:2]] == [[HANDSHAKE, REGISTER, SCORE], [HANDSHAKE]]
 
 
+async def test_a_node_that_others_change_all_the_time_still_gets_its_heartbeat(start):
+    rig = start(snapshot(2), style=LEGACY).attach()
+    await until(lambda: HANDSHAKE in rig.annotations)
+    beats = len(rig.cluster.writes)
+
+    for n in range(40):
+        rig.cluster.annotate(theirs=str(n))
+        await asyncio.sleep(0.003)
+
+    assert len(rig.cluster.writes) > beats
+
+
 async def test_a_heartbeat_that_fails_is_repeated_at_once(start):
-    rig = start(snapshot(2), style=replace(LEGACY, heartbeat=0.3)).attach()
+    rig = start(snapshot(2), style=replace(LEGACY, heartbeat=0.6)).attach()
     await until(lambda: HANDSHAKE in rig.annotations)
     rig.cluster.annotate(**{HANDSHAKE: "Requesting_2026-08-21 10:11:42"})
     rig.cluster.fail("patch nodes", ClusterError("away"))
@@ -259,7 +271,7 @@ async def test_a_heartbeat_that_fails_is_repeated_at_once(start):
 
     await until(lambda: rig.annotations[HANDSHAKE].startswith("Reported"))
 
-    assert loop.time() - failed < 0.2
+    assert loop.time() - failed < 0.5
 
 
 async def test_a_driver_that_is_away_has_no_heartbeat(start):

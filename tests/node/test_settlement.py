@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_ALLOCATING, PHASE_FAILED, PHASE_SUCCESS
-from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, ids, pod, uuid
+from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, held_by, ids, pod, uuid
 from tests.support.node import until
 
 LOCK = "2026-08-21T10:11:12+08:00,default,a"
@@ -69,15 +69,22 @@ async def test_a_container_handed_out_while_a_patch_is_under_way_is_recorded_aft
     assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
 
 
-async def test_a_note_at_the_moment_in_which_the_task_ends_is_not_lost(node):
+async def test_what_is_handed_out_at_the_moment_in_which_a_task_ends_is_not_lost(node):
     a = bound(node, pieces=[[grant(0)], [grant(1)]], containers=[container("one", 1), container("two", 1)])
+    converge = node.settlement._converge
+
+    def hand_out():
+        node.ledger.reserve(held_by(a, "two", ids((1, 0))))
+        node.settlement.note(a.uid)
+
+    async def and_then(uid):
+        await converge(uid)
+        node.settlement._converge = converge
+        asyncio.get_running_loop().call_soon(hand_out)  # runs before anybody is told that the task has ended
+
+    node.settlement._converge = and_then
     await node.allocator.allocate(ids((0, 0)))
-    (task,) = node.settlement._tasks.values()
-    second = asyncio.get_running_loop().create_future()
-    # Callbacks of a finished task run in order; this one is the first to see that it has ended.
-    task.add_done_callback(lambda _task: second.set_result(node.settlement.idle))
-    assert await second
-    await node.allocator.allocate(ids((1, 0)))
+    await until(lambda: len(node.ledger.held) == 2)
     await node.settled()
 
     assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS

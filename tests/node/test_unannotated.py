@@ -1,9 +1,12 @@
 """A pod that no scheduler of HAMi decided about: whole devices, or nothing."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
-from tests.support.builders import CARD_MIB, container, grant, ids, pod, uuid
+from tests.support.builders import CARD_MIB, container, grant, ids, pod, snapshot, uuid
 from tests.support.node import Node
 
 
@@ -80,6 +83,19 @@ async def test_a_kubelet_that_asks_is_led_to_a_device_of_its_own(serving):
     await kubelet.start(stranger)
 
     assert edits["main"].env["DEVICES"] == uuid(3)
+
+
+async def test_a_device_that_goes_while_a_decision_is_awaited_is_refused(serving):
+    serving.allocator._rules = replace(serving.allocator._rules, wait=0.05)
+    serving.cluster.add(pod("s", [container(count=1)]))
+    asked = asyncio.create_task(serving.allocator.allocate(ids((3, 0))))
+    await asyncio.sleep(0.01)
+
+    serving.snapshot.set(snapshot(2))
+
+    with pytest.raises(RefusedError) as caught:
+        await asked
+    assert caught.value.reason is RefusalReason.UNKNOWN_DEVICE
 
 
 async def test_its_end_makes_the_device_free(serving):

@@ -167,6 +167,39 @@ def test_the_same_ids_once_more_are_a_repeat():
     assert asked(ids((0, 0)), a, held=[share]) == Again(held=share)
 
 
+def test_a_repeat_is_no_question_of_the_next_container_although_its_share_would_fit():
+    a = pod("a", [container("one", 1), container("two", 1)], [[grant(0, 1000)], [grant(0, 2000)]])
+    one = held_by(a, "one", ids((0, 0)))
+
+    assert asked(ids((0, 0)), a, held=[one]) == Again(held=one)
+    assert found(asked(ids((0, 1)), a, held=[one])) == ("a", "two")
+
+
+def test_a_part_of_what_a_container_keeps_is_nobodys_question():
+    a = pod("a", [container("one", 2), container("two", 1)], [[grant(0), grant(1)], [grant(0)]])
+    one = held_by(a, "one", ids((0, 0), (1, 0)))
+
+    identity = asked(ids((0, 0)), a, held=[one])
+
+    assert reason(identity) is RefusalReason.DEVICE_MISMATCH
+    assert "container one of pod default/a" in identity.message
+
+
+def test_ids_that_somebody_else_had_before_say_nothing_about_who_asks():
+    former = pod("former", pieces=[[grant(0), grant(1)]])
+    had = held_by(former, "main", ids((0, 0), (1, 0)))
+
+    assert reason(asked(ids((0, 0)), former, held=[had])) is RefusalReason.NO_PENDING_POD
+
+
+def test_a_repeat_of_passed_on_ids_is_one_of_the_latest_call():
+    containers = [container("init", 1, init=True), container("one", 1), container("two", 1)]
+    a = pod("a", containers, [[grant(0)], [grant(1)], [grant(0, 3000)]])
+    init, one = held_by(a, "init", ids((0, 0)), init=True), held_by(a, "one", ids((0, 0)))
+
+    assert asked(ids((0, 0)), a, held=[init, one]) == Again(held=one)
+
+
 def test_the_same_ids_under_another_resource_are_no_repeat():
     a = pod("a", pieces=[[grant(0)]])
     share = held_by(a, "main", ids((0, 0)), resource="toy.io/other")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.policy.replicas import physical_counts, physical_id, replica_id, replica_ids
+from hami_plugin.policy.replicas import is_replica, physical_counts, physical_id, replica_id, replica_ids
 
 UUID = "GPU-e290caca-2f0c-9582-acab-67a142b61ffa"
 
@@ -53,3 +53,14 @@ def test_a_uuid_that_ends_in_digits_is_not_taken_for_a_replica():
 
 def test_ids_are_counted_by_device():
     assert physical_counts([f"{UUID}-0", f"{UUID}::4", "other"]) == {UUID: 2, "other": 1}
+
+
+@given(uuids, st.integers(0, 50), st.integers(-1, 60))
+def test_a_replica_is_known_by_its_number_alone(uuid: str, count: int, number: int):
+    for replica in (replica_id(uuid, number), f"{uuid}-0{number}", f"{uuid}::{number}", f"{uuid}-", uuid):
+        assert is_replica(replica, uuid, count) == (replica in replica_ids(uuid, count))
+
+
+def test_digits_of_other_scripts_are_no_replica():
+    assert not is_replica(f"{UUID}-\N{ARABIC-INDIC DIGIT ONE}", UUID, 10)
+    assert not is_replica(f"{UUID}-\N{SUPERSCRIPT TWO}", UUID, 10)

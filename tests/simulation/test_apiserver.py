@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from hami_plugin.simulation.api_http import REQUESTS
 from hami_plugin.simulation.api_objects import merged
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 
@@ -382,3 +383,13 @@ def test_it_runs_as_its_own_process_and_leaves_a_kubeconfig(tmp_path: Path):
     assert address.startswith("http://127.0.0.1:")
     assert json.loads(config.read_text())["clusters"][0]["cluster"]["server"] == address
     assert process.returncode == 0
+
+
+async def test_another_process_can_read_what_was_asked_and_by_whom(server, http):
+    await http.get(NODE, headers={"User-Agent": "somebody"})
+
+    for _ in range(2):  # asking for it leaves no trace in it
+        asked = await (await http.get(REQUESTS)).json()
+        assert [(one["verb"], one["path"], one["status"], one["agent"]) for one in asked] == [
+            ("GET", NODE, 200, "somebody")
+        ]

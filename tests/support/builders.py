@@ -140,3 +140,9 @@ FAMILY = Family(
     register=register,
     inject=inject,
 )
+
+
+def received(edits: ContainerEdits) -> tuple[str, str, dict[str, str]]:
+    """Pod UID, container, and limits by device, out of what ``inject`` has made."""
+    cards = edits.env["DEVICES"].split(",")
+    return edits.env["POD"], edits.env["CONTAINER"], {card: edits.env[f"LIMIT_{i}"] for i, card in enumerate(cards)}

@@ -17,6 +17,7 @@ from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import NullObserver
 from hami_plugin.node.settlement import Settlement
+
 from .builders import FAMILY, NODE, QUESTION, snapshot
 from .cluster import FakeCluster
 from .kubelet import FakePodResources, Kubelet
@@ -74,6 +75,7 @@ class Node:
             ledger=self.ledger,
             events=self.events,
             observer=self.observer,
+            fail=self.settlement.fail,
         )
         self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
         self.cluster.attach(self.pods, self.live)
@@ -125,7 +127,8 @@ class Node:
         )
 
 
-async def until(condition, timeout=5.0):
-    async with asyncio.timeout(timeout):
-        while not condition():
+async def until(condition):
+    """Wait for what other tasks bring about; nothing tells of it, so look often."""
+    async with asyncio.timeout(5.0):
+        while not condition():  # noqa: ASYNC110  # conditions are about many objects, most without a signal
             await asyncio.sleep(0.001)

@@ -21,7 +21,10 @@ MOST_EVENTS = 256
 
 
 class EventWatch:
-    """The event set of one open driver, and the cards that are registered with it."""
+    """The event set of one open driver, and the cards that are registered with it.
+
+    ``driver_gone``: the last wait has shown that no call at all can work before the driver is opened anew.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class EventWatch:
         self._silent: set[str] = set()
         self._backlog: tuple[HealthEvent, ...] = ()
         self._complaint = ""
+        self.driver_gone = False
 
     def watch(self, handles: Mapping[str, Handle], well: Collection[str]) -> Mapping[str, Fault]:
         """Watch the ``well`` ones among the cards that answer, and answer the faults of those that cannot be.
@@ -49,6 +53,7 @@ class EventWatch:
         A card that is watched already stays so while it answers. One that does not is let go of, since it may fail
         the wait for all; NVML can only do that by starting over, so what has arrived is fetched first.
         """
+        self.driver_gone = False
         if self._policy.silent:
             return {}
         address = self._nvml.address
@@ -120,7 +125,8 @@ class EventWatch:
     def _wait_failed(self, error: NvmlError) -> tuple[HealthEvent, ...]:
         """The wait fails for all when one card is gone. Find that one, and wait on without it."""
         if error.driver_gone:
-            self.close()  # the next look opens the driver anew
+            self.close()
+            self.driver_gone = True
             return ()
         if self._complaint != error.name:
             self._complaint = error.name

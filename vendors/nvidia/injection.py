@@ -43,7 +43,7 @@ def inject(settings: NvidiaSettings, assignment: Assignment, host: HostFiles) ->
 
 def container_folder(assignment: Assignment, host: HostFiles) -> Path:
     """Host directory of one container's usage file, where HAMi's monitor looks for it."""
-    return host.paths.hook / "vgpu/containers" / f"{assignment.pod.uid}_{assignment.container.name}"
+    return host.paths.hook / f"vgpu/containers/{assignment.pod.uid}_{assignment.container.name}"
 
 
 def check_names(assignment: Assignment) -> None:
@@ -127,7 +127,7 @@ def _limits(
     if len(set(cores)) > 1:
         # HAMi gives all cards the first one's limit. A zero here would fall back to it, so 100 is "no limit".
         env |= {f"{CORE_LIMIT}_{i}": str(percent or 100) for i, percent in enumerate(cores)}
-    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(host.paths.hook / "vgpu" / f"{_usage_file(assignment)}.cache")
+    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_vgpu(host)}/{_usage_file(assignment)}.cache"
     if settings.device_memory_scaling > 1:
         env["CUDA_OVERSUBSCRIBE"] = "true"
     if settings.lib_cuda_log_level is not None:
@@ -143,36 +143,42 @@ def _usage_file(assignment: Assignment) -> uuid.UUID:
 
 
 def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
-    """What HAMi-core's injection lacks on this host. A container whose mounts are missing is not started."""
-    vgpu = host.paths.hook / "vgpu"
-    missing = [str(path) for path in (_library(settings, host), vgpu / "ld.so.preload") if not host.exists(path)]
+    """Which files of HAMi-core this host lacks. A container that started without them would have no limits."""
+    needed = (_library(settings, host), f"{_vgpu(host)}/ld.so.preload")
+    missing = [path for path in needed if not host.is_file(path)]
     if not missing:
         return ""
     return (
-        f"{' and '.join(missing)} missing on the host; containers with limits will not start until HAMi-core is there"
+        f"no file {' and no file '.join(missing)} on the host; "
+        "containers with limits do not start until HAMi-core is there"
     )
 
 
-def _library(settings: NvidiaSettings, host: HostFiles) -> Path:
+def _vgpu(host: HostFiles) -> str:
+    """Host directory of HAMi-core. Paths below it are put together as text, which is what becomes of them."""
+    return str(host.paths.hook / "vgpu")
+
+
+def _library(settings: NvidiaSettings, host: HostFiles) -> str:
     """HAMi-core under its versioned name where that is installed, else under the plain one."""
-    vgpu = host.paths.hook / "vgpu"
-    versioned = vgpu / f"libvgpu.so.{settings.libvgpu_version}"
-    return versioned if settings.libvgpu_version and host.exists(versioned) else vgpu / "libvgpu.so"
+    plain = f"{_vgpu(host)}/libvgpu.so"
+    versioned = f"{plain}.{settings.libvgpu_version}"
+    return versioned if settings.libvgpu_version and host.is_file(versioned) else plain
 
 
 def _library_mounts(
     settings: NvidiaSettings, assignment: Assignment, folder: Path, host: HostFiles
 ) -> tuple[Mount, ...]:
     """HAMi-core, its usage file's folder, its lock, and what makes every process load it."""
-    vgpu = host.paths.hook / "vgpu"
+    vgpu = _vgpu(host)
     mounts = [
-        Mount(host_path=str(_library(settings, host)), container_path=str(vgpu / "libvgpu.so")),
-        Mount(host_path=str(folder), container_path=str(vgpu), read_only=False),
+        Mount(host_path=_library(settings, host), container_path=f"{vgpu}/libvgpu.so"),
+        Mount(host_path=str(folder), container_path=vgpu, read_only=False),
         Mount(host_path=str(LOCK_FOLDER), container_path=str(LOCK_FOLDER), read_only=False),
     ]
     if assignment.container.env.get("CUDA_DISABLE_CONTROL", "") not in _TRUE:
-        mounts.append(Mount(host_path=str(vgpu / "ld.so.preload"), container_path="/etc/ld.so.preload"))
-    if host.exists(vgpu / "license"):
-        mounts.append(Mount(host_path=str(vgpu / "license"), container_path="/tmp/license"))  # noqa: S108  # its place
-        mounts.append(Mount(host_path=str(vgpu / "vgpuvalidator"), container_path="/usr/bin/vgpuvalidator"))
+        mounts.append(Mount(host_path=f"{vgpu}/ld.so.preload", container_path="/etc/ld.so.preload"))
+    if host.exists(f"{vgpu}/license"):
+        mounts.append(Mount(host_path=f"{vgpu}/license", container_path="/tmp/license"))  # noqa: S108  # its place
+        mounts.append(Mount(host_path=f"{vgpu}/vgpuvalidator", container_path="/usr/bin/vgpuvalidator"))
     return tuple(mounts)

@@ -1,4 +1,4 @@
-"""NVML with types: the only module that touches the ``pynvml`` binding, its globals and its exceptions.
+"""NVML with types: the daemon's only module that touches the ``pynvml`` binding, its globals and its exceptions.
 
 The binding keeps the library in module globals, so one process holds one library at a time.
 """
@@ -141,12 +141,19 @@ class Nvml:
 
     def _load(self) -> Any:
         tried = []
-        for place in self._places:
-            for path in sorted(glob.glob(place)) or [place]:  # noqa: PTH207  # a pattern, or a bare name for the loader
+        empty = []
+        for number, place in enumerate(self._places):
+            found = sorted(glob.glob(place))  # noqa: PTH207  # places are patterns, or a bare name for the loader
+            if not found and number:
+                empty.append(place)
+                continue
+            for path in found or [place]:
                 try:
                     return self._dlopen(path)
                 except OSError as error:
                     tried.append(str(error))
+        if empty:
+            tried.append(f"nothing at {len(empty)} other places, {empty[0]} first")
         raise NoLibraryError(tried)
 
     def _ask(self, function: str, *arguments: object) -> Any:

@@ -108,7 +108,10 @@ class NvmlDriver:
             return Links(problems=(f"the driver went away while links were measured: {error}",))
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
-        return self._events.poll(timeout)
+        events = self._events.poll(timeout)
+        if self._events.driver_gone:
+            self.discover()  # opens the driver anew, or tells why it cannot
+        return events
 
     def close(self) -> None:
         self._events.suspend()

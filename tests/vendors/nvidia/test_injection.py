@@ -14,7 +14,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
-from vendors.nvidia.injection import inject
+from vendors.nvidia.injection import inject, missing_library
 from vendors.nvidia.settings import NvidiaSettings
 
 VECTORS = Path(__file__).parents[2] / "vectors/hami-tests/nvidia_device_plugin.json"
@@ -273,6 +273,24 @@ def test_a_name_that_could_lead_elsewhere_is_refused(uid: str, container: str, c
 
     assert caught.value.reason is RefusalReason.INVALID_REQUEST
     assert caught.value.code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("left", ["nothing", "directories"])
+def test_a_host_without_hami_core_is_told_by_name_whatever_a_runtime_has_left_there(left: str, tmp_path: Path) -> None:
+    node = host(tmp_path)
+    if left == "directories":
+        for name in ("libvgpu.so", "ld.so.preload"):
+            node.writable(f"/usr/local/vgpu/{name}").mkdir(parents=True)
+
+    problem = missing_library(NvidiaSettings(), node)
+
+    assert "no file /usr/local/vgpu/libvgpu.so and no file /usr/local/vgpu/ld.so.preload on the host" in problem
+
+
+def test_a_host_with_hami_core_lacks_nothing(tmp_path: Path) -> None:
+    node = host(tmp_path, "/usr/local/vgpu/libvgpu.so.v2.10.0", "/usr/local/vgpu/ld.so.preload")
+
+    assert missing_library(NvidiaSettings(), node) == ""
 
 
 def test_a_card_that_is_granted_twice_is_refused(tmp_path: Path) -> None:

@@ -47,8 +47,13 @@ class Card:
 
     @contextmanager
     def about(self, area: str) -> Iterator[Findings]:
-        with self.findings.about(area, f"card {self.index}: "):
+        with self.findings.about(area, self.index):
             yield self.findings
+
+    @property
+    def mig_on(self) -> bool:
+        mode = ask("nvmlDeviceGetMigMode", self.handle)
+        return isinstance(mode, list) and mode[0] == 1
 
     def code(self, name: str) -> int:
         return self.bench.claims.code(name)
@@ -80,7 +85,7 @@ def cards(bench: Bench) -> list[Card]:
     count = ask("nvmlDeviceGetCount")
     for index in range(count if isinstance(count, int) else 0):
         handle = ask("nvmlDeviceGetHandleByIndex", index)
-        with bench.findings.about("session", f"card {index}: "):
+        with bench.findings.about("session", index):
             answers = not isinstance(handle, Refused)
             if not bench.findings.judge("handle", "a handle", "a handle" if answers else handle, same=answers):
                 continue

@@ -36,8 +36,8 @@ def check_events(bench: Bench, cards: Sequence[Card]) -> None:
             unknown = ask("nvmlDeviceRegisterEvents", cards[0].handle, UNKNOWN_EVENT, events)
             findings.equal("an event type that no card has", refused(code("NOT_SUPPORTED")), unknown)
         for card in cards:
-            registered = ask("nvmlDeviceRegisterEvents", card.handle, XID, events)
-            findings.equal(f"card {card.index}: registration", None, registered)
+            with card.about("events"):
+                findings.equal("registration", None, ask("nvmlDeviceRegisterEvents", card.handle, XID, events))
         for milliseconds in WAITS_MS if cards else ():
             _wait(findings, f"wait of {milliseconds} ms", events, milliseconds, timeout)
         findings.equal("release of the set", None, ask("nvmlEventSetFree", events))

@@ -73,16 +73,29 @@ def check_processes(card: Card) -> None:
             found = len(answer) if isinstance(answer, list) else answer
             findings.judge(f"{kind} processes", "a list", found, same=isinstance(found, int))
             running += found if isinstance(found, int) else 0
-        rates = ask("nvmlDeviceGetUtilizationRates", card.handle)
-        busy = rates if isinstance(rates, Refused) else [int(rates.gpu), int(rates.memory)]
-        plausible = isinstance(busy, list) and all(0 <= percent <= 100 for percent in busy)
-        findings.judge("utilization of cores and memory", "two percentages", busy, same=plausible)
-        samples = ask("nvmlDeviceGetProcessUtilization", card.handle, 0)
-        if running:
-            findings.not_applicable("use by no process", f"{running} processes are running")
+        if card.mig_on:
+            _busy_by_parts(card)
         else:
-            findings.equal(
-                "use by no process",
-                refused(card.code("NOT_FOUND")),
-                samples if isinstance(samples, Refused) else len(samples),
-            )
+            _busy(card, running)
+
+
+def _busy_by_parts(card: Card) -> None:
+    """A card in MIG mode has no utilization as a whole."""
+    unsupported = refused(card.code("NOT_SUPPORTED"))
+    card.findings.equal("utilization in MIG mode", unsupported, ask("nvmlDeviceGetUtilizationRates", card.handle))
+    samples = ask("nvmlDeviceGetProcessUtilization", card.handle, 0)
+    card.findings.equal("use by processes in MIG mode", unsupported, samples)
+
+
+def _busy(card: Card, running: int) -> None:
+    findings = card.findings
+    rates = ask("nvmlDeviceGetUtilizationRates", card.handle)
+    busy = rates if isinstance(rates, Refused) else [int(rates.gpu), int(rates.memory)]
+    plausible = isinstance(busy, list) and all(0 <= percent <= 100 for percent in busy)
+    findings.judge("utilization of cores and memory", "two percentages", busy, same=plausible)
+    if running:
+        findings.not_applicable("use by no process", f"{running} processes are running")
+        return
+    samples = ask("nvmlDeviceGetProcessUtilization", card.handle, 0)
+    observed = samples if isinstance(samples, Refused) else len(samples)
+    findings.equal("use by no process", refused(card.code("NOT_FOUND")), observed)

@@ -60,13 +60,13 @@ def _ends(card: Card, up: Sequence[int]) -> None:
 
 def check_levels(bench: Bench, cards: Sequence[Card]) -> None:
     """Levels are the same from both ends; a card's level with itself is internal."""
-    with bench.findings.about("topology"):
-        for card in cards:
+    for card in cards:
+        with card.about("topology") as findings:
             own = ask("nvmlDeviceGetTopologyCommonAncestor", card.handle, card.handle)
-            bench.findings.equal(f"card {card.index} and itself", _INTERNAL, own)
-            board = ask("nvmlDeviceOnSameBoard", card.handle, card.handle)
-            bench.findings.equal(f"card {card.index} on its own board", 1, board)
+            findings.equal("level with itself", _INTERNAL, own)
+            findings.equal("on its own board", 1, ask("nvmlDeviceOnSameBoard", card.handle, card.handle))
             _nearest(card, cards)
+    with bench.findings.about("topology"):
         for i, a in enumerate(cards):
             for b in cards[i + 1 :]:
                 _pair(bench, a, b)
@@ -81,13 +81,14 @@ def _nearest(card: Card, cards: Sequence[Card]) -> None:
         if other.index != card.index
         and ask("nvmlDeviceGetTopologyCommonAncestor", card.handle, other.handle) == _SYSTEM
     ]
-    name = f"card {card.index}: cards at level {_SYSTEM}"
-    card.findings.equal(name, far, found if isinstance(found, Refused) else _indices(found, cards))
+    observed = found if isinstance(found, Refused) else _indices(found, cards)
+    card.findings.equal(f"cards at level {_SYSTEM}", far, observed)
 
 
 def _indices(handles: Sequence[Any], cards: Sequence[Card]) -> list[int]:
+    """Of the cards that can be asked: a lost one may be named or not."""
     known = {address(card.handle): card.index for card in cards}
-    return sorted(known.get(address(handle), -1) for handle in handles)
+    return sorted(known[found] for found in map(address, handles) if found in known)
 
 
 def _pair(bench: Bench, a: Card, b: Card) -> None:

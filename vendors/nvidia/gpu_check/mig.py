@@ -39,9 +39,8 @@ def check_mig(card: Card) -> None:
         table = card.bench.claims.mig[name]
         count = ask("nvmlDeviceGetMaxMigDeviceCount", card.handle)
         findings.equal("most MIG devices", table["max_mig_devices"], count)
-        on = mode[0] == 1 if isinstance(mode, list) else False
         first = ask("nvmlDeviceGetMigDeviceHandleByIndex", card.handle, 0)
-        if on:
+        if card.mig_on:
             findings.not_applicable("a MIG device's handle while MIG is off", "MIG is on")
         else:
             findings.equal("a MIG device's handle while MIG is off", refused(card.code("INVALID_ARGUMENT")), first)

@@ -47,6 +47,7 @@ def check_after_shutdown(bench: Bench) -> None:
     with bench.findings.about("refusals"):
         bench.findings.equal("shutdown", None, ask("nvmlShutdown"))
         bench.findings.equal("a question without a session", closed, ask("nvmlDeviceGetCount"))
+        bench.findings.equal("NVML's version without a session", closed, ask("nvmlSystemGetNVMLVersion"))
         bench.findings.equal("a second shutdown", closed, ask("nvmlShutdown"))
 
 

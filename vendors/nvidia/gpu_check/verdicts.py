@@ -37,9 +37,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One comparison. ``expected`` and ``observed`` are values that JSON can hold."""
+    """One comparison, of one card or of no particular one. ``expected`` and ``observed`` are what JSON can hold."""
 
     area: str
+    card: int | None
     name: str
     expected: Any
     observed: Any
@@ -48,21 +49,21 @@ class Check:
 
 
 class Findings:
-    """Collects checks. ``about`` puts the following ones under a heading, such as one card."""
+    """Collects checks. ``about`` says what the following ones are about."""
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
         self._area = ""
-        self._prefix = ""
+        self._card: int | None = None
 
     @contextmanager
-    def about(self, area: str, prefix: str = "") -> Iterator[None]:
-        before = self._area, self._prefix
-        self._area, self._prefix = area, prefix
+    def about(self, area: str, card: int | None = None) -> Iterator[None]:
+        before = self._area, self._card
+        self._area, self._card = area, card
         try:
             yield
         finally:
-            self._area, self._prefix = before
+            self._area, self._card = before
 
     def equal(self, name: str, expected: object, observed: object) -> bool:
         return self.judge(name, expected, observed, same=plain(expected) == plain(observed))
@@ -96,7 +97,8 @@ class Findings:
         self.checks.append(
             Check(
                 area=self._area,
-                name=f"{self._prefix}{name}",
+                card=self._card,
+                name=name,
                 expected=plain(expected),
                 observed=plain(observed),
                 verdict=verdict,

@@ -151,7 +151,7 @@ static nvmlReturn_t look(event_set *set, nvmlEventData_t *out, int whole)
 static nvmlReturn_t wait_for(nvmlEventSet_t handle, nvmlEventData_t *out, unsigned timeout_ms, int whole)
 {
     static const char symbol[] = "nvmlEventSetWait_v2";
-    uint64_t end = sim_clock_ms() + timeout_ms;
+    uint64_t end = sim_clock_ms() + timeout_ms, tick = SIM_TICK_MS;
     nvmlReturn_t code = sim_begin(symbol);
     for (;;) {
         event_set *set = find(handle);
@@ -163,7 +163,8 @@ static nvmlReturn_t wait_for(nvmlEventSet_t handle, nvmlEventData_t *out, unsign
         if (code != NVML_TIMEOUT || now >= end)
             return sim_end(code);
         sim_end(code);
-        sim_sleep_ms(end - now < SIM_TICK_MS ? (uint32_t)(end - now) : SIM_TICK_MS);
+        sim_sleep_ms((uint32_t)(end - now < tick ? end - now : tick));
+        tick = tick < SIM_IDLE_TICK_MS ? 2 * tick : tick; /* the longer nothing happens, the cheaper the wait */
         code = sim_again(symbol);
     }
 }

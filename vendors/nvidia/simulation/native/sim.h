@@ -9,6 +9,7 @@ enum { KIND_DEVICE = 0x11, KIND_MIG = 0x12, KIND_GPU_INSTANCE = 0x13, KIND_COMPU
 
 /* How long a wait sleeps between looks at the state file. */
 #define SIM_TICK_MS 5
+#define SIM_IDLE_TICK_MS 20
 
 /* What a handle stands for. gi and ci are set for MIG devices and instances only. */
 typedef struct {

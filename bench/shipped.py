@@ -1,0 +1,41 @@
+"""The daemon's packages as the image has them, so that what developers install beside them costs nothing here.
+
+Some libraries import what they find: structlog brings rich and Pygments in, 4 MiB, wherever a linter has left them.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import hami_plugin
+
+ROOT = Path(hami_plugin.__file__).parents[1]
+LOCK = ROOT / "requirements.lock"
+OWN = ("cdi", "hami_plugin", "vendors")
+FLAGS = ("-S", "-P")
+"""No site-packages, and nothing of the working directory."""
+
+
+def packages(folder: Path) -> Path:
+    """Fill ``folder`` with links to what ``requirements.lock`` names, and to this project; for PYTHONPATH."""
+    folder.mkdir()
+    names = re.findall(r"^([A-Za-z0-9_.-]+)==", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+    for found in (distribution("hami-plugin"), *map(distribution, names)):
+        for path in _top_level(found):
+            _link(folder / path.name, path)
+    for name in OWN:
+        _link(folder / name, ROOT / name)
+    return folder
+
+
+def _top_level(found: Distribution) -> set[Path]:
+    """A distribution's entries in site-packages. ``__pycache__`` is among them: the compiled forms of single files."""
+    inside = [file for file in found.files or () if file.parts[0] not in ("..", "/") and file.suffix != ".pth"]
+    return {Path(str(found.locate_file(file.parts[0]))) for file in inside}
+
+
+def _link(link: Path, target: Path) -> None:
+    if not link.exists():
+        link.symlink_to(target)

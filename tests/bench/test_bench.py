@@ -1,0 +1,74 @@
+"""The bench itself: are its figures what they say, and does it run the daemon as it ships?"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bench.figures import Figure, Spread, median, percentile
+from bench.machines import write_profile
+from bench.shipped import FLAGS, packages
+from hami_plugin.simulation.machines import load_machine
+
+
+def test_a_figure_holds_up_to_its_limit_and_not_beyond():
+    assert Figure(name="p50", value=4.0, limit=4.0).verdict == "PASS"
+    assert Figure(name="p50", value=4.01, limit=4.0).verdict == "FAIL"
+    assert Figure(name="rate", value=0.49, limit=0.5, floor=True).verdict == "FAIL"
+    assert Figure(name="rate", value=0.5, limit=0.5, floor=True).verdict == "PASS"
+
+
+def test_a_figure_without_a_limit_cannot_fail():
+    assert Figure(name="share", value=1e9).holds
+    assert Figure(name="share", value=1e9).as_json()["verdict"] == "INFO"
+
+
+def test_percentiles_are_values_that_were_measured():
+    values = [float(value) for value in range(1, 101)]
+
+    assert [percentile(values, share) for share in (0.5, 0.9, 0.99, 1.0)] == [50, 90, 99, 100]
+    assert percentile([7.0], 0.99) == 7
+    assert median([3.0, 1.0, 2.0]) == 2
+
+
+def test_a_spread_is_in_milliseconds():
+    spread = Spread.of([0.001, 0.002, 0.003])
+
+    assert (spread.p50, spread.most, spread.count) == (2.0, 3.0, 3)
+
+
+def test_the_large_machine_is_one_that_the_simulation_takes(tmp_path):
+    machine = load_machine(write_profile(tmp_path / "machine.yaml", 64))
+
+    assert len({device.uuid for device in machine.devices}) == 64
+    assert len({device.pci for device in machine.devices}) == 64
+    assert machine.lanes[0][63] == 18
+
+
+def test_the_daemon_sees_what_the_image_has_and_nothing_that_developers_installed(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(packages(tmp_path / "packages"))}
+    program = (
+        "from importlib.util import find_spec; from importlib.metadata import version; import hami_plugin.app, pynvml;"
+        "print(version('hami-plugin') != '', find_spec('pytest'), find_spec('rich'))"
+    )
+
+    words = [sys.executable, *FLAGS, "-c", program]
+    done = subprocess.run(words, check=False, env=environment, cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.stdout.strip() == "True None None", done.stderr
+
+
+@pytest.mark.e2e
+def test_a_part_prints_each_figure_beside_its_limit_and_writes_all_of_them(tmp_path):
+    report = tmp_path / "bench.json"
+    words = [sys.executable, "-m", "bench", "--quick", "--part", "register", "--json", str(report)]
+
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+
+    found = json.loads(report.read_text())
+    figures = found["parts"]["register"]
+    assert [figure["name"] for figure in figures][:2] == ["Start to Register", "Kubelet restart to Register"]
+    assert all(figure["value"] > 0 and figure["limit"] and figure["name"] in done.stdout for figure in figures)
+    assert done.returncode == (0 if found["holds"] else 1)

@@ -1,0 +1,168 @@
+"""The API server is away, slow, refuses or forgets. Pods whose decision is known start as fast as ever."""
+
+import time
+
+import pytest
+
+from hami_plugin.demo.stage import NODE
+from hami_plugin.wire import keys
+from tests.e2e.manifests import small
+from tests.e2e.steps import bring_up, fail, refusal, sound, take_down
+from tests.e2e.truth import annotation, difference, recorded
+
+WRITES = "^(PATCH|POST|PUT|DELETE) "
+PODS = 5
+
+
+async def known(stage, names):
+    """Pods that are bound, and whose decisions have reached the daemon: it advises the first one's device."""
+    pods = [stage.scheduler.place(small(name, stage.family.resources)) for name in names]
+    free = sorted(stage.kubelet.ledger.free(stage.resource, 1))
+    advice = await stage.kubelet.plugin(stage.resource).preferred(free, (), 1)
+    assert len(advice) == 1
+    # Events of a watch come in order. A last one that shows an effect outside has all others before it.
+    wanted = annotation(stage, stage.family.annotations.register)
+    stage.api.annotate_node(NODE, {stage.family.annotations.register: "disturbed"})
+    await stage.until(lambda: annotation(stage, stage.family.annotations.register) == wanted, "the repair of the node")
+    return pods
+
+
+async def admitted(stage, pod):
+    """Seconds until the kubelet has the pod's devices, with the pod's own limits."""
+    began = time.monotonic()
+    await stage.kubelet.admit(pod)
+    seconds = time.monotonic() - began
+    response = await stage.kubelet.start_container(pod.uid, "main")
+    assert not difference(stage, pod, pod.containers[0], response.edits)
+    stage.api.set_phase(pod.namespace, pod.name, "Running")
+    return seconds
+
+
+async def refuse(stage):
+    await stage.api.refuse()
+
+
+async def hang(stage):
+    stage.api.hang()
+
+
+async def slow(stage):
+    stage.api.faults.latency = 2.0
+
+
+async def broken(stage):
+    stage.api.error(500, count=None)
+
+
+async def throttled(stage):
+    stage.api.error(429, count=None, match="^(PATCH|POST)", retry_after=1)
+
+
+async def in_conflict(stage):
+    stage.api.error(409, count=5, match="^PATCH")
+
+
+async def heal(stage):
+    stage.api.heal()
+    stage.api.drop_watches()
+    if stage.api._runner is None:
+        await stage.api.accept()
+
+
+@pytest.mark.parametrize(
+    "fault", [refuse, hang, slow, broken, throttled, in_conflict], ids=lambda fault: fault.__name__
+)
+async def test_pods_that_are_known_start_as_fast_as_ever_while_the_api_server_is(fault, running, tell):
+    stage = await running()
+    healthy = [await admitted(stage, pod) for pod in await known(stage, [f"before-{n}" for n in range(PODS)])]
+    await sound(stage)
+    pods = await known(stage, [f"during-{n}" for n in range(PODS)])
+
+    await fault(stage)
+    disturbed = [await admitted(stage, pod) for pod in pods]
+    tell(f"admission in ms: {1e3 * max(healthy):.1f} before, {1e3 * max(disturbed):.1f} with the fault")
+    await heal(stage)
+
+    assert max(disturbed) < 10 * max(healthy) + 0.1
+    await stage.until(lambda: all(recorded(stage, pod) for pod in pods), "the record of all pods", 20)
+    await sound(stage)
+
+
+async def test_a_pod_that_is_not_known_is_refused_in_time_with_the_reason(running):
+    stage = await running(decisionWaitSeconds=0.4)
+    await stage.api.refuse()
+    pod = stage.scheduler.place(small("unknown", stage.family.resources))
+
+    began = time.monotonic()
+    words = await refusal(stage, pod)
+    seconds = time.monotonic() - began
+    await stage.api.accept()
+
+    assert seconds < 2 * 0.4 + 1
+    assert "no pod on this node waits for devices" in words
+    take_down(stage, pod)
+    await bring_up(stage, small("later", stage.family.resources))
+    await stage.until(lambda: any(e["reason"] == "NoPendingPod" for e in stage.api.events()), "the Event", 20)
+
+
+async def test_writers_wait_as_long_as_retry_after_says(running):
+    stage = await running()
+    (pod,) = await known(stage, ["throttled"])
+    stage.api.error(429, count=1, match="^PATCH", retry_after=1.5)
+
+    await admitted(stage, pod)
+    await stage.until(lambda: recorded(stage, pod), "the record")
+
+    refused = next(request for request in stage.api.requests if request.status == 429)
+    later = [r for r in stage.api.requests if r.writes and r.agent == "hami-plugin" and r.at > refused.at]
+    assert later
+    assert later[0].at - refused.at >= 1.4
+
+
+@pytest.mark.parametrize("loss", ["drop_watches", "expire_watches", "compact"])
+async def test_a_lost_watch_is_taken_up_again_and_misses_nothing(loss, running):
+    stage = await running()
+    gone = await bring_up(stage, small("gone", stage.family.resources))
+
+    getattr(stage.api, loss)()
+    if loss == "compact":
+        stage.api.drop_watches()
+    take_down(stage, gone)
+
+    await sound(stage)
+    await bring_up(stage, small("later", stage.family.resources))
+    await sound(stage)
+
+
+async def test_annotations_that_somebody_removes_or_that_were_lost_come_back(running):
+    stage = await running()
+    key = stage.family.annotations.register
+    wanted = annotation(stage, key)
+
+    stage.api.annotate_node(NODE, {key: None})
+    await stage.until(lambda: annotation(stage, key) == wanted, "the annotation")
+    stage.api.delete_node(NODE)
+    stage.api.create_node(NODE)
+    await stage.until(lambda: annotation(stage, key) == wanted, "the annotation at the new node")
+
+
+async def test_nothing_is_written_while_nothing_changes(running):
+    stage = await running(rescanSeconds=0.3)
+    await bring_up(stage, small("quiet", stage.family.resources))
+    await sound(stage)
+    await stage.until(lambda: not stage.api.count(WRITES, since=time.monotonic() - 1), "silence")
+
+    began = time.monotonic()
+    await stage.until(lambda: time.monotonic() - began > 5, "five seconds")
+
+    assert [str(request) for request in stage.api.requests if request.writes and request.at > began] == []
+
+
+async def test_a_lock_whose_owner_is_gone_is_released(running):
+    stage = await running()
+    (pod,) = await known(stage, ["owner"])
+    fail(stage, pod)
+    take_down(stage, pod)
+
+    assert annotation(stage, keys.NODE_LOCK)
+    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release", 15)

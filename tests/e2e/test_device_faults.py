@@ -1,0 +1,109 @@
+"""Devices and the driver fail under the running daemon."""
+
+import re
+import time
+from pathlib import Path
+
+import vendors.nvidia
+from hami_plugin.policy.replicas import physical_id
+from tests.e2e.manifests import asking, manifest, small
+from tests.e2e.steps import bring_up, offered, sound, take_down
+from vendors.nvidia.simulation.symbols import ALIASES, SYMBOLS
+
+FAST = {"probeSeconds": 0.05, "cleanLooks": 1, "holdSeconds": 0.05, "suspectLooks": 1, "holdCapSeconds": 0.05}
+VICTIM = 3
+PASSER_BY = 5
+GPU_IS_LOST = 15
+
+
+def calls_of_the_driver():
+    """The NVML calls that name a device, as the vendor's sources spell them."""
+    text = "".join(path.read_text() for path in Path(vendors.nvidia.__path__[0]).glob("*.py"))
+    names = {ALIASES.get(name, name) for name in re.findall(r"nvml(?:Device|EventSet)\w+", text)}
+    return sorted(name for name in names & SYMBOLS if name.startswith("nvmlDevice") and "Count" not in name)
+
+
+def healthy(stage):
+    """UUIDs that the node's annotation and the kubelet's list agree upon."""
+    registered = {info.id for info in stage.registered() if info.health}
+    listed = {physical_id(replica) for replica in stage.kubelet.ledger.healthy(stage.resource)}
+    return registered if registered == listed else set()
+
+
+async def test_a_gpu_that_is_lost_in_any_nvml_call_leaves_the_seven_others_in_service(running, tell):
+    stage = await running(rescanSeconds=0.1, health=FAST)
+    uuids = [device.uuid for device in stage.hardware.machine.devices]
+    others = {uuid for uuid in uuids if uuid != uuids[VICTIM]}
+    passer_by = uuids[PASSER_BY]
+    calls = calls_of_the_driver()
+    assert len(calls) > 15
+    noticed = []
+
+    for call in calls:
+        stage.hardware.simulator.inject("fail-call", VICTIM, f"{call}:{GPU_IS_LOST}")
+        # A second one that goes and comes back: two looks have been taken, and the links measured anew.
+        stage.hardware.simulator.inject("lost", PASSER_BY)
+        await stage.until(lambda: passer_by not in healthy(stage) and healthy(stage), f"a look while {call} fails")
+        stage.hardware.simulator.inject("back", PASSER_BY)
+        await stage.until(lambda: others <= healthy(stage), f"the others' health while {call} fails")
+        if healthy(stage) == others:
+            noticed.append(call)
+        seven = asking("main", stage.family.resources, count=len(healthy(stage)), memory=1000, cores=5)
+        take_down(stage, await bring_up(stage, manifest(f"all-{call.lower()}", [seven])))
+        stage.hardware.simulator.inject("back", VICTIM)
+        await offered(stage)
+
+    tell(f"{len(calls)} NVML calls failed in turn; {len(noticed)} of them took the GPU out of service")
+    assert noticed
+
+
+async def test_an_xid_reaches_the_kubelet_and_the_annotation_within_a_second(running, tell):
+    stage = await running()
+    victim = stage.hardware.machine.devices[VICTIM].uuid
+    replicas = next(info.count for info in stage.registered() if info.id == victim)
+    before = stage.kubelet.allocatable(stage.resource)
+
+    began = time.monotonic()
+    stage.hardware.simulator.inject("xid", VICTIM, 79)
+    stage.hardware.simulator.inject("lost", VICTIM)
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == before - replicas, "the loss at the kubelet")
+    kubelet = time.monotonic() - began
+    await stage.until(lambda: victim not in healthy(stage) and healthy(stage), "the loss in the annotation")
+    annotation = time.monotonic() - began
+
+    tell(f"XID 79 at the kubelet after {kubelet:.3f} s, in the annotation after {annotation:.3f} s")
+    assert annotation < 1
+    assert any("79" in event["message"] for event in stage.api.events())
+
+
+async def test_a_driver_that_goes_and_comes_back_is_opened_again_without_a_restart(running):
+    stage = await running()
+    kept = await bring_up(stage, small("kept", stage.family.resources))
+
+    stage.hardware.simulator.inject("driver-gone")
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 0, "the withdrawal", 10)
+    driver = (await stage.readiness())["components"]["driver nvidia"]
+    stage.hardware.simulator.inject("driver-back", value="575.57.08")
+    await offered(stage, within=20)
+
+    assert "NoDriver" in driver
+    assert (await stage.get("/healthz"))[0] == 200
+    assert any('"driver opened"' in line and "575.57.08" in line for line in stage.log_lines())
+    take_down(stage, kept)
+    await bring_up(stage, small("later", stage.family.resources))
+    await sound(stage)
+
+
+async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arrives(set_up):
+    stage = await set_up()
+    stage.hardware.simulator.inject("driver-gone")
+    await stage.start_daemon()
+    await stage.until(lambda: any("driver unavailable" in line for line in stage.log_lines()), "the first look")
+
+    assert (await stage.get("/healthz"))[0] == 200
+    assert (await stage.get("/readyz"))[0] == 503
+    assert stage.kubelet.registrations == []
+    stage.hardware.simulator.inject("driver-back")
+
+    await offered(stage, within=20)
+    assert (await stage.get("/readyz"))[0] == 200

@@ -1,0 +1,185 @@
+"""The daemon from its start to its end: what a container receives, what probes say, and the other modes."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.demo.stage import NODE
+from hami_plugin.model.views import pod_view
+from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.wire import keys
+from hami_plugin.wire.nodes import decode_legacy
+from tests.e2e.manifests import asking, manifest, small
+from tests.e2e.steps import bring_up, fresh, offered, refusal, sound, start, take_down
+from tests.e2e.truth import annotation, journal
+
+TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+
+async def test_the_golden_pod_of_the_protocol_receives_exactly_what_hami_would_give_it(set_up):
+    stage = await set_up()
+    hook = stage.directory / "hook"
+    (hook / "vgpu" / "libvgpu.so.v2.10.0").touch()
+    await start(stage)
+    uuid = stage.hardware.machine.devices[0].uuid
+    decision = f"{uuid},NVIDIA,3000,30:;"
+    item = manifest("golden", [asking("main", stage.family.resources, memory=3000, cores=30)])
+    item |= {"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Pending"}}
+    item["spec"]["nodeName"] = NODE
+    item["metadata"] |= {
+        "uid": "1111",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "annotations": {
+            TO_ALLOCATE: decision,
+            ALLOCATED: decision,
+            keys.ASSIGNED_NODE: NODE,
+            keys.BIND_PHASE: keys.PHASE_ALLOCATING,
+        },
+    }
+    lock = "2026-01-01T00:00:00Z,demo,golden"
+    stage.api.annotate_node(NODE, {keys.NODE_LOCK: lock})
+    pod = pod_view(stage.api.store._store("pods", ("demo", "golden"), None, item))
+
+    ids = (await stage.kubelet.admit(pod))["main"][stage.resource]
+    edits = (await stage.kubelet.start_container("1111", "main")).edits
+
+    cache = edits.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"]
+    assert dict(edits.env) == {
+        "NVIDIA_VISIBLE_DEVICES": uuid,
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": cache,
+        "LIBCUDA_LOG_LEVEL": "1",
+    }
+    assert Path(cache).parent == hook / "vgpu"
+    assert cache.endswith(".cache")
+    assert {(mount.container_path, mount.host_path, mount.read_only) for mount in edits.mounts} == {
+        (f"{hook}/vgpu/libvgpu.so", f"{hook}/vgpu/libvgpu.so.v2.10.0", True),
+        (f"{hook}/vgpu", f"{hook}/vgpu/containers/1111_main", False),
+        ("/tmp/vgpulock", "/tmp/vgpulock", False),
+        ("/etc/ld.so.preload", f"{hook}/vgpu/ld.so.preload", True),
+    }
+    assert [replica.rpartition("-")[0] for replica in ids] == [uuid]
+    assert (hook / "vgpu/containers/1111_main").stat().st_mode & 0o777 == 0o777
+    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release")
+    after = fresh(stage, pod).annotations
+    assert after[TO_ALLOCATE].strip(";") == ""
+    assert (after[keys.BIND_PHASE], after[ALLOCATED]) == (keys.PHASE_SUCCESS, decision)
+
+
+async def test_probes_and_metrics_follow_the_daemons_life(running):
+    stage = await running()
+    resource = f'resource="{stage.resource}"'
+    await bring_up(stage, small("served", stage.family.resources))
+    stage.api.create_pod(manifest("stranger", [asking("main", stage.family.resources)], scheduler="other"))
+    words = await refusal(stage, pod_view(stage.api.bind("demo", "stranger", NODE)))
+
+    assert (await stage.get("/healthz"))[0] == 200
+    assert (await stage.get("/readyz"))[0] == 200
+    _status, metrics = await stage.get("/metrics")
+    assert f'hami_plugin_allocations_total{{outcome="ok",{resource}}} 1.0' in metrics
+    assert f'hami_plugin_allocations_total{{outcome="NotScheduledByHAMi",{resource}}} 1.0' in metrics
+    assert f"hami_plugin_registered{{{resource}}} 1.0" in metrics
+    assert metrics.count("hami_plugin_device_healthy{") == len(stage.hardware.machine.devices)
+    assert "unannotatedPods" in words
+
+    await stage.api.refuse()
+    assert "api server" in await probed(stage, 503)
+    assert (await stage.get("/healthz"))[0] == 200
+    await stage.api.accept()
+    await probed(stage, 200)
+
+
+async def probed(stage, status):
+    """Wait until the readiness probe answers ``status``: its body."""
+    async with asyncio.timeout(10):
+        while (answer := await stage.get("/readyz"))[0] != status:
+            pass
+    return answer[1]
+
+
+async def test_the_legacy_format_writes_a_handshake_beside_the_register(running):
+    stage = await running(registerFormat="legacy")
+    key = stage.family.annotations.register
+
+    devices = decode_legacy(annotation(stage, key))
+
+    assert [device.id for device in devices] == [device.uuid for device in stage.hardware.machine.devices]
+    assert not annotation(stage, key).startswith("[")
+    assert annotation(stage, stage.family.annotations.handshake).startswith("Reported")
+    await bring_up(stage, small("served", stage.family.resources))
+
+
+async def test_a_pod_of_another_scheduler_may_be_served_a_whole_device_that_nobody_shares(running):
+    stage = await running(unannotatedPods="serve")
+    shared = await bring_up(stage, small("shared", stage.family.resources))
+    stage.api.create_pod(manifest("stranger", [asking("main", stage.family.resources)], scheduler="other"))
+    stranger = pod_view(stage.api.bind("demo", "stranger", NODE))
+
+    await stage.kubelet.admit(stranger)
+    env = (await stage.kubelet.start_container(stranger.uid, "main")).edits.env
+
+    used = (await stage.kubelet.start_container(shared.uid, "main")).edits.env["NVIDIA_VISIBLE_DEVICES"]
+    device = next(d for d in stage.hardware.machine.devices if d.uuid == env["NVIDIA_VISIBLE_DEVICES"])
+    assert device.uuid != used
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{device.memory}m"
+
+
+async def test_sigterm_during_an_allocate_ends_in_time_and_the_next_daemon_serves(running, tell):
+    stage = await running(decisionWaitSeconds=5)
+    waiting = pod_view(stage.api.create_pod(manifest("waiting", [asking("main", stage.family.resources)])))
+    call = asyncio.create_task(stage.kubelet.plugin(stage.resource).allocate([f"{stage.registered()[0].id}-0"]))
+    await asyncio.wait([call], timeout=0.2)
+    assert not call.done()
+
+    began = time.monotonic()
+    stage.daemon.terminate()
+    async with asyncio.timeout(10):
+        assert await stage.daemon.wait() == 0
+    tell(f"ended {time.monotonic() - began:.2f} s after SIGTERM")
+    assert time.monotonic() - began < 5
+    with pytest.raises(Exception, match=r"UNAVAILABLE|CANCELLED|FAILED_PRECONDITION"):
+        await call
+
+    stage.daemon = None
+    await start(stage)
+    take_down(stage, waiting)
+    await bring_up(stage, small("later", stage.family.resources))
+    await sound(stage)
+
+
+async def test_a_daemon_that_is_updated_keeps_what_running_pods_have(running):
+    stage = await running()
+    pods = [await bring_up(stage, small(f"kept-{n}", stage.family.resources)) for n in range(3)]
+    held = {share.key: share.ids for share in journal(stage)}
+    assert {key[0] for key in held} == {pod.uid for pod in pods}
+
+    await stage.stop_daemon()
+    assert annotation(stage, stage.family.annotations.register)
+    await start(stage)
+    await offered(stage)
+
+    assert {share.key: share.ids for share in journal(stage)} == held
+    for pod in pods:
+        assert (await stage.kubelet.start_container(pod.uid, "main")).edits.env
+    await bring_up(stage, small("later", stage.family.resources))
+    for pod in pods:
+        take_down(stage, pod)
+    await sound(stage)
+
+
+async def test_a_decision_that_grants_more_than_was_asked_for_is_refused_and_told(running):
+    stage = await running()
+    pod = stage.scheduler.place(small("greedy", stage.family.resources, memory=1000))
+    text = fresh(stage, pod).annotations[TO_ALLOCATE].replace(",1000,", ",70000,")
+    stage.api.annotate_pod("demo", "greedy", {TO_ALLOCATE: text, ALLOCATED: text})
+
+    with pytest.raises(AdmissionError, match="may have 1000 MiB"):
+        await stage.kubelet.admit(pod)
+
+    await stage.until(lambda: any(e["reason"] == "ExceedsRequest" for e in stage.api.events()), "the Event")
+    await stage.until(lambda: fresh(stage, pod).annotations[keys.BIND_PHASE] == keys.PHASE_FAILED, "the failed phase")
+    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release")

@@ -1,0 +1,225 @@
+"""The whole check over simulated machines: nothing differs on an untouched one, and what a fault changes is named."""
+
+import re
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+import yaml
+
+ROOT_ONLY = "nvmlDeviceGetGpuInstancePossiblePlacements_v2:4"
+
+
+@pytest.mark.parametrize(("profile", "cards"), [("dgx-h200", 8), ("dgx-h100", 8), ("t4-4-pcie", 4)])
+def test_an_untouched_simulation_is_what_it_claims_to_be(profile, cards, machine, check):
+    result = check(machine(profile))
+
+    assert result.status == 0, result.output
+    assert result.report["result"] == "same"
+    assert result.differing() == set()
+    assert result.checks("not done") == []
+    assert result.report["environment"]["cards"] == cards
+    assert {c["area"] for c in result.checks("same")} >= {
+        *("layout", "session", "refusals", "identity", "model", "memory", "place", "types", "links", "topology"),
+        *("events", "health", "processes", "MIG", "discovery", "kubelet"),
+    }
+
+
+def test_an_h200_is_compared_number_by_number(machine, check):
+    result = check(machine("dgx-h200"))
+
+    (memory,) = result.checks("same", "memory", "total, MiB", card=0)
+    (smallest,) = result.checks("same", "MIG", "profile 1g.18gb", card=0)
+    (places,) = result.checks("same", "MIG", "profile 3g.71gb: placements", card=7)
+    (ports,) = result.checks("same", "links", "port count as a field", card=3)
+    assert memory["observed"] == 143771
+    assert smallest["observed"] == {
+        "id": 19,
+        "memorySizeMB": 16384,
+        "sliceCount": 1,
+        "instanceCount": 7,
+        "multiprocessorCount": 16,
+        "copyEngineCount": 1,
+        "decoderCount": 1,
+        "encoderCount": 0,
+        "jpegCount": 1,
+        "ofaCount": 0,
+    }
+    assert places["observed"] == [[0, 4], [4, 4]]
+    assert ports["observed"] == 18
+    assert {link["label"] for link in result.report["snapshot"]["links"]} == {"NV18"}
+    assert "NVIDIA H200  143771 MiB" in result.output
+    assert "hami.io/node-nvidia-register" in result.output
+
+
+def test_the_report_has_times_for_every_call_and_no_name_of_the_machine(machine, check):
+    result = check(machine("t4-4-pcie"))
+
+    calls = result.report["times"]["calls"]
+    assert calls["nvmlEventSetWait_v2"]["max_us"] >= 900_000
+    assert all(0 < call["p50_us"] <= call["max_us"] and call["calls"] > 0 for call in calls.values())
+    assert set(result.report["times"]["discovery_ms"]) == {"first look", "second look", "links"}
+    assert set(result.report["times"]["kubelet_ms"]) == {"registration", "admission"}
+    assert set(result.report["environment"]) == {
+        *("models", "cards", "driver", "nvml", "cuda", "binding", "kernel", "architecture", "python"),
+    }
+
+
+def test_a_lost_card_differs_and_the_others_are_still_compared(machine, check):
+    simulator = machine("dgx-h100")
+    simulator.inject("lost", 3)
+
+    result = check(simulator)
+
+    assert result.status == 1
+    assert result.checks("differs", "session", "handle", card=3)[0]["observed"] == {"refused": "GpuIsLost", "code": 15}
+    assert result.checks("differs", "discovery", "fault", card=3)
+    assert {card for _, card, _ in result.differing()} <= {3, None}
+    assert result.checks("same", "memory", "total, MiB", card=4)
+    assert result.checks("same", "kubelet", "allocatable")[0]["observed"] == 70
+    assert "differs: session: handle (card 3)" in result.output
+
+
+def test_a_call_that_fails_is_named_with_claim_and_observation(machine, check):
+    simulator = machine("t4-4-pcie")
+    simulator.inject("fail-call", 1, "nvmlDeviceGetMemoryInfo_v2:3")
+
+    result = check(simulator)
+
+    assert result.status == 1
+    assert result.differing() >= {("memory", 1, "both structures"), ("memory", 1, "version 2 without its size")}
+    assert all(card == 1 for _, card, _ in result.differing())
+    assert "claimed:" in result.output
+
+
+def test_a_missing_link_differs(machine, check):
+    simulator = machine("dgx-h100")
+    simulator.inject("asymmetric", 0)
+
+    result = check(simulator)
+
+    assert result.status == 1
+    (up,) = result.checks("differs", "links", "ports that are up")
+    assert (up["card"], up["expected"], up["observed"]) == (0, 18, 17)
+
+
+def test_a_wait_that_does_not_wait_differs(machine, check):
+    simulator = machine("t4-4-pcie")
+    simulator.inject("fail-call", 0, "nvmlEventSetWait_v2:999")
+
+    result = check(simulator)
+
+    assert result.status == 1
+    (wait,) = result.checks("differs", "events", "wait of 1000 ms")
+    assert wait["observed"]["answer"] == {"refused": "Unknown", "code": 999}
+    assert wait["observed"]["waited_ms"] < 500
+    assert result.checks("same", "events", "wait with no card registered")
+
+
+def test_what_needs_root_is_not_done_and_no_difference(machine, check):
+    simulator = machine("dgx-h200")
+    simulator.inject("fail-call", None, ROOT_ONLY)
+
+    result = check(simulator)
+
+    assert result.status == 0
+    assert {c["name"] for c in result.checks("not done")} == {c["name"] for c in result.checks("not done", "MIG")}
+    assert result.checks("not done")[0]["why"].endswith("root")
+
+
+def test_one_card_alone_has_a_topology_too(machine, check):
+    simulator = machine("t4-4-pcie")
+    for device in (1, 2, 3):
+        simulator.inject("unplug", device)
+
+    result = check(simulator)
+
+    assert result.status == 0, result.output
+    assert result.report["environment"]["cards"] == 1
+    assert result.checks("same", "topology", "cards at level 50")[0]["observed"] == []
+    assert result.checks("same", "topology", "level with itself")
+
+
+def test_a_model_that_no_profile_has_is_described_and_no_difference(machine, check, tmp_path):
+    profile = yaml.safe_load((_profiles() / "dgx-h200.yaml").read_text(encoding="utf-8"))
+    for device in profile["devices"]:
+        device["model"] = "NVIDIA Unheard-of"
+    (tmp_path / "odd.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
+
+    result = check(machine(tmp_path / "odd.yaml"))
+
+    assert result.status == 0, result.output
+    (seen,) = result.checks("not applicable", "MIG", "profiles", card=0)
+    assert seen["observed"]["0"]["name"] == "MIG 1g.18gb"
+    assert seen["observed"]["0"]["placements"][0] == [0, 1]
+    assert result.checks("not applicable", "memory", "total, MiB", card=0)[0]["observed"] == 143771
+
+
+def test_a_card_in_mig_mode_is_an_administrators_choice(machine, check):
+    simulator = machine("dgx-h200")
+    _switch_mig_on(simulator, 2)
+
+    result = check(simulator)
+
+    assert result.status == 0, result.output
+    assert result.checks("not applicable", "discovery", "fault", card=2)[0]["observed"] == "MigEnabled"
+    assert result.checks("same", "processes", "utilization in MIG mode", card=2)
+    assert result.checks("same", "kubelet", "allocatable")[0]["observed"] == 70
+
+
+def test_without_a_library_the_status_is_three_and_the_remedy_is_named(check, tmp_path):
+    result = check(None, "--nvml-library", str(tmp_path / "none.so"))
+
+    assert result.status == 3
+    assert result.report["unavailable"]["reason"] == "NoLibrary"
+    assert result.report["unavailable"]["hint"] in result.output
+    assert result.checks("same", "layout"), "what needs no driver is compared all the same"
+
+
+def test_a_driver_that_was_replaced_while_loaded_is_three_too(machine, check):
+    simulator = machine("t4-4-pcie")
+    simulator.inject("mismatch")
+
+    result = check(simulator)
+
+    assert result.status == 3
+    assert result.report["unavailable"]["reason"] == "VersionMismatch"
+
+
+def test_a_card_that_hangs_ends_the_check_at_its_deadline_with_the_place(machine, check):
+    simulator = machine("t4-4-pcie")
+    simulator.inject("hang", 2)
+
+    result = check(simulator, "--deadline", "1.5")
+
+    assert result.status == 1
+    assert re.search(r"Timeout.*vendors/nvidia/library\.py", result.errors, re.DOTALL)
+
+
+def test_the_check_leaves_the_machine_as_it_was(machine, check):
+    simulator = machine("dgx-h200")
+    state = simulator.directory / "state"
+    before = state.read_bytes()
+
+    result = check(simulator)
+
+    assert result.status == 0
+    assert state.read_bytes() == before
+
+
+def _profiles():
+    return files("hami_plugin.simulation") / "profiles"
+
+
+_MIG_ON = """
+import ctypes, sys, pynvml
+pynvml.nvmlLib = ctypes.CDLL(sys.argv[1])
+pynvml.nvmlInit()
+pynvml.nvmlDeviceSetMigMode(pynvml.nvmlDeviceGetHandleByIndex(int(sys.argv[2])), 1)
+"""
+
+
+def _switch_mig_on(simulator, device):
+    library = simulator.settings()["nvmlLibrary"]
+    subprocess.run([sys.executable, "-c", _MIG_ON, library, str(device)], check=True, timeout=30)

@@ -1,0 +1,224 @@
+"""The cards before a simulated kubelet: registration, the device list, and one Allocate through the real allocator.
+
+The kubelet is a real gRPC peer on a real socket. The API server is a table in memory, and whatever injection asks to be
+created on the host is created in a scratch directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from cdi.edits import ContainerEdits
+from hami_plugin.aio import Watched
+from hami_plugin.host.files import Journal
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.kubelet.listener import Listener
+from hami_plugin.kubelet.registration import register, socket_name
+from hami_plugin.kubelet.servicer import DevicePluginServicer
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.node.allocation import AllocationRules, Allocator, question_of
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.live import LiveNode
+from hami_plugin.node.plugin import ResourcePlugin
+from hami_plugin.node.pods import PodTable
+from hami_plugin.node.ports import Annotations, NullObserver, PodFeed, Subject
+from hami_plugin.node.settlement import Settlement
+from hami_plugin.policy.replicas import physical_id
+from hami_plugin.simulation.kubelet import FakeKubelet
+from hami_plugin.vendor import Family
+from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
+from hami_plugin.wire.pods import encode_devices
+from vendors.nvidia.gpu_check.verdicts import Findings
+
+NODE = "this-node"
+DEADLINE_S = 15.0
+MEMORY_MIB, CORES = 1024, 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScratchHost(HostFiles):
+    """Reads the host as it is, and writes below ``scratch`` alone."""
+
+    scratch: Path
+
+    def writable(self, path: str | Path) -> Path:
+        return self.scratch / Path(path).relative_to("/")
+
+
+class TableCluster:
+    """The API server as far as one pod needs it: patches land in the table that the allocator reads."""
+
+    def __init__(self, pods: PodTable) -> None:
+        self.reachable: Watched[str] = Watched("")
+        self._pods = pods
+        self._node = NodeView(name=NODE, uid=NODE)
+
+    async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
+        changed = replace(pod, annotations=_merged(pod.annotations, annotations))
+        self._pods.update(changed)
+        return changed
+
+    async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:  # noqa: ARG002  # the port's signature
+        self._node = replace(self._node, annotations=_merged(self._node.annotations, annotations))
+        return self._node
+
+    async def get_node(self) -> NodeView:
+        return self._node
+
+    async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
+        """Events go nowhere: what is refused here shows in the report."""
+
+    async def follow_pods(self, feed: PodFeed) -> NoReturn:
+        """The table starts empty, and nobody else changes it."""
+        feed.replace([])
+        raise await _never()
+
+    async def follow_node(self, deliver: Callable[[NodeView | None], None]) -> NoReturn:
+        deliver(self._node)
+        raise await _never()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A kubelet with our resource registered. ``times_ms`` grows as things happen."""
+
+    kubelet: FakeKubelet
+    pods: PodTable
+    family: Family
+    times_ms: dict[str, float]
+
+
+async def check_kubelet(findings: Findings, family: Family, snapshot: Snapshot, scratch: Path) -> Mapping[str, float]:
+    """Register, compare what the kubelet makes of it, and have one pod admitted. Answers how long things took."""
+    offered = [device for device in snapshot.devices if device.health.offered]
+    resource = family.resources.count
+    with findings.about("kubelet"):
+        async with asyncio.timeout(4 * DEADLINE_S), _registered(family, snapshot, scratch) as site:
+            every = sum(family.replicas(device) for device in snapshot.devices)
+            well = sum(family.replicas(device) for device in offered)
+            await site.kubelet.until(lambda: site.kubelet.capacity(resource) == every, within=DEADLINE_S)
+            findings.equal("capacity", every, site.kubelet.capacity(resource))
+            findings.equal("allocatable", well, site.kubelet.allocatable(resource))
+            if offered:
+                await _admit(findings, site, offered[-1])
+            else:
+                findings.not_done("Allocate", "no card is offered; the faults are among the checks of discovery")
+            return site.times_ms
+
+
+async def _admit(findings: Findings, site: Site, device: Device) -> None:
+    """A scheduler has chosen ``device`` for a pod; the kubelet admits the pod."""
+    pod = _pod(site.family, device)
+    site.pods.update(pod)
+    start = time.perf_counter()
+    ids = await site.kubelet.admit(pod)
+    site.times_ms["admission"] = round((time.perf_counter() - start) * 1000, 3)
+    edits = (await site.kubelet.start_container(pod.uid, "main")).edits
+    chosen = [physical_id(name) for name in ids["main"][site.family.resources.count]]
+    findings.equal("the kubelet's card is the scheduler's", [device.uuid], chosen)
+    _edits(findings, edits, device)
+    findings.equal("the pod is told", PHASE_SUCCESS, await _told(site.pods, pod.uid))
+
+
+def _edits(findings: Findings, edits: ContainerEdits, device: Device) -> None:
+    expected = {
+        "NVIDIA_VISIBLE_DEVICES": device.uuid,
+        "CUDA_DEVICE_MEMORY_LIMIT_0": f"{MEMORY_MIB}m",
+        "CUDA_DEVICE_SM_LIMIT": str(CORES),
+    }
+    findings.equal("what the container is told", expected, {key: edits.env.get(key) for key in expected})
+    mounted = sorted(mount.container_path for mount in edits.mounts)
+    preloaded = "/etc/ld.so.preload"
+    findings.judge("what the container has mounted", f"{preloaded} among it", mounted, same=preloaded in mounted)
+
+
+@asynccontextmanager
+async def _registered(family: Family, snapshot: Snapshot, scratch: Path) -> AsyncIterator[Site]:
+    async with AsyncExitStack() as stack:
+        kubelet, pods = FakeKubelet(scratch / "kubelet"), PodTable()
+        await kubelet.start()
+        stack.push_async_callback(kubelet.stop)
+        plugin = await _plugin(family, Watched(snapshot), pods, scratch, stack)
+        path = kubelet.directory / socket_name(plugin.resource)
+        listener = await Listener.open(path, DevicePluginServicer(plugin, NullObserver()))
+        stack.push_async_callback(listener.close)
+        start = time.perf_counter()
+        await register(kubelet.directory, plugin, path.name, timeout=DEADLINE_S)
+        times = {"registration": round((time.perf_counter() - start) * 1000, 3)}
+        yield Site(kubelet=kubelet, pods=pods, family=family, times_ms=times)
+
+
+async def _plugin(
+    family: Family, snapshot: Watched[Snapshot], pods: PodTable, scratch: Path, stack: AsyncExitStack
+) -> ResourcePlugin:
+    """The daemon's parts behind one resource, wired as the daemon wires them."""
+    journal = Journal(scratch / "journal")
+    stack.callback(journal.close)
+    cluster, ledger, live = TableCluster(pods), Ledger(journal), LiveNode()
+    live.deliver(await cluster.get_node())
+    settlement = Settlement(cluster, pods=pods, ledger=ledger, node=live)
+    settlement.questions = [question_of(family)]
+    stack.push_async_callback(settlement.close)
+    allocator = Allocator(
+        family,
+        snapshot=snapshot,
+        pods=pods,
+        ledger=ledger,
+        settlement=settlement,
+        events=EventRecorder(cluster, NODE),
+        host=ScratchHost(paths=HostPaths(), scratch=scratch / "host"),
+        rules=AllocationRules(node=NODE),
+        observer=NullObserver(),
+    )
+    return ResourcePlugin(allocator, None, snapshot)
+
+
+def _pod(family: Family, device: Device) -> PodView:
+    """As HAMi's scheduler leaves it: bound, decided, waiting for its node."""
+    resources = family.resources
+    grant = Grant(uuid=device.uuid, word=family.word, memory=MEMORY_MIB, cores=CORES)
+    limits = {resources.count: "1", resources.memory: str(MEMORY_MIB), resources.cores: str(CORES)}
+    decision = encode_devices([(grant,)])
+    return PodView(
+        uid=str(uuid.uuid4()),
+        namespace="default",
+        name="gpu-check",
+        node=NODE,
+        annotations={
+            family.annotations.to_allocate: decision,
+            family.annotations.allocated: decision,
+            ASSIGNED_NODE: NODE,
+            BIND_PHASE: PHASE_ALLOCATING,
+        },
+        containers=(ContainerView(name="main", limits=limits),),
+    )
+
+
+def _merged(present: Mapping[str, str], changes: Annotations) -> dict[str, str]:
+    return {key: value for key, value in {**present, **changes}.items() if value is not None}
+
+
+async def _told(pods: PodTable, uid: str) -> str | None:
+    """The pod's phase, once it has left the one it was bound with."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            seen, pod = pods.changes.version, pods.get(uid)
+            phase = pod.annotations.get(BIND_PHASE) if pod else None
+            if phase != PHASE_ALLOCATING:
+                return phase
+            await pods.changes.changed(seen)
+
+
+async def _never() -> BaseException:
+    await asyncio.Event().wait()
+    return AssertionError("an event that nobody sets")
