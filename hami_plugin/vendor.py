@@ -83,13 +83,16 @@ class AnnotationKeys:
     score: str = ""
 
     @classmethod
-    def of_agent(cls, name: str) -> AnnotationKeys:
-        """The keys of most node agents that speak HAMi's protocol, with the agent's name in each."""
+    def of_agent(cls, name: str, *, pods: str = "") -> AnnotationKeys:
+        """The keys of most node agents that speak HAMi's protocol, with the agent's name in each.
+
+        ``pods`` is its name on pods, where that is another one.
+        """
         return cls(
             register=f"hami.io/node-{name}-register",
             handshake=f"hami.io/node-handshake-{name}",
-            to_allocate=f"hami.io/{name}-devices-to-allocate",
-            allocated=f"hami.io/{name}-devices-allocated",
+            to_allocate=f"hami.io/{pods or name}-devices-to-allocate",
+            allocated=f"hami.io/{pods or name}-devices-allocated",
         )
 
 
@@ -175,15 +178,16 @@ class Family:
         policy: Policy,
         *,
         decode: Callable[[str], tuple[DeviceInfo, ...]],
+        admit: Admit | None = None,
         memory_factor: int = 1,
     ) -> Family:
-        """A family whose devices an agent writes to the node, and whose containers are admitted as they are."""
+        """A family whose devices an agent writes to the node. Without ``admit`` containers are admitted as they are."""
         return cls(
             word=word,
             resources=resources,
             annotations=annotations,
             policy=policy,
-            admit=if_limited(resources.count),
+            admit=admit or if_limited(resources.count),
             node_devices=annotated(annotations.register, decode),
             memory_factor=memory_factor,
         )

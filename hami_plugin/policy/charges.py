@@ -27,6 +27,6 @@ def whole(state: DeviceState, _context: Context, _eligible: Sequence[Candidate])
     return Charge(memory=state.info.devmem, cores=state.info.devcore)
 
 
-def slot(_state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:
-    """A slot and nothing else."""
-    return Charge()
+def slot(state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """A slot and nothing else. What the device registered of its own is noted in the grant."""
+    return Charge(notes=state.info.custom)

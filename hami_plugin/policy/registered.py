@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import NodeView
 from hami_plugin.wire.nodes import DeviceInfo
 
+Decode = Callable[[str], tuple[DeviceInfo, ...]]
 NodeDevices = Callable[[NodeView], tuple[DeviceInfo, ...]]
 """WireError when the node's annotation cannot be read; empty when the node has none of the family."""
 
 
-def annotated(key: str, decode: Callable[[str], tuple[DeviceInfo, ...]]) -> NodeDevices:
+def annotated(key: str, decode: Decode) -> NodeDevices:
     """The devices in the annotation ``key``."""
     return lambda node: decode(node.annotations[key]) if node.annotations.get(key) else ()
+
+
+def in_percent(decode: Decode) -> Decode:
+    """As ``decode`` reads them, but with 100 % of cores each, whatever the agent wrote."""
+    return lambda text: tuple(replace(info, devcore=100) for info in decode(text))
 
 
 def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]) -> NodeDevices:

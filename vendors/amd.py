@@ -1,0 +1,102 @@
+"""AMD Instinct GPUs: shared by memory and compute units, which containers ask for in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hami_plugin.config.settings import ResourceName, VendorSettings, setting
+from hami_plugin.model.quantity import exact
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.parity import Json, Parity
+from hami_plugin.policy.admission import Admit, Admitted, Denied
+from hami_plugin.policy.charges import WHOLE, memory_of
+from hami_plugin.policy.checks import free_cores, free_memory, standard
+from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.requests import amount, counted
+from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor
+from hami_plugin.wire.nodes import decode_json
+
+WORD = "AMD"
+
+KEYS = replace(AnnotationKeys.of_agent("amd"), handshake="")
+"""Health is the kubelet's: a node with GPUs in its capacity is well."""
+
+
+class AmdSettings(VendorSettings):
+    """Keys of HAMi's ``amd`` section, with its chart's defaults."""
+
+    count: ResourceName = setting("resourceCountName", "amd.com/gpu", "Number of GPUs.")
+    memory: ResourceName = setting("resourceMemoryName", "amd.com/gpumem", "Memory of each GPU in MiB.")
+    cores: ResourceName = setting(
+        "resourceCoreName", "amd.com/gpucores", "Percent of each GPU's compute units, 1 to 100."
+    )
+
+
+def families(settings: AmdSettings) -> tuple[Family, ...]:
+    """The one family of this vendor."""
+    policy = Policy(
+        request=counted(
+            WORD,
+            count=amount(settings.count, limits_only=True),
+            memory=amount(settings.memory, limits_only=True),
+            cores=amount(settings.cores, least=1, most=WHOLE, limits_only=True),
+            default_cores=WHOLE,
+        ),
+        serves=standard(
+            WORD,
+            types=("amd.com/use-gputype", "amd.com/nouse-gputype"),
+            uuids=("amd.com/use-gpu-uuid", "amd.com/nouse-gpu-uuid"),
+        ),
+        charge=in_compute_units,
+        checks=(free_memory, free_cores),
+    )
+    names = ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores)
+    return (Family.registered(WORD, names, KEYS, policy, decode=decode_json, admit=admission(settings)),)
+
+
+def in_compute_units(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """A percentage in whole compute units, at least one. The annotation names the product, not the vendor."""
+    demand, total = context.demand, state.info.devcore
+    memory = memory_of(demand, state) or state.info.devmem
+    if demand.cores:
+        units = max(1, total * min(demand.cores, WHOLE) // WHOLE)
+    else:
+        units = total if memory == state.info.devmem else 0
+    return Charge(memory=memory, cores=units, word=state.info.type)
+
+
+def admission(settings: AmdSettings) -> Admit:
+    """Cores beside a count must be a percentage. Nothing changes."""
+    resources = (settings.count, settings.memory, settings.cores)
+
+    def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
+        cores = container.limits.get(settings.cores)
+        if settings.count in container.limits and cores is not None and not _is_percentage(cores):
+            return Denied(why=f"container {container.name!r}: {settings.cores}={cores} is not a whole number, 1 to 100")
+        return Admitted(found=any(name in container.limits for name in resources))
+
+    return admit
+
+
+def _is_percentage(text: str) -> bool:
+    try:
+        return (exact(text) or 0) in range(1, WHOLE + 1)
+    except ValueError:
+        return False
+
+
+def _as_hami(demand: Demand, unset_percent: int) -> Json:
+    """HAMi never writes a percentage: no memory means all of it."""
+    return {**Parity().request(demand, unset_percent), "mempercentagereq": unset_percent}
+
+
+VENDOR = Vendor(
+    name="amd",
+    title="AMD GPUs",
+    settings=AmdSettings,
+    families=families,
+    parity=lambda: Parity(request=_as_hami),
+)

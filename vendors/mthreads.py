@@ -1,0 +1,196 @@
+"""Moore Threads GPUs: 16 cores each, shared in slices of memory, and all of a pod's shares on one card."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from hami_plugin.config.settings import ResourceName, VendorSettings, setting
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.policy.admission import Admit, Admitted, Denied
+from hami_plugin.policy.checks import CHARGED, on_the_pods_device, standard
+from hami_plugin.policy.demand import Asked, Demand
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.registered import NodeDevices, capacity
+from hami_plugin.policy.requests import Request, amount, counted, written
+from hami_plugin.policy.states import Candidate, Context, Given
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Vendor
+from hami_plugin.wire.keys import ASSIGNED_NODE
+from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.wire.pods import encode_devices
+
+WORD = "Mthreads"
+UNIT = 512
+"""MiB that one unit of memory stands for."""
+
+CARD_CORES, CARD_MEMORY = 16, 96
+"""What admission writes for a whole card."""
+
+SLICES = (2, 4, 8, 16, 32, 64, CARD_MEMORY)
+"""Units of memory that one share may have."""
+
+KEYS = AnnotationKeys(allocated="hami.io/mthreads-vgpu-devices-allocated")
+
+
+class MthreadsSettings(VendorSettings):
+    """Keys of HAMi's ``mthreads`` section, with its defaults."""
+
+    count: ResourceName = setting("resourceCountName", "mthreads.com/vgpu", "Number of GPUs.")
+    memory: ResourceName = setting("resourceMemoryName", "mthreads.com/sgpu-memory", "512 MiB of all GPUs together.")
+    cores: ResourceName = setting("resourceCoreName", "mthreads.com/sgpu-core", "Cores of all GPUs together, 16 each.")
+
+
+def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns) -> tuple[Family, ...]:
+    """The one family of this vendor. ``clock`` says when a decision is written, in nanoseconds since 1970."""
+    policy = Policy(
+        request=for_all_cards(
+            counted(
+                WORD,
+                count=amount(settings.count),
+                memory=amount(settings.memory, factor=UNIT),
+                cores=amount(settings.cores, fraction="ignore"),
+            )
+        ),
+        serves=standard(WORD, uuids=("mthreads.ai/use-gpuuuid", "mthreads.ai/nouse-gpuuuid")),
+        checks=(*CHARGED, shares_on_one_card),
+    )
+    return (
+        Family(
+            word=WORD,
+            resources=ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores),
+            annotations=KEYS,
+            policy=policy,
+            admit=admission(settings),
+            node_devices=cards(settings),
+            patch=patch(clock),
+            lock=None,
+            memory_factor=UNIT,
+        ),
+    )
+
+
+def for_all_cards(request: Request) -> Request:
+    """Amounts are for all of the container's cards together."""
+
+    def each(container: ContainerView) -> Asked:
+        asked = request(container)
+        if not isinstance(asked, Demand):
+            return asked
+        memory = None if asked.memory is None else asked.memory // asked.count
+        return replace(asked, memory=memory, cores=asked.cores // asked.count)
+
+    return each
+
+
+def admission(settings: MthreadsSettings) -> Admit:
+    """Several cards are whole ones, and so is one of which no memory is limited; else memory comes in slices."""
+
+    def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
+        if written(container, settings.count) is None:
+            return Admitted(found=False)
+        count = container.amount(settings.count)
+        if count <= 0:
+            return Denied(why=f"container {container.name!r}: {settings.count} must be greater than 0")
+        memory = container.limits.get(settings.memory)
+        if count == 1 and memory is not None:
+            if amount(settings.memory)(container) in SLICES:
+                return Admitted(found=True)
+            valid = ", ".join(map(str, SLICES))
+            return Denied(why=f"container {container.name!r}: {settings.memory}={memory} is none of {valid}")
+        whole = {settings.cores: str(CARD_CORES * count), settings.memory: str(CARD_MEMORY * count)}
+        annotations = {"mthreads.com/request-gpu-num": str(count)} if count > 1 else {}
+        return Admitted(found=True, limits=whole, pod_annotations=annotations)
+
+    return admit
+
+
+def cards(settings: MthreadsSettings) -> NodeDevices:
+    """The node's capacity has the cores and the memory of all cards."""
+
+    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
+        cores, memory = capacity(node, settings.cores), capacity(node, settings.memory)
+        return tuple(
+            DeviceInfo(
+                id=f"{node.name}-mthreads-{number}",
+                index=number,
+                count=100,
+                devmem=memory * UNIT * CARD_CORES // cores,
+                devcore=CARD_CORES,
+                type=WORD,
+                health=True,
+            )
+            for number in range(-(-cores // CARD_CORES))
+        )
+
+    return devices
+
+
+def shares_on_one_card(candidate: Candidate, context: Context, eligible: Sequence[Candidate]) -> Reason | None:
+    """The node's agent shares one card for each pod. Cards with all their cores are not shared, and do not matter."""
+    if all_of(candidate.state.info.devcore, candidate.charge.cores):
+        return None
+    totals = {state.uuid: state.info.devcore for state in context.states}
+    pieces = context.given.get(WORD, ())
+    shares = tuple(tuple(one for one in piece if not all_of(totals.get(one.uuid, 0), one.cores)) for piece in pieces)
+    return on_the_pods_device(candidate, replace(context, given={WORD: shares}), eligible)
+
+
+def all_of(total: int, cores: int) -> bool:
+    return 0 < total <= cores
+
+
+def patch(clock: Callable[[], int]) -> Patch:
+    """The agent finds the pod by its node and the oldest time, and its cards by index."""
+
+    def written(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+        pieces = given[family.word]
+        indices = dict.fromkeys(grant.index for piece in pieces for grant in piece)
+        return {
+            family.annotations.allocated: encode_devices(pieces),
+            "mthreads.com/gpu-index": ",".join(map(str, indices)),
+            "mthreads.com/predicate-time": str(clock()),
+            "mthreads.com/predicate-node": pod.annotations.get(ASSIGNED_NODE, pod.node),
+        }
+
+    return written
+
+
+def _whole_cards_in_a_pod(question: Json) -> bool:
+    """The pod has cards already, and a whole one is among them or asked for."""
+    if question["fn"] != "fit" or question["vendor"] != WORD:
+        return False
+    cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
+    had = [grant for piece in (question.get("allocated") or {}).get(WORD, ()) for grant in piece or ()]
+    asked = any(all_of(total, question["request"]["coresreq"]) for total in cores.values())
+    return bool(had) and (asked or any(_is_whole(grant, cores) for grant in had))
+
+
+def _placed_apart(question: Json, ours: Json, theirs: Json) -> bool:
+    """Each new card is a whole one, or the one that all shares of the pod are on; or no on both sides."""
+    if not ours["ok"]:
+        return not theirs["ok"] and _but_for_place(ours["reason"]) == _but_for_place(theirs["reason"])
+    cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
+    had = [grant for piece in question["allocated"][WORD] for grant in piece or ()]
+    shared = {grant["uuid"] for grant in had if not _is_whole(grant, cores)}
+    new = [grant for grants in ours["devices"].values() for grant in grants]
+    return sound(question, ours) and all(_is_whole(grant, cores) or shared <= {grant["uuid"]} for grant in new)
+
+
+def _is_whole(grant: Json, cores: Json) -> bool:
+    return all_of(cores.get(grant["uuid"], 0), grant.get("usedcores", 0))
+
+
+def _but_for_place(reason: str) -> set[str]:
+    return {part for part in reason.split(", ") if not part.endswith((Reason.CUSTOM_RULE, Reason.TOO_FEW))}
+
+
+VENDOR = Vendor(
+    name="mthreads",
+    title="Moore Threads GPUs",
+    settings=MthreadsSettings,
+    families=families,
+    parity=lambda: Parity(differences=(Difference(id="D-190", applies=_whole_cards_in_a_pod, right=_placed_apart),)),
+)
