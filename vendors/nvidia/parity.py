@@ -130,8 +130,10 @@ def _topology(question: Json) -> bool:
 
 def _numa_bound(question: Json) -> bool:
     """A NUMA node's cards do not stand together, or topology counts, which HAMi looks at only in the last run."""
+    if not (_is_fit(question) and _bound(question)):
+        return False
     runs = [numa for numa, _ in groupby(question["devices"], key=lambda device: device.get("numa", 0))]
-    return _is_fit(question) and _bound(question) and (_topology(question) or len(runs) != len(set(runs)))
+    return _topology(question) or len(runs) != len(set(runs))
 
 
 def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:

@@ -1,0 +1,16 @@
+"""MetaX GPUs: whole ones, which MetaX's own plugin picks, and shares of them, which are picked by link zone."""
+
+from __future__ import annotations
+
+from hami_plugin.vendor import Family, Vendor
+from vendors.metax import gpu, sgpu
+from vendors.metax.parity import parity
+from vendors.metax.settings import MetaxSettings
+
+
+def families(settings: MetaxSettings) -> tuple[Family, ...]:
+    """Whole GPUs, and shares."""
+    return (gpu.family(settings), sgpu.family(settings))
+
+
+VENDOR = Vendor(name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, parity=parity)

@@ -1,0 +1,67 @@
+"""Whole MetaX GPUs: MetaX's device plugin picks the cards and foretells, per node, what so many would be worth."""
+
+from __future__ import annotations
+
+from hami_plugin.errors import WireError
+from hami_plugin.model.views import NodeView
+from hami_plugin.policy.admission import if_limited
+from hami_plugin.policy.checks import standard
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.registered import counted_in
+from hami_plugin.policy.requests import amount, counted
+from hami_plugin.policy.scores import Decision
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.wire.grammar import from_json
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.metax.settings import MetaxSettings
+
+WORD = "Metax-GPU"
+FORETOLD = {"binpack": "metax-tech.com/gpu.topology.losses", "spread": "metax-tech.com/gpu.topology.scores"}
+"""By node policy: what the other cards would lose, and how well the granted ones would be linked."""
+
+FULL_MARKS = 2000.0
+UNKNOWN = {"binpack": 0.0, "spread": FULL_MARKS}
+"""The last place: binpack takes the highest, spread the lowest."""
+
+
+def family(settings: MetaxSettings) -> Family:
+    """Cards without names of their own: what counts is how many are free."""
+    return Family(
+        word=WORD,
+        resources=ResourceNames(count=settings.whole),
+        annotations=AnnotationKeys(
+            to_allocate="hami.io/metax-gpu-devices-to-allocate", allocated="hami.io/metax-gpu-devices-allocated"
+        ),
+        policy=Policy(
+            request=counted(WORD, count=amount(settings.whole), default_cores=100),
+            serves=standard(WORD),
+            score=foretold,
+        ),
+        admit=if_limited(settings.whole),
+        node_devices=counted_in(settings.whole, _card),
+        lock=None,
+    )
+
+
+def foretold(decision: Decision) -> float:
+    """2000 less the node's loss (binpack) or score (spread) for as many cards as the pod gets."""
+    if decision.order not in FORETOLD:
+        return 0.0
+    text = decision.node.annotations.get(FORETOLD[decision.order], "")
+    value = forecast(text, sum(map(len, decision.pieces)))
+    return UNKNOWN[decision.order] if value is None else FULL_MARKS - value
+
+
+def forecast(text: str, count: int) -> int | None:
+    """What ``{"1": 0, "2": 110}`` says of ``count`` cards."""
+    try:
+        table = from_json(text, "forecast")
+    except WireError:
+        return None
+    value = table.get(str(count)) if isinstance(table, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _card(node: NodeView, number: int, _count: int) -> DeviceInfo:
+    name = f"{node.name}-metax-{number}"
+    return DeviceInfo(id=name, index=number, count=1, devmem=65536, devcore=100, type=WORD, health=True, vendor=WORD)

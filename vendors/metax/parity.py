@@ -1,0 +1,135 @@
+"""Where our answers about MetaX GPUs differ from HAMi's on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+from hami_plugin.model.quantity import exact
+from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.policy.reasons import Reason
+from vendors.metax import gpu, sgpu
+from vendors.metax.settings import MetaxSettings
+from vendors.metax.tenants import APP_CLASS, OFFLINE, ONLINE
+
+CLASSES = (ONLINE, OFFLINE)
+MOST_PARSED = 90 * 2**40
+"""Bytes. HAMi reads some larger quantities as none."""
+
+
+def parity() -> Parity:
+    """MetaX's part in the comparison."""
+    return Parity(
+        differences=(
+            Difference(id="D-120", applies=_second_whole, right=_another_card),
+            Difference(id="D-121", applies=_not_foretold, right=_last_place),
+            Difference(id="D-122", applies=_odd_amount, right=_refused_or_meant),
+            Difference(id="D-123", applies=_second_of_a_class, right=_among_its_like),
+            Difference(id="D-124", applies=_several_zones, right=_linked_alike),
+        )
+    )
+
+
+def _asks_fit(question: Json, word: str) -> bool:
+    return question["fn"] == "fit" and bool(question["vendor"] == word)
+
+
+def _has_more(question: Json, word: str) -> bool:
+    return any((question.get("allocated") or {}).get(word) or ())
+
+
+def _uuids(answer: Json) -> list[str]:
+    return [device["uuid"] for devices in answer["devices"].values() for device in devices]
+
+
+def _annotations(question: Json) -> Json:
+    return (question.get("pod") or {}).get("annotations") or {}
+
+
+def _second_whole(question: Json) -> bool:
+    return _asks_fit(question, gpu.WORD) and _has_more(question, gpu.WORD)
+
+
+def _another_card(question: Json, ours: Json, theirs: Json) -> bool:
+    """A sound grant; or too few cards are left, and HAMi sees as many that only its rule forbids."""
+    if ours["ok"]:
+        return sound(question, ours)
+    mine, his = _counted(ours["reason"]), _counted(theirs["reason"])
+    his[Reason.TOO_FEW] = his.get(Reason.TOO_FEW, 0) + his.pop(Reason.CUSTOM_RULE, 0)
+    return not theirs["ok"] and mine == his and mine[Reason.TOO_FEW] < question["request"]["nums"]
+
+
+def _counted(reason: str) -> dict[str, int]:
+    parts = (part.split(" ", 1) for part in reason.split(", ") if part)
+    return {name: int(count.partition("/")[0]) for count, name in parts}
+
+
+def _not_foretold(question: Json) -> bool:
+    """The node does not say what so many cards are worth."""
+    if question["fn"] != "score_node" or question["vendor"] != gpu.WORD or question["policy"] not in gpu.FORETOLD:
+        return False
+    text = ((question.get("node") or {}).get("annotations") or {}).get(gpu.FORETOLD[question["policy"]], "")
+    return gpu.forecast(text, sum(map(len, question["pod_devices"]))) is None
+
+
+def _last_place(question: Json, ours: Json, _theirs: Json) -> bool:
+    return bool(ours["score"] == (0 if question["policy"] == "binpack" else 2000))
+
+
+def _odd_amount(question: Json) -> bool:
+    """Memory or cores that HAMi cannot read, or less than 1 MiB of memory: for HAMi the whole card."""
+    if question["fn"] != "request" or question["vendor"] != sgpu.WORD:
+        return False
+    limits, names = question["container"].get("limits") or {}, MetaxSettings()
+    memory, cores = limits.get(names.memory, "0"), limits.get(names.cores, "0")
+    number = exact(memory)
+    if number is None or exact(cores) is None or "." in memory + cores or number > MOST_PARSED:
+        return True
+    suffixed = not memory.lstrip("+-").isdecimal() or number % 1000 == 0
+    return suffixed and 0 < abs(number) < sgpu.MIB
+
+
+def _refused_or_meant(question: Json, ours: Json, _theirs: Json) -> bool:
+    """No request, or one with exactly the memory that was written."""
+    request = ours["request"]
+    if not request["nums"]:
+        return True
+    number = exact(question["container"]["limits"].get(MetaxSettings().memory, "0"))
+    return number is not None and request["memreq"] in (number // sgpu.MIB, number * 1024)
+
+
+def _second_of_a_class(question: Json) -> bool:
+    """The pod has an app class, and another of its containers has been served."""
+    in_class = _annotations(question).get(APP_CLASS) in CLASSES
+    return in_class and _asks_fit(question, sgpu.WORD) and _has_more(question, sgpu.WORD)
+
+
+def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
+    """A sound grant on cards whose tenants the pod may join; or none on both sides."""
+    if not ours["ok"]:
+        return not theirs["ok"]
+    strangers = {None, ONLINE} if _annotations(question)[APP_CLASS] == OFFLINE else {None}
+    tenants = {device["id"]: device.get("pods") or () for device in question["devices"]}
+    there = {(pod.get("annotations") or {}).get(APP_CLASS) for uuid in _uuids(ours) for pod in tenants[uuid]}
+    return sound(question, ours) and not there & strangers
+
+
+def _several_zones(question: Json) -> bool:
+    """Whole cards for a pod without app class, on a node with several zones."""
+    whole = _asks_fit(question, sgpu.WORD) and question["request"]["coresreq"] == 100
+    return whole and APP_CLASS not in _annotations(question) and len({z for _, z in _zones(question) if z > 0}) > 1
+
+
+def _linked_alike(question: Json, ours: Json, theirs: Json) -> bool:
+    """Both grant, with as many links within the grant."""
+    zones = dict(_zones(question))
+    return bool(theirs["ok"]) and sound(question, ours) and _pairs(_uuids(ours), zones) == _pairs(_uuids(theirs), zones)
+
+
+def _zones(question: Json) -> Iterator[tuple[str, int]]:
+    for device in question["devices"]:
+        yield device["id"], (device.get("custominfo") or {}).get("LinkZone", 0)
+
+
+def _pairs(uuids: Iterable[str], zones: dict[str, int]) -> int:
+    return sum(zones[one] == zones[other] > 0 for one, other in combinations(uuids, 2))

@@ -1,0 +1,105 @@
+"""Who may share a MetaX GPU: tenants of one quality of service, and of an app class all or none.
+
+An online pod goes before everybody on its card: its cores are not counted, and offline pods stay away from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import PodView
+from hami_plugin.policy.booking import Booked, taken
+from hami_plugin.policy.charges import WHOLE, memory_of
+from hami_plugin.policy.checks import ChargeCheck
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.scores import Decision
+from hami_plugin.policy.selectors import enough
+from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
+
+QOS = "metax-tech.com/sgpu-qos-policy"
+QOS_CLASSES = ("best-effort", "fixed-share", "burst-share")
+APP_CLASS = "metax-tech.com/sgpu-app-class"
+ONLINE, OFFLINE = "online", "offline"
+
+EXPECTED_QOS = "metax_jq"
+"""Remembered between decisions: by UUID, the quality of service that a card was given and does not report yet."""
+
+_QOS_NOTE = "QosPolicy"
+
+
+def is_online(pod: PodView) -> bool:
+    return pod.annotations.get(APP_CLASS) == ONLINE
+
+
+def class_fits(state: DeviceState, context: Context) -> Reason | None:
+    """An idle card takes every pod; a used one those of its kind, and no offline pod beside an online one."""
+    own = context.pod.annotations.get(APP_CLASS)
+    there = _classes(state)
+    if own in (ONLINE, OFFLINE) and _has_part(state, context):
+        there[own] += 1
+    if not state.slots or (bool(there) == (own in (ONLINE, OFFLINE)) and not (own == OFFLINE and there[ONLINE])):
+        return None
+    return Reason.APP_CLASS_MISMATCH
+
+
+def qos_fits(state: DeviceState, context: Context) -> Reason | None:
+    """A card has the quality of service of its tenants. Idle cards, whole cards and online pods are free of it."""
+    if is_online(context.pod) or not state.slots or context.demand.cores == WHOLE:
+        return None
+    expected = context.recall.get(EXPECTED_QOS) or {}
+    there = expected.get(state.uuid, state.notes.get(_QOS_NOTE, ""))
+    return None if there in ("", context.pod.annotations.get(QOS, "")) else Reason.QOS_MISMATCH
+
+
+def charge(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """More cores than a card has are not a whole card: nothing has so many."""
+    cores = 0 if is_online(context.pod) else context.demand.cores
+    return Charge(memory=memory_of(context.demand, state), cores=cores, notes=state.notes)
+
+
+def unless_online(check: ChargeCheck) -> ChargeCheck:
+    return lambda one, context, eligible: None if is_online(context.pod) else check(one, context, eligible)
+
+
+@enough
+def least_disturbed(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate]:
+    """For an online pod: cards with the fewest online pods, then the fewest offline ones; all-offline cards last."""
+
+    def rank(candidate: Candidate) -> tuple[bool, int, int]:
+        there = _classes(candidate.state)
+        return (there.keys() == {OFFLINE}, there[ONLINE], there[OFFLINE])
+
+    return sorted(eligible, key=rank)[: context.demand.count]
+
+
+def disturbance(decision: Decision) -> int:
+    """What an online pod's arrival costs those on its cards, below 0."""
+    there = {state.uuid: _classes(state) for state in decision.before}
+    total = 0
+    for grant in (grant for piece in decision.pieces for grant in piece):
+        classes = there.get(grant.uuid, Counter())
+        total -= 20 * classes[ONLINE] + (2 if classes[ONLINE] else 100) * classes[OFFLINE]
+    return total
+
+
+def book(state: DeviceState, grant: Grant, pod: PodView) -> Booked:
+    """The card takes on the tenant's quality of service; for a whole card it has none."""
+    after = taken(state, grant)
+    if is_online(pod) or _QOS_NOTE not in state.notes:
+        return after, grant
+    qos = "" if grant.cores == WHOLE else pod.annotations.get(QOS, "")
+    return replace(after, notes={**state.notes, _QOS_NOTE: qos}), grant
+
+
+def _classes(state: DeviceState) -> Counter[str]:
+    found = (tenant.annotations.get(APP_CLASS, "") for tenant in state.tenants)
+    return Counter(name for name in found if name in (ONLINE, OFFLINE))
+
+
+def _has_part(state: DeviceState, context: Context) -> bool:
+    """The pod's other containers have a share of this card."""
+    pieces = context.given.get(context.demand.word, ())
+    return any(grant.uuid == state.uuid for piece in pieces for grant in piece)
