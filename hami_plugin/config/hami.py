@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from hami_plugin.config.documents import Document, Keys, section
 from hami_plugin.config.fields import nearest, suggestion
@@ -27,18 +27,23 @@ def device_config(document: Document, models: Models) -> Reading:
     Sections of vendors that this daemon does not serve are HAMi's business. A key without a value says nothing.
     """
     content = section(document, (), document.value)
-    sections = {name: section(document, (name,), content[name]) for name in models if name in content}
+    vendors = {model.hami_section or name: name for name, model in models.items()}
+    found = [(key, name) for key, name in vendors.items() if key in content]
+    sections = {name: section(document, (key,), models[name].keyed(content[key])) for key, name in found}
     places: dict[Keys, Place] = {}
     for keys, line in document.lines.items():
-        if keys and keys[0] in sections:
-            places["vendors", *keys] = Place(where=f"{document.path}:{line}", path=dotted(keys))
+        if keys and vendors.get(str(keys[0])) in sections:
+            place = Place(where=f"{document.path}:{line}", path=dotted(keys))
+            name = vendors[str(keys[0])]
+            listed = (models[name].hami_list,) if len(keys) > 1 and isinstance(keys[1], int) else ()
+            places["vendors", name, *listed, *keys[1:]] = place
     layer = Layer(
         name=str(document.path),
         values={"vendors": {name: without_nothing(values) for name, values in sections.items()}},
         places=places,
         lenient=True,
     )
-    return (layer,), tuple(_odd_sections(document, content, models))
+    return (layer,), tuple(_odd_sections(document, content, vendors))
 
 
 def node_config(document: Document, models: Models, node: str) -> Reading:
@@ -86,13 +91,13 @@ def _unknown_keys(document: Document, at: str, entry: Mapping[str, object], mode
             yield f"{document.path}: {at}.{key}: is not a known key and has no effect; {suggestion(key, known)}"
 
 
-def _odd_sections(document: Document, content: Mapping[str, object], models: Models) -> Iterator[str]:
+def _odd_sections(document: Document, content: Mapping[str, object], known: Collection[str]) -> Iterator[str]:
     for key in content:
         where = f"{document.path}:{document.lines.get((key,), 1)}: {key}"
-        meant = nearest(str(key), list(models))
+        meant = nearest(str(key), list(known))
         if key in _SECOND_READING:
             yield f"{where}: is read by HAMi's own plugin only and has no effect here; use the vendor's section"
-        elif meant and key not in models and meant not in content:
+        elif meant and key not in known and meant not in content:
             yield f"{where}: is not a vendor here and has no effect; did you mean {meant}?"
 
 

@@ -62,12 +62,21 @@ class VendorSettings(Section):
 
     ``environment`` tells which environment variables fill which keys, ``node_config`` the same for the keys of an entry
     in HAMi's per-node ``config.json``. A key is spelt as in the file; ``a.b`` is key ``b`` of section ``a``.
+    ``hami_section`` is what HAMi calls the section, where that is not the vendor's name; ``hami_list`` our key for it,
+    where all of it is one list.
     """
 
     environment: ClassVar[Mapping[str, str]] = {}
     node_config: ClassVar[Mapping[str, str]] = {}
+    hami_section: ClassVar[str] = ""
+    hami_list: ClassVar[str] = ""
 
     enabled: bool = Field(True, description="Serve this vendor's devices.")
+
+    @classmethod
+    def keyed(cls, section: object) -> object:
+        """HAMi's section as one that has keys."""
+        return {cls.hami_list: section} if cls.hami_list and isinstance(section, list) else section
 
 
 class HealthSettings(Section):

@@ -60,6 +60,8 @@ def _families(vendor: Vendor, settings: Json) -> tuple[Family, ...]:
 
 def _section(question: Json, name: str, vendor: Vendor) -> Mapping[str, Any]:
     """The vendor's section of the question's device-config.yaml, without keys that we do not read."""
-    section = (yaml.safe_load(question["config"]) if question.get("config") else {}).get(name, {})
-    keys = {field.alias or key for key, field in vendor.settings.model_fields.items()}
-    return {key: value for key, value in section.items() if key in keys}
+    key = vendor.settings.hami_section or name
+    content = yaml.safe_load(question["config"]) if question.get("config") else {}
+    section = vendor.settings.keyed(content.get(key, {}))
+    keys = {field.alias or own for own, field in vendor.settings.model_fields.items()}
+    return {key: value for key, value in section.items() if key in keys} if isinstance(section, Mapping) else {}

@@ -100,7 +100,9 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
             return Granted(grants=grants, verdicts=tuple(verdicts))
         misfit, left_behind = chosen, len(eligible)
     reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason) + elsewhere
-    reasons = Counter(misfit.reasons) if misfit.instead else reasons + Counter(misfit.reasons)
+    if misfit.instead:
+        reasons.clear()
+    reasons.update(misfit.reasons)
     return Refused(demand=demand, total=misfit.total or total, reasons=reasons, verdicts=tuple(verdicts))
 
 

@@ -32,4 +32,4 @@ class Reason(StrEnum):
 
 def told(reasons: Mapping[Reason, int], total: int) -> str:
     """HAMi's text: ``3/8 CardInsufficientMemory, 5/8 CardUuidMismatch``, sorted as strings."""
-    return ", ".join(sorted(f"{count}/{total} {reason}" for reason, count in reasons.items() if count))
+    return ", ".join(sorted(f"{count}/{total} {reason}" for reason, count in reasons.items()))

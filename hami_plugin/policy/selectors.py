@@ -35,7 +35,7 @@ def enough(choose: Choose) -> Select:
     def select(eligible: Sequence[Candidate], context: Context) -> Choice:
         count = context.demand.count
         if len(eligible) < count:
-            return Misfit(reasons={Reason.TOO_FEW: len(eligible)})
+            return Misfit(reasons={Reason.TOO_FEW: len(eligible)} if eligible else {})
         return eligible if len(eligible) == count else choose(eligible, context)
 
     return select
@@ -91,9 +91,8 @@ def whole_modules(size: int) -> Select:
             modules.setdefault(candidate.state.index // size, []).append(candidate)
         complete = [one for module in modules.values() if len(module) == size for one in module]
         count = context.demand.count
-        if count % size or len(complete) < count:
-            return Misfit(reasons={Reason.TOO_FEW: len(complete)}, total=count)
-        return complete[:count]
+        whole = complete[: -(-count // size) * size]
+        return whole if len(whole) == count else Misfit(reasons={Reason.TOO_FEW: len(whole)}, total=count)
 
     return select
 

@@ -1,0 +1,62 @@
+"""The chips as schedulable families, and how a decision is written for the node's agent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import PodView
+from hami_plugin.policy.registered import annotated
+from hami_plugin.policy.states import Given
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, both_keys
+from hami_plugin.wire.nodes import decode_json
+from vendors.ascend.admission import admission, soft
+from vendors.ascend.chips import AscendSettings, Chip
+from vendors.ascend.policy import policy
+
+
+def families(settings: AscendSettings, clock: Callable[[], float] = time.time) -> tuple[Family, ...]:
+    """One for each chip. ``clock`` is what ``predicate-time`` is read from, in seconds since 1970."""
+    return tuple(_family(chip, settings, clock) for chip in settings.chips)
+
+
+def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) -> Family:
+    keys = AnnotationKeys(
+        register=f"hami.io/node-register-{chip.word}",
+        handshake=f"hami.io/node-handshake-{chip.word}",
+        to_allocate=f"hami.io/{chip.word}-devices-to-allocate",
+        allocated=f"hami.io/{chip.word}-devices-allocated",
+    )
+    return Family(
+        word=chip.word,
+        resources=ResourceNames(count=chip.count, memory=chip.memory, cores=chip.cores),
+        annotations=keys,
+        policy=policy(chip, soft_nodes=settings.soft),
+        admit=admission(chip, settings.chips),
+        node_devices=annotated(keys.register, decode_json),
+        patch=_patch(chip, clock),
+        memory_factor=max(1, chip.memory_factor),
+    )
+
+
+def _patch(chip: Chip, clock: Callable[[], float]) -> Patch:
+    def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+        entries = [_entry(chip, grant, cut=not soft(pod)) for piece in given[family.word] for grant in piece]
+        for_agent = json.dumps(entries, separators=(",", ":"), ensure_ascii=False)
+        return {
+            **both_keys(family, pod, given),
+            "predicate-time": str(int(clock())),
+            f"huawei.com/{chip.word}": for_agent,
+        }
+
+    return patch
+
+
+def _entry(chip: Chip, grant: Grant, *, cut: bool) -> Mapping[str, str | int]:
+    """An NPU as the agent reads it; what is zero, and a whole NPU's template, is left out."""
+    template = chip.template(grant.memory) if cut else None
+    name = template.name if template else ""
+    entry: dict[str, str | int] = {"UUID": grant.uuid, "temp": name, "memory": grant.memory, "core": grant.cores}
+    return {key: value for key, value in entry.items() if value}
