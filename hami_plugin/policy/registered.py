@@ -34,6 +34,27 @@ def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]
     return devices
 
 
+def summed(cores: str, memory: str, *, each: int, unit: int, name: str, word: str) -> NodeDevices:
+    """The node's capacity has the cores and the memory of all cards: ``each`` cores a card, memory in ``unit`` MiB."""
+
+    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
+        total, units = capacity(node, cores), capacity(node, memory)
+        return tuple(
+            DeviceInfo(
+                id=f"{node.name}-{name}-{number}",
+                index=number,
+                count=100,
+                devmem=units * unit * each // total,
+                devcore=each,
+                type=word,
+                health=True,
+            )
+            for number in range(-(-total // each))
+        )
+
+    return devices
+
+
 def capacity(node: NodeView, resource: str) -> int:
     """The node's capacity of a resource; 0 when it has none, or says so unreadably."""
     try:

@@ -1,0 +1,110 @@
+"""Whole cards, and shares of cards by percentage as HAMi 2.7 had them: two families that count cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.admission import Admit, Admitted, Denied, if_limited
+from hami_plugin.policy.charges import asked
+from hami_plugin.policy.checks import for_word, healthy, idle_device, standard
+from hami_plugin.policy.demand import Invalid
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.registered import counted_in
+from hami_plugin.policy.requests import Request, amount, counted
+from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.wire.pods import encode_devices
+from vendors.enflame import drs
+from vendors.enflame.node import WORD
+from vendors.enflame.settings import EnflameSettings
+
+WHOLE, SHARED = "GCU", "vGCU"
+UNITS = 100
+"""What a card has of memory and of cores, in percent of itself."""
+
+CARDS = "enflame.com/gcu-count"
+SLICES = "enflame.com/shared-gcu"
+"""The resources of Enflame's gcushare plugin: the node's cards, and the slices that a container gets."""
+
+
+def whole(settings: EnflameSettings) -> Family:
+    """Cards that nobody else uses."""
+    return Family(
+        word=WHOLE,
+        resources=ResourceNames(count=settings.whole),
+        annotations=AnnotationKeys(
+            to_allocate="hami.io/enflame-gcu-devices-to-allocate", allocated="hami.io/enflame-gcu-devices-allocated"
+        ),
+        policy=Policy(
+            request=counted(WHOLE, count=amount(settings.whole), default_memory=UNITS, default_cores=UNITS),
+            serves=(healthy, for_word(WHOLE), idle_device),
+            checks=(),
+        ),
+        admit=if_limited(settings.whole),
+        node_devices=counted_in(settings.whole, _cards("GCU", WHOLE, slots=1)),
+        lock=None,
+    )
+
+
+def shared(settings: EnflameSettings) -> Family:
+    """The first cards with so much percent left."""
+    request = counted(SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS))
+    return Family(
+        word=SHARED,
+        resources=ResourceNames(count=settings.shared, memory_percent=settings.percentage),
+        annotations=AnnotationKeys(allocated=drs.KEYS.allocated),
+        policy=Policy(request=request, serves=standard(SHARED, uuids=drs.UUIDS), charge=share),
+        admit=admission(settings, request),
+        node_devices=counted_in(CARDS, _cards("enflame", WORD, slots=UNITS)),
+        patch=patch,
+        lock=None,
+    )
+
+
+def _cards(name: str, kind: str, *, slots: int) -> Callable[[NodeView, int, int], DeviceInfo]:
+    def card(node: NodeView, number: int, _count: int) -> DeviceInfo:
+        uuid = f"{node.name}-{name}-{number}"
+        return DeviceInfo(id=uuid, index=number, count=slots, devmem=UNITS, devcore=UNITS, type=kind, health=True)
+
+    return card
+
+
+def share(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
+    """The percentage, under the word that HAMi 2.7 writes."""
+    return replace(asked(state, context, eligible), word=WORD)
+
+
+def admission(settings: EnflameSettings, request: Request) -> Admit:
+    """Shares are rounded up to the slices that Enflame's plugin hands out; several cards are whole ones."""
+
+    def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
+        if settings.shared not in container.limits:
+            return Admitted(found=False)
+        demand = request(container)
+        if isinstance(demand, Invalid):
+            return Denied(why=f"container {container.name!r}: {demand}")
+        if demand is None:
+            return Admitted(found=True)
+        percent = demand.percent if demand.count == 1 else UNITS
+        added = {settings.percentage: str(percent)}
+        if settings.slices:
+            slices = -(-(percent or UNITS) * settings.slices // UNITS)
+            share = slices * UNITS // settings.slices
+            added = {settings.percentage: str(share), SLICES: str(slices * demand.count)}
+        return Admitted(found=True, limits=added, requests=added)
+
+    return admit
+
+
+def patch(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
+    """The agent finds the cards of the first container by number."""
+    pieces = given[family.word]
+    first = next(filter(None, pieces), ())
+    return {
+        family.annotations.allocated: encode_devices(pieces),
+        **drs.unassigned(),
+        "enflame.com/gcu-assigned-id": ",".join(str(grant.index) for grant in first),
+    }

@@ -1,0 +1,177 @@
+"""DRS: a container gets one partition of one card, cut by Enflame's agent to the profile that is chosen here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.quantity import whole
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.policy.admission import Admit, Admitted, Denied
+from hami_plugin.policy.booking import Booked, taken
+from hami_plugin.policy.checks import free_cores, free_memory, standard
+from hami_plugin.policy.demand import Asked, Demand, Invalid
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.requests import Request, amount, counted, written
+from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.wire.grammar import INT64_MAX, to_json
+from hami_plugin.wire.pods import encode_devices
+from vendors.enflame.node import CAPACITY, WORD, cards
+from vendors.enflame.profiles import MIB_PER_GB, Profile, Wanted, chosen, in_gb, number, offered
+from vendors.enflame.settings import EnflameSettings
+
+UUIDS = ("enflame.com/use-gpuuuid", "enflame.com/nouse-gpuuuid")
+KEYS = AnnotationKeys(allocated="hami.io/enflame-vgpu-devices-allocated", register=CAPACITY)
+
+
+def family(settings: EnflameSettings) -> Family:
+    """Partitions of cards."""
+    return Family(
+        word=WORD,
+        resources=ResourceNames(count=settings.drs, memory=settings.memory, cores=settings.cores),
+        annotations=KEYS,
+        policy=Policy(
+            request=request(settings),
+            gates=(some_profile,),
+            serves=standard(WORD, uuids=UUIDS),
+            charge=charge,
+            checks=(free_memory, cores_if_counted),
+            book=book,
+        ),
+        admit=admission(settings),
+        node_devices=cards,
+        patch=patch,
+        lock=None,
+    )
+
+
+def request(settings: EnflameSettings) -> Request:
+    """One partition a container: of so many slices, or else the smallest with so much memory and cores."""
+    slices = amount(settings.drs, fraction="ignore")
+    parts = counted(
+        WORD,
+        count=lambda container: (
+            1 if any(written(container, part) for part in (settings.memory, settings.cores)) else None
+        ),
+        memory=amount(settings.memory, fraction="round up"),
+        cores=amount(settings.cores, fraction="round up"),
+    )
+
+    def read(container: ContainerView) -> Asked:
+        exactly = slices(container)
+        if exactly:
+            if isinstance(exactly, Invalid):
+                return exactly
+            return Demand(word=WORD, count=1, detail=Wanted(slices=exactly))
+        asked = parts(container)
+        if not isinstance(asked, Demand):
+            return asked
+        return Demand(word=WORD, count=1, cores=asked.cores, detail=Wanted(memory=asked.memory or 0))
+
+    return read
+
+
+def admission(settings: EnflameSettings) -> Admit:
+    """Slices outrank memory and cores. What is asked for stands in limits and requests, whichever it was written in."""
+    most = {settings.drs: INT64_MAX, settings.memory: INT64_MAX, settings.cores: 100}
+
+    def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
+        for resources in ((settings.drs,), (settings.memory, settings.cores)):
+            texts = {name: written(container, name) for name in resources}
+            asked = {name: text for name, text in texts.items() if text is not None}
+            for name, text in asked.items():
+                if not 0 < _units(text) <= most[name]:
+                    return Denied(why=f"container {container.name!r}: {name}={text} is not within 1 to {most[name]}")
+            if asked:
+                missing = {name: text for name, text in asked.items() if name not in container.requests}
+                return Admitted(found=True, limits=asked, requests=missing)
+        return Admitted(found=False)
+
+    return admit
+
+
+def _units(text: str) -> int:
+    try:
+        return whole(text)
+    except ValueError:
+        return 0
+
+
+def some_profile(context: Context) -> Reason | None:
+    """The node's cards can be cut to the request."""
+    return None if _profile(context) else Reason.MODE
+
+
+def _profile(context: Context) -> Profile | None:
+    return chosen(_wanted(context), context.demand.cores, offered(context.states))
+
+
+def _wanted(context: Context) -> Wanted:
+    detail = context.demand.detail
+    return detail if isinstance(detail, Wanted) else Wanted()
+
+
+def charge(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge | Reason:
+    """The profile's memory and cores, with what the agent needs to cut it."""
+    profile, profiles = _profile(context), offered(context.states)
+    if profile is None:
+        return Reason.MODE
+    return Charge(
+        memory=profile.memory * MIB_PER_GB,
+        cores=profile.cores,
+        notes={
+            "profileName": profile.name,
+            "profileID": profile.id,
+            "drsSlice": profile.slices,
+            "minor": state.notes.get("minor", ""),
+            "index": state.notes.get("index", ""),
+            "requestMem": in_gb(_wanted(context).memory, profiles),
+            "requestCore": context.demand.cores,
+        },
+    )
+
+
+def cores_if_counted(candidate: Candidate, context: Context, eligible: Sequence[Candidate]) -> Reason | None:
+    """Cores are free, where the card has a number of them."""
+    return free_cores(candidate, context, eligible) if candidate.state.info.devcore > 0 else None
+
+
+def book(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
+    """A partition takes as many slots as it has slices."""
+    return taken(state, grant, slots=max(1, number((grant.notes or {}).get("drsSlice")))), grant
+
+
+def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+    """The agent cuts the first container's partition by keys of its own, and finds all containers' in a list."""
+    pieces = given[family.word]
+    shares = {
+        container.name: {**(piece[0].notes or {})}
+        for container, piece in zip(pod.containers, pieces, strict=False)
+        if piece
+    }
+    listed = {
+        name: {"allocated": False, "request": notes.get("drsSlice", 1)}
+        | {key: notes[key] for key in ("profileID", "profileName") if notes.get(key)}
+        for name, notes in sorted(shares.items())
+    }
+    first = next(iter(shares.values()), {})
+    own = {
+        "enflame.com/gcu-assigned-index": first.get("index"),
+        "enflame.com/gcu-assigned-id": first.get("index"),
+        "enflame.com/gcu-assigned-minor": first.get("minor"),
+        "enflame.com/gcu-request-size": first.get("drsSlice"),
+    }
+    return {
+        family.annotations.allocated: encode_devices(pieces),
+        **unassigned(),
+        "assigned-containers": to_json(listed, "assigned-containers"),
+        **{key: str(value) for key, value in own.items() if value},
+    }
+
+
+def unassigned() -> Mapping[str, str]:
+    """What tells Enflame's agent that a pod waits for its devices."""
+    return {"enflame.com/gcu-assigned": "false", "enflame.com/gcu-assigned-time": str(time.time_ns())}

@@ -1,0 +1,43 @@
+"""Enflame's entry in the vendors' contract."""
+
+from __future__ import annotations
+
+from hami_plugin.parity import Json, Parity
+from hami_plugin.policy.demand import Demand
+from hami_plugin.vendor import Family, Vendor
+from vendors.enflame import cards, drs
+from vendors.enflame.node import WORD
+from vendors.enflame.profiles import Wanted
+from vendors.enflame.settings import EnflameSettings
+
+BY_SLICES, BY_AMOUNTS = 0, -1
+"""How HAMi's percentage tells what its number of memory means."""
+
+
+def families(settings: EnflameSettings) -> tuple[Family, ...]:
+    """Partitions, whole cards, and shared cards unless partitions have taken over their name."""
+    shared = () if settings.shared == settings.drs else (cards.shared(settings),)
+    return (drs.family(settings), cards.whole(settings), *shared)
+
+
+def _parity() -> Parity:
+    return Parity(unset_percent=100, demand=_demand, request=_request)
+
+
+def _demand(request: Json) -> Demand:
+    if request["type"] != WORD:
+        return Parity().demand(request)
+    amount = request["memreq"]
+    wanted = Wanted(slices=amount) if request["mempercentagereq"] == BY_SLICES else Wanted(memory=amount)
+    return Demand(word=WORD, count=request["nums"], cores=request["coresreq"], detail=wanted)
+
+
+def _request(demand: Demand, unset_percent: int) -> Json:
+    plain = Parity().request(demand, unset_percent)
+    if not isinstance(demand.detail, Wanted):
+        return plain
+    mode = BY_SLICES if demand.detail.slices else BY_AMOUNTS
+    return {**plain, "memreq": demand.detail.slices or demand.detail.memory, "mempercentagereq": mode}
+
+
+VENDOR = Vendor(name="enflame", title="Enflame GCUs", settings=EnflameSettings, families=families, parity=_parity)
