@@ -39,10 +39,11 @@ def linked_score(decision: Decision) -> float:
     granted = [grant.uuid for piece in decision.pieces for grant in piece if grant.cores == 100]
     idle = [state.uuid for state in decision.before if not state.slots]
     rest = [uuid for uuid in idle if uuid not in granted]
-    before, own, after = (_links([(uuid, zones.get(uuid, 0)) for uuid in some]) for some in (idle, granted, rest))
+    before, own, after = (links([(uuid, zones.get(uuid, 0)) for uuid in some]) for some in (idle, granted, rest))
     return 10 * own - (before - own - after)
 
 
-def _links(devices: Iterable[tuple[str, int]]) -> int:
+def links(devices: Iterable[tuple[str, int]]) -> int:
+    """What all pairs are worth, each device with its zone."""
     pairs = combinations(devices, 2)
     return sum(LINK for (one, a), (other, b) in pairs if a == b != 0 and one != other)
