@@ -59,7 +59,8 @@ class Parity:
 
     ``unset_percent`` is what HAMi writes for "no percentage". ``demand`` and ``request`` translate HAMi's request and
     ours where that is not enough. ``settings`` are the vendor's settings that a question implies, spelt as in the
-    file. ``answers`` serve kinds of questions that only this vendor has.
+    file. ``answers`` serve kinds of questions that only this vendor has. ``said`` is given a question and our answer
+    to ``fit``, and writes into that what HAMi notes down for its own later use.
     """
 
     differences: tuple[Difference, ...] = ()
@@ -68,6 +69,7 @@ class Parity:
     request: Callable[[Demand, int], Json] = _as_hami
     settings: Callable[[Json], Json] = lambda _question: {}
     answers: Mapping[str, Callable[[Json], Json]] = field(default_factory=dict)
+    said: Callable[[Json, Json], Json] = lambda _question, answer: answer
 
 
 def sound(question: Json, answer: Json) -> bool:

@@ -52,7 +52,8 @@ def _fit(question: Json, known: Known) -> Json:
         return {"ok": False, "reason": str(outcome)}
     devices = [values.granted(grant) for grant in outcome.grants]
     said = {"ok": True, "reason": "", "devices": {context.demand.word: devices}}
-    return {**said, **_booked(policy, states, outcome, context)} if question.get("apply") else said
+    booked = _booked(policy, states, outcome, context) if question.get("apply") else {}
+    return known.parity.said(question, {**said, **booked})
 
 
 def _booked(policy: Policy, states: list[DeviceState], outcome: Granted, context: Context) -> Json:

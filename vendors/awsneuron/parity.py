@@ -1,0 +1,165 @@
+"""How our answers about Neuron devices are compared with HAMi's, and where they differ on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import dropwhile
+from typing import Any
+
+from hami_plugin.parity import Difference, Json, Parity
+from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.requests import INT32_MAX
+from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD
+
+BOOKED = "awsusageinfo"
+"""Where HAMi keeps a copy of a device's mask."""
+
+
+def parity() -> Parity:
+    """Neuron's part in the comparison."""
+    return Parity(
+        settings=lambda question: {"coresPerDevice": question.get("cores_per_neuron") or 2},
+        demand=_demand,
+        said=_with_masks,
+        differences=(
+            Difference(id="D-130", applies=_out_of_order, right=_sound),
+            Difference(id="D-131", applies=_named_several, right=_sound),
+            Difference(id="D-132", applies=_other_devices, right=_sound),
+            Difference(id="D-133", applies=_unseen, right=_sound),
+            Difference(id="D-134", applies=_cores_of_unusual_devices, right=_split_by_device),
+            Difference(id="D-135", applies=_devices_of_an_unseen_node, right=_whole_devices),
+            Difference(id="D-136", applies=_countless_cores, right=lambda _question, ours, _theirs: "err" in ours),
+        ),
+    )
+
+
+def _demand(request: Json) -> Demand:
+    """HAMi does not tell cores from devices: several, and those of a node not seen yet, are whole ones."""
+    count, cores = request["nums"], request["coresreq"]
+    return Demand(word=request["type"], count=count, cores=cores, detail=WHOLE if count > 1 or not cores else None)
+
+
+def _with_masks(question: Json, answer: Json) -> Json:
+    """With the copies of masks: of what is granted, and of every device that HAMi looks at on the way to one."""
+    if not answer["ok"]:
+        return answer
+    granted = {one["uuid"]: {**one, "custominfo": {BOOKED: one["usedcores"]}} for one in answer["devices"][WORD]}
+    told: dict[str, Any] = {**answer, "devices": {WORD: list(granted.values())}}
+    if "applied" in answer:
+        before = {device["id"]: device for device in question["devices"]}
+        walk = dropwhile(lambda uuid: uuid not in granted, before)
+        seen = {*granted, *(walk if question["request"]["nums"] == 1 else ())}
+        seen |= {uuid for uuid, device in before.items() if BOOKED in (device.get("custominfo") or {})}
+        told["applied"] = list(granted.values())
+        told["usage_after"] = [
+            {**one, "custominfo": {**one["custominfo"], BOOKED: one["usedcores"]}} if one["id"] in seen else one
+            for one in answer["usage_after"]
+        ]
+    return told
+
+
+def _several(question: Json) -> bool:
+    return bool(question["fn"] == "fit" and question["vendor"] == WORD and question["request"]["nums"] > 1)
+
+
+def _one(question: Json) -> bool:
+    return bool(question["fn"] == "fit" and question["vendor"] == WORD and question["request"]["nums"] == 1)
+
+
+def _out_of_order(question: Json) -> bool:
+    """A device does not stand in the list where its index says."""
+    return _several(question) and any(place != one["index"] for place, one in enumerate(question["devices"]))
+
+
+def _named_several(question: Json) -> bool:
+    return _several(question) and any((question["pod"].get("annotations") or {}).get(key) for key in SELECTORS)
+
+
+def _other_devices(question: Json) -> bool:
+    """Devices do not have two cores."""
+    return (_one(question) or _several(question)) and any(device["totalcore"] != 3 for device in question["devices"])
+
+
+def _unseen(question: Json) -> bool:
+    return _one(question) and question["request"]["coresreq"] == 0
+
+
+def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
+    """Idle neighbours, or as many free cores as asked for; none if there are none."""
+    request = question["request"]
+    per_device = max(device["totalcore"].bit_length() for device in question["devices"])
+    count, cores = request["nums"], request["coresreq"]
+    if count > 1 or not cores:
+        cores = per_device
+    elif cores > per_device:
+        count, cores = divmod(cores, per_device)
+        count, cores = (0, 0) if cores else (count, per_device)
+    possible = _possible(question, count, cores) if count else []
+    if not ours["ok"]:
+        return not possible
+    return {one["idx"]: one["usedcores"] for one in ours["devices"][WORD]} in possible
+
+
+def _possible(question: Json, count: int, cores: int) -> list[Mapping[int, int]]:
+    """Everything that could be granted: masks by index."""
+    mutex = "mutex" in (question["pod"].get("annotations") or {}).get("hami.io/gpu-scheduler-policy", "")
+    free: dict[int, list[int]] = {}
+    for device in question["devices"]:
+        idle = not device["used"] if count > 1 or mutex else device["used"] < device["count"]
+        if idle and device.get("health") and _allowed(question, device["id"]):
+            masks = [((1 << cores) - 1) << start for start in range(device["totalcore"].bit_length() - cores + 1)]
+            free[device["index"]] = [mask for mask in masks if not mask & device["usedcores"]]
+    if count == 1:
+        return [{index: mask} for index, masks in free.items() for mask in masks]
+    ring = "inf" in str(question["devices"][0]["custominfo"][KIND]).lower()
+    starts = [start for start in free if ring or (count in (4, 8, 16) and start % count == 0)]
+    runs = [range(start, start + count) for start in starts]
+    return [{index: free[index][0] for index in run} for run in runs if all(free.get(index) for index in run)]
+
+
+def _allowed(question: Json, uuid: str) -> bool:
+    texts = [(question["pod"].get("annotations") or {}).get(key, "").strip() for key in SELECTORS]
+    use, avoid = ([name.strip() for name in text.split(",")] if text else None for text in texts)
+    return (use is None or uuid in use) and (avoid is None or uuid not in avoid)
+
+
+def _asks(question: Json, kinds: tuple[str, ...], resource: str) -> str:
+    """How much of a resource a container asks for; empty if the question is of another kind."""
+    if question["fn"] not in kinds or question["vendor"] != WORD:
+        return ""
+    container = question["container"]
+    return str({**(container.get("requests") or {}), **(container.get("limits") or {})}.get(resource, ""))
+
+
+def _cores(question: Json, *kinds: str) -> int:
+    """The cores that a container asks for; 0 if it does not, or asks for devices."""
+    text = _asks(question, kinds, "aws.amazon.com/neuroncore")
+    return int(text) if text.isdecimal() and not _asks(question, kinds, "aws.amazon.com/neuron") else 0
+
+
+def _cores_of_unusual_devices(question: Json) -> bool:
+    """Devices have more than the two cores that HAMi reckons with at most."""
+    return bool(_cores(question, "request", "mutate") and question["cores_per_neuron"] > 2)
+
+
+def _split_by_device(question: Json, ours: Json, _theirs: Json) -> bool:
+    """Cores of one device, or all of several; no request if that cannot be."""
+    asked, most = _cores(question, "request", "mutate"), question["cores_per_neuron"]
+    works = asked <= most or asked % most == 0
+    if question["fn"] == "mutate":
+        return bool(works) == ("err" not in ours)
+    request = ours["request"]
+    split = (1, asked) if asked <= most else (asked // most, most)
+    return bool((request["nums"], request["coresreq"]) == split if works else not request["nums"])
+
+
+def _devices_of_an_unseen_node(question: Json) -> bool:
+    return bool(_asks(question, ("request",), "aws.amazon.com/neuron") and question["cores_per_neuron"] == 0)
+
+
+def _whole_devices(_question: Json, ours: Json, theirs: Json) -> bool:
+    return bool({**ours["request"], "coresreq": 0} == theirs["request"] and ours["request"]["coresreq"])
+
+
+def _countless_cores(question: Json) -> bool:
+    return _cores(question, "mutate") > INT32_MAX
