@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from hami_plugin.parity import Parity
 from hami_plugin.vendor import Family, Vendor
 from vendors.metax import gpu, sgpu
-from vendors.metax.parity import parity
+from vendors.metax.parity import DIFFERENCES
 from vendors.metax.settings import MetaxSettings
 
 
@@ -13,4 +14,8 @@ def families(settings: MetaxSettings) -> tuple[Family, ...]:
     return (gpu.family(settings), sgpu.family(settings))
 
 
-VENDOR = Vendor(name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, parity=parity)
+def _parity() -> Parity:
+    return Parity(differences=DIFFERENCES)
+
+
+VENDOR = Vendor(name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, parity=_parity)

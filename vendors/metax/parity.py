@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from hami_plugin.model.quantity import exact
-from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.parity import Difference, Json, sound
 from hami_plugin.policy.reasons import Reason
 from vendors.metax import gpu, sgpu
 from vendors.metax.settings import MetaxSettings
@@ -15,19 +15,6 @@ from vendors.metax.tenants import APP_CLASS, OFFLINE, ONLINE
 CLASSES = (ONLINE, OFFLINE)
 MOST_PARSED = 90 * 2**40
 """Bytes. HAMi reads some larger quantities as none."""
-
-
-def parity() -> Parity:
-    """MetaX's part in the comparison."""
-    return Parity(
-        differences=(
-            Difference(id="D-120", applies=_second_whole, right=_another_card),
-            Difference(id="D-121", applies=_not_foretold, right=_last_place),
-            Difference(id="D-122", applies=_odd_amount, right=_refused_or_meant),
-            Difference(id="D-123", applies=_second_of_a_class, right=_among_its_like),
-            Difference(id="D-124", applies=_several_zones, right=_linked_alike),
-        )
-    )
 
 
 def _asks_fit(question: Json, word: str) -> bool:
@@ -133,3 +120,13 @@ def _zones(question: Json) -> Iterator[tuple[str, int]]:
 
 def _pairs(uuids: Iterable[str], zones: dict[str, int]) -> int:
     return sum(zones[one] == zones[other] > 0 for one, other in combinations(uuids, 2))
+
+
+_RULES = {
+    "D-120": (_second_whole, _another_card),
+    "D-121": (_not_foretold, _last_place),
+    "D-122": (_odd_amount, _refused_or_meant),
+    "D-123": (_second_of_a_class, _among_its_like),
+    "D-124": (_several_zones, _linked_alike),
+}
+DIFFERENCES = tuple(Difference(id=name, applies=applies, right=right) for name, (applies, right) in _RULES.items())
