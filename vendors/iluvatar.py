@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import StringConstraints
 
@@ -42,8 +42,11 @@ def _chip(word: str) -> Chip:
 class IluvatarSettings(VendorSettings):
     """HAMi's list ``iluvatars``, with its defaults."""
 
+    hami_section: ClassVar[str] = "iluvatars"
+    hami_list: ClassVar[str] = "chips"
+
     chips: tuple[Chip, ...] = setting(
-        "iluvatars", tuple(map(_chip, ("MR-V100", "MR-V50", "BI-V150", "BI-V100"))), "The chips and their resources."
+        "chips", tuple(map(_chip, ("MR-V100", "MR-V50", "BI-V150", "BI-V100"))), "The chips and their resources."
     )
 
 

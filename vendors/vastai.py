@@ -18,7 +18,7 @@ from hami_plugin.policy.registered import in_percent
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.scores import Decision, share_together
 from hami_plugin.policy.selectors import by_group, when
-from hami_plugin.policy.states import Context, DeviceState
+from hami_plugin.policy.states import Context, DeviceState, Piece
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor
 from hami_plugin.wire.nodes import decode_json
 
@@ -72,10 +72,15 @@ def on_an_idle_card(state: DeviceState, context: Context) -> Reason | None:
 
 def dies_together(decision: Decision) -> float:
     """For each container the largest part of its dies on one card; 0 unless all are known to be dies."""
-    notes = {grant.uuid: grant.notes or {} for piece in decision.pieces for grant in piece}
-    if any(card(note) is None or note.get(STRATEGY, "die") != "die" for note in notes.values()):
+    grants = [grant for piece in decision.pieces for grant in piece]
+    if any(card(grant.notes) is None or (grant.notes or {}).get(STRATEGY, "die") != "die" for grant in grants):
         return 0.0
-    return share_together(decision.pieces, lambda uuid: card(notes[uuid]))
+    return sum(_together(piece) for piece in decision.pieces)
+
+
+def _together(piece: Piece) -> float:
+    cards = {grant.uuid: card(grant.notes) for grant in piece}
+    return share_together((piece,), cards.get)
 
 
 def _free_dies(question: Json) -> list[Json]:

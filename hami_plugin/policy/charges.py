@@ -27,6 +27,6 @@ def whole(state: DeviceState, _context: Context, _eligible: Sequence[Candidate])
     return Charge(memory=state.info.devmem, cores=state.info.devcore)
 
 
-def slot(state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:
-    """A slot and nothing else. What the device registered of its own is noted in the grant."""
-    return Charge(notes=state.info.custom)
+def slot(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """A slot, and cores if the family's requests name any. What the device registered of its own is noted."""
+    return Charge(cores=context.demand.cores, notes=state.info.custom)
