@@ -38,14 +38,9 @@ class CambriconSettings(VendorSettings):
 def families(settings: CambriconSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     names = ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores)
+    memory, cores = amount(names.memory, factor=UNIT), amount(names.cores, fraction="ignore")
     policy = Policy(
-        request=counted(
-            WORD,
-            count=amount(names.count),
-            memory=amount(names.memory, factor=UNIT),
-            cores=amount(names.cores, fraction="ignore"),
-            default_cores=100,
-        ),
+        request=counted(WORD, count=amount(names.count), memory=memory, cores=cores, default_cores=100),
         serves=standard(WORD, uuids=("cambricon.com/use-gpuuuid", "cambricon.com/nouse-gpuuuid")),
         checks=(within_quota(memory=names.memory, cores=names.cores, factor=UNIT), *CHARGED),
     )
@@ -76,23 +71,18 @@ def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
     return {**waiting, PROFILE: f"{first.index}_{first.cores}_{first.memory // UNIT}"}
 
 
-def _mlu_is_placed(question: Json) -> bool:
-    resource = CambriconSettings().count
-    containers = question.get("pod", {}).get("containers") or ()
-    return question["fn"] == "schedule" and any(resource in (one.get("limits") or {}) for one in containers)
+def _written(question: Json) -> bool:
+    return bool(question["fn"] == "patch_annotations" and question["vendor"] == WORD)
 
 
 def _waits_by_both_names(_question: Json, ours: Json, theirs: Json) -> bool:
-    """The same decision and annotations, and the agent's spelling says what HAMi's says."""
-    ruled = {**theirs.get("annotations", {})}
-    ruled[WAITING[1]] = ruled.get(WAITING[0])
-    return ours == {**theirs, "annotations": ruled}
+    """The same annotations, and the agent's spelling says what HAMi's says."""
+    written = dict(theirs["annotations"])
+    return bool(ours["annotations"] == {**written, WAITING[1]: written.get(WAITING[0], "")})
 
 
-VENDOR = Vendor(
-    name="cambricon",
-    title="Cambricon MLUs",
-    settings=CambriconSettings,
-    families=families,
-    parity=lambda: Parity(differences=(Difference(id="D-160", applies=_mlu_is_placed, right=_waits_by_both_names),)),
-)
+def _parity() -> Parity:
+    return Parity(differences=(Difference(id="D-160", applies=_written, right=_waits_by_both_names),))
+
+
+VENDOR = Vendor(name="cambricon", title="Cambricon MLUs", settings=CambriconSettings, families=families, parity=_parity)

@@ -30,22 +30,22 @@ SLICES = "enflame.com/shared-gcu"
 """The resources of Enflame's gcushare plugin: the node's cards, and the slices that a container gets."""
 
 
+KEYS = AnnotationKeys(
+    to_allocate="hami.io/enflame-gcu-devices-to-allocate", allocated="hami.io/enflame-gcu-devices-allocated"
+)
+
+
 def whole(settings: EnflameSettings) -> Family:
     """Cards that nobody else uses."""
+    policy = Policy(
+        request=counted(WHOLE, count=amount(settings.whole), default_memory=UNITS, default_cores=UNITS),
+        serves=(healthy, for_word(WHOLE), idle_device),
+        checks=(),
+    )
+    names, cards = ResourceNames(count=settings.whole), counted_in(settings.whole, _cards("GCU", WHOLE, slots=1))
+    admit = if_limited(settings.whole)
     return Family(
-        word=WHOLE,
-        resources=ResourceNames(count=settings.whole),
-        annotations=AnnotationKeys(
-            to_allocate="hami.io/enflame-gcu-devices-to-allocate", allocated="hami.io/enflame-gcu-devices-allocated"
-        ),
-        policy=Policy(
-            request=counted(WHOLE, count=amount(settings.whole), default_memory=UNITS, default_cores=UNITS),
-            serves=(healthy, for_word(WHOLE), idle_device),
-            checks=(),
-        ),
-        admit=if_limited(settings.whole),
-        node_devices=counted_in(settings.whole, _cards("GCU", WHOLE, slots=1)),
-        lock=None,
+        word=WHOLE, resources=names, annotations=KEYS, policy=policy, admit=admit, node_devices=cards, lock=None
     )
 
 

@@ -1,0 +1,158 @@
+"""What is different in Cambricon: cards out of summed capacity, a lock of its own, and a pod's one profile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_plugin.conformance import values
+from hami_plugin.conformance.answers import ABOUT_A_FAMILY
+from hami_plugin.conformance.catalog import Known
+from hami_plugin.conformance.compare import compared
+from hami_plugin.conformance.differences import DIFFERENCES
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.engine import Granted, Refused, fit
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.states import Context, Quota, idle
+from hami_plugin.vendor import LockRule
+from vendors.cambricon import VENDOR, WAITING, CambriconSettings, families
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+CASES = json.loads((VECTORS / "hami-tests" / "cambricon.json").read_text())["vectors"]
+NAMES = {"mem_percentagereq": "mempercentagereq"}
+POD = PodView(uid="u", namespace="n", name="p", containers=(ContainerView(name="a"), ContainerView(name="b")))
+
+(MLU,) = families(CambriconSettings())
+
+
+def mlu_as_in(case: Mapping[str, Any]) -> Known:
+    """The family under the names that the case configures."""
+    keys = {"MLUResourceCount": "resourceCountName", "MLUResourceMemory": "resourceMemoryName"}
+    named = {keys[key]: name for key, name in (case.get("context") or {}).items() if key in keys}
+    (family,) = families(CambriconSettings.model_validate(named))
+    return Known(vendor="cambricon", family=family, parity=VENDOR.parity())
+
+
+def about(function: str) -> list[Any]:
+    return [pytest.param(case, id=case["id"]) for case in CASES if case["fn"].endswith(f".{function}")]
+
+
+def limits(case: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
+    """The quota of the pod's namespace, as a question has it."""
+    quotas = (case.get("context") or {}).get("quotas") or {}
+    ours = quotas.get(case["input"]["pod"].get("namespace", "default"), {})
+    return {"quota_limits": {name: quota["limit"] for name, quota in ours.items() if quota.get("limit_set")}}
+
+
+@pytest.mark.parametrize("case", about("Fit"))
+def test_hami_and_we_choose_the_same_cards(case: Mapping[str, Any]) -> None:
+    unset = {"memreq": 0, "mempercentagereq": 0, "coresreq": 0}
+    request = {NAMES.get(key, key): value for key, value in case["input"]["request"].items()}
+    question = {"fn": "fit", **case["input"], "request": {**unset, **request}, **limits(case)}
+    expected = case["expected"]
+    theirs = {"ok": expected["fit"], "devices": expected["devices"], "reason": expected["reason"]}
+
+    assert not compared(question, ABOUT_A_FAMILY["fit"](question, mlu_as_in(case)), theirs)
+
+
+@pytest.mark.parametrize("case", about("GenerateResourceRequests"))
+def test_hami_and_we_read_the_same_request(case: Mapping[str, Any]) -> None:
+    container = {
+        **case["input"]["container"],
+        "limits": {
+            name: "1.5" if isinstance(text, dict) and not text["as_int64_ok"] else text
+            for name, text in (case["input"]["container"].get("limits") or {}).items()
+        },
+    }
+    question = {"fn": "request", "vendor": "MLU", "container": container}
+    theirs = {"request": {NAMES.get(key, key): value for key, value in case["expected"]["request"].items()}}
+    ours = ABOUT_A_FAMILY["request"](question, mlu_as_in(case))
+
+    rules = [one for one in DIFFERENCES if one.applies(question)]
+    assert not compared(question, ours, theirs) or any(one.right(question, ours, theirs) for one in rules)
+
+
+def test_cards_share_out_the_capacity_of_their_node() -> None:
+    node = NodeView(name="n", capacity={"cambricon.com/mlu.smlu.vcore": "200", "cambricon.com/mlu.smlu.vmemory": "192"})
+
+    cards = MLU.node_devices(node)
+
+    assert [(card.id, card.devmem, card.devcore, card.count) for card in cards] == [
+        ("n-cambricon-mlu-0", 24576, 100, 100),
+        ("n-cambricon-mlu-1", 24576, 100, 100),
+    ]
+    assert MLU.node_devices(NodeView(name="n", capacity={"cambricon.com/mlu.smlu.vmemory": "192"})) == ()
+
+
+def test_memory_counts_in_256_mib_and_cores_default_to_all() -> None:
+    assert MLU.policy
+    share = {"cambricon.com/vmlu": "1", "cambricon.com/mlu.smlu.vmemory": "20", "cambricon.com/mlu.smlu.vcore": "10"}
+
+    asked = MLU.policy.request(ContainerView(name="c", limits=share))
+
+    assert asked == Demand(word="MLU", count=1, memory=5120, cores=10)
+    assert MLU.policy.request(ContainerView(name="c", limits={"cambricon.com/vmlu": "2"})) == Demand(
+        word="MLU", count=2, percent=100, cores=100
+    )
+
+
+def test_a_quota_counts_the_same_units_as_a_request() -> None:
+    node = NodeView(name="n", capacity={"cambricon.com/mlu.smlu.vcore": "100", "cambricon.com/mlu.smlu.vmemory": "96"})
+    states = [idle(info) for info in MLU.node_devices(node)]
+    quota = Quota(limits={"cambricon.com/mlu.smlu.vmemory": 20})
+    assert MLU.policy
+
+    within, beyond = (
+        fit(MLU.policy, states, Context(demand=Demand(word="MLU", count=1, memory=mib), pod=POD, quota=quota))
+        for mib in (20 * 256, 20 * 256 + 1)
+    )
+
+    assert isinstance(within, Granted)
+    assert isinstance(beyond, Refused)
+    assert beyond.reasons == {Reason.QUOTA: 1}
+
+
+def test_the_agent_finds_the_first_share_by_either_spelling_of_its_key() -> None:
+    share = Grant(uuid="n-cambricon-mlu-1", word="MLU", memory=5120, cores=10, index=1)
+
+    written = MLU.patch(MLU, POD, {"MLU": ((), (share,))})
+
+    assert written == {
+        "hami.io/cambricon-mlu-devices-to-allocate": ";n-cambricon-mlu-1,MLU,5120,10:;",
+        "hami.io/cambricon-mlu-devices-allocated": ";n-cambricon-mlu-1,MLU,5120,10:;",
+        "CAMBRICON_DSMLU_ASSIGNED": "false",
+        "CAMBRICON_DSMLU_ASSIGHED": "false",
+        "CAMBRICON_DSMLU_PROFILE": "1_10_20",
+    }
+
+
+def test_only_the_second_spelling_of_the_key_is_excused() -> None:
+    (rule,) = VENDOR.parity().differences
+    theirs = {"annotations": {WAITING[0]: "false", "CAMBRICON_DSMLU_PROFILE": "1_10_20"}}
+    ours = {"annotations": {**theirs["annotations"], WAITING[1]: "false"}}
+    other = {"annotations": {**ours["annotations"], "CAMBRICON_DSMLU_PROFILE": "0_10_20"}}
+    question = {"fn": "patch_annotations", "vendor": "MLU"}
+
+    assert rule.applies(question)
+    assert rule.right(question, ours, theirs)
+    assert not rule.right(question, other, theirs)
+    assert not rule.applies({**question, "vendor": "DCU"})
+    assert not rule.applies({**question, "fn": "fit"})
+
+
+def test_the_lock_is_the_agents_and_names_nobody() -> None:
+    assert MLU.lock == LockRule(annotation="cambricon.com/dsmlu.lock", expires_s=120.0, named=False)
+
+
+def test_a_pod_belongs_to_the_family_by_its_limits_alone() -> None:
+    limited = values.container({"name": "c", "limits": {"cambricon.com/vmlu": "1"}})
+    requested = values.container({"name": "c", "requests": {"cambricon.com/vmlu": "1"}})
+
+    assert MLU.admit(limited, POD).found  # type: ignore[union-attr]  # a Denied has no such field, and fails here
+    assert not MLU.admit(requested, POD).found  # type: ignore[union-attr]  # as above
