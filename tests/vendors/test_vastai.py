@@ -8,6 +8,10 @@ from random import Random
 
 import pytest
 
+from hami_plugin.conformance import values
+from hami_plugin.conformance.catalog import Catalog
+from hami_plugin.conformance.questions import Case
+from hami_plugin.conformance.run import Outcome, asked
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.policy.demand import Demand
@@ -124,3 +128,25 @@ def test_a_node_is_worth_the_largest_part_on_one_card_for_each_container() -> No
 def test_keys_have_the_agents_name_on_nodes_and_the_word_on_pods() -> None:
     assert VASTAI.annotations.register == "hami.io/node-va-register"
     assert VASTAI.annotations.allocated == "hami.io/Vastai-devices-allocated"
+
+
+def compared(cards: str, count: int, theirs: str) -> Outcome:
+    """Our answer beside one that HAMi might give."""
+    devices = [values.usage(state) | {"health": True, "count": 1, "totalcore": 100} for state in dies(cards)]
+    by_uuid = {state.uuid: {"uuid": state.uuid, "custominfo": state.info.custom} for state in dies(cards)}
+    request = {"nums": count, "type": "Vastai", "memreq": 0, "mempercentagereq": 100, "coresreq": 0}
+    question = {"fn": "fit", "vendor": "Vastai", "devices": devices, "request": request, "pod": {}}
+    answer = {"ok": True, "reason": "", "devices": {"Vastai": [by_uuid[uuid] for uuid in theirs.split()]}}
+    case = Case(id="one", question=question, answers=(answer,))
+    return asked([case], Catalog(), ("D-191", "D-192"))
+
+
+def test_another_card_with_as_many_free_dies_is_an_equal_answer_and_a_split_is_not() -> None:
+    assert compared("AABB", 2, "A1 A0").explained == {"D-192": 1}
+    assert compared("AABB", 2, "A1 B2").unexplained
+    assert compared("AAB", 2, "B2 A1").unexplained
+
+
+def test_fewer_dies_than_asked_for_is_hamis_fault_only_where_a_card_is_unknown() -> None:
+    assert compared("A---", 2, "A0").explained == {"D-191": 1}
+    assert compared("AAA", 2, "A2").unexplained
