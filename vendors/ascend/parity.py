@@ -12,18 +12,6 @@ from vendors.ascend.chips import CHIPS, MODULES
 from vendors.ascend.policy import NETWORKED, network
 
 
-def parity() -> Parity:
-    """Ascend's part in the comparison."""
-    return Parity(
-        differences=(
-            Difference(id="D-170", applies=_several_groups, right=_grouped_alike),
-            Difference(id="D-171", applies=_other_chips, right=_of_the_chip),
-            Difference(id="D-172", applies=_unnumbered_networks, right=_all_of_them),
-            Difference(id="D-173", applies=_beyond_any_request, right=_denied),
-        )
-    )
-
-
 def _is_fit(question: Json) -> bool:
     return question["fn"] == "fit" and question["vendor"] in CHIPS
 
@@ -101,3 +89,18 @@ def _denied(_question: Json, ours: Json, theirs: Json) -> bool:
 
 def _granted(answer: Json) -> list[Json]:
     return [device for devices in answer["devices"].values() for device in devices]
+
+
+RULES = {
+    "D-170": (_several_groups, _grouped_alike),
+    "D-171": (_other_chips, _of_the_chip),
+    "D-172": (_unnumbered_networks, _all_of_them),
+    "D-173": (_beyond_any_request, _denied),
+}
+"""When a difference applies, and what is right then."""
+
+
+def parity() -> Parity:
+    """Ascend's part in the comparison."""
+    rules = RULES.items()
+    return Parity(differences=tuple(Difference(id=name, applies=when, right=right) for name, (when, right) in rules))
