@@ -14,6 +14,8 @@ from hami_plugin.policy.requests import INT32_MAX
 from hami_plugin.policy.states import DeviceState
 
 MIB_PER_GB = 1024
+MOST = INT32_MAX // MIB_PER_GB
+"""So many slices or GB no card has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Wanted:
 def offered(states: Sequence[DeviceState]) -> tuple[Profile, ...]:
     """The profiles of these cards, the smallest first."""
     ids = {name: str(one) for state in states for name, one in (state.notes.get("profiles") or {}).items()}
-    sizes = {name: size(name) for name in sorted(ids) if min(size(name)) > 0}
+    sizes = {name: size(name) for name in sorted(ids) if all(0 < part <= MOST for part in size(name))}
     most = max((number(state.notes.get("maxSlice")) for state in states), default=0)
     most = most if most > 0 else max((slices for slices, _ in sizes.values()), default=0)
     found = [
@@ -67,7 +69,8 @@ def size(name: str) -> tuple[int, int]:
     slices, dot, rest = name.strip().lower().partition(".")
     if not dot:
         return 0, 0
-    return number(slices.removesuffix("g")), number(rest.split(".")[0].removesuffix("gb"))
+    count = number(slices.removesuffix("g"))
+    return (count, number(rest.split(".")[0].removesuffix("gb"))) if count else (0, 0)
 
 
 def number(value: object) -> int:
