@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hami_plugin.conformance import values
+from hami_plugin.conformance import decisions, values
 from hami_plugin.conformance.catalog import Catalog, Known
 from hami_plugin.conformance.codecs import CODECS
 from hami_plugin.errors import HamiError
@@ -20,6 +20,8 @@ from hami_plugin.policy.states import Context, DeviceState, Quota
 
 NO_REQUEST = {"nums": 0, "type": "", "memreq": 0, "mempercentagereq": 0, "coresreq": 0}
 
+DECISION = "schedule"
+
 
 def answer(question: Json, catalog: Catalog) -> Json:
     """Ask our code. HamiError when this kind of question has no answer here."""
@@ -27,6 +29,8 @@ def answer(question: Json, catalog: Catalog) -> Json:
     if kind in ABOUT_A_FAMILY:
         known = catalog.find(question)
         return ABOUT_A_FAMILY[kind](question, known)
+    if kind == DECISION:
+        return decisions.answer(question, catalog)
     if kind in GENERAL:
         return GENERAL[kind](question)
     for parity in catalog.parities:

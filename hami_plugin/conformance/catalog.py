@@ -39,6 +39,11 @@ class Catalog:
         """HAMi's words for all families, or for one vendor's."""
         return tuple(word for word, name in self._words.items() if vendor in (None, name))
 
+    def all(self, question: Json) -> Mapping[str, Known]:
+        """Every family by word, under the question's configuration. HamiError when the one it is about is missing."""
+        self.find(question)
+        return {word: self.find({**question, "vendor": word}) for word in self._words}
+
     def find(self, question: Json) -> Known:
         """The family that ``vendor`` names, under the question's configuration. HamiError when there is none."""
         word = question["vendor"]

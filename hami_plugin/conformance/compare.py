@@ -35,6 +35,8 @@ def _plain(question: Json, answer: Json) -> Any:
     if answer.get("err"):
         return {"err": ERROR}
     said = dict(answer)
+    if question.get("fn") == "schedule":
+        return _without_zeros(said | {"scores": [_plain_score(one) for one in said.get("scores") or ()]})
     if question.get("fn") == "fit" and not said.get("ok"):
         said.pop("devices", None)
     if "request" in said and said["request"]["nums"] <= 0:
@@ -42,6 +44,12 @@ def _plain(question: Json, answer: Json) -> Any:
     for place in ("limits", "requests"):
         said[place] = {name: _canonical(text) for name, text in (said.get(place) or {}).items()}
     return _without_zeros(said)
+
+
+def _plain_score(scored: Json) -> Any:
+    """A node's part in a decision. Lists under a word that has no device at all are padding."""
+    given = {word: pieces for word, pieces in scored["devices"].items() if any(pieces)}
+    return {**scored, "devices": given}
 
 
 def _canonical(text: str) -> str | int:

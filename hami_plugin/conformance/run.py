@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hami_plugin.conformance.answers import answer
+from hami_plugin.conformance import replay
+from hami_plugin.conformance.answers import DECISION, answer
 from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.compare import Disagreement, compared
 from hami_plugin.conformance.differences import DIFFERENCES
@@ -56,7 +57,7 @@ def asked(cases: Iterable[Case], catalog: Catalog, documented: Container[str]) -
         disagreements = [compared(case.question, ours, theirs) for theirs in case.answers]
         if not all(disagreements):
             outcome.agreed += 1
-        elif reason := _explained(case, ours, known):
+        elif reason := _explained(case, ours, known, documented, catalog):
             outcome.explained[reason] += 1
         else:
             closest = min(disagreements, key=len)
@@ -64,7 +65,11 @@ def asked(cases: Iterable[Case], catalog: Catalog, documented: Container[str]) -
     return outcome
 
 
-def _explained(case: Case, ours: Json, known: Sequence[Difference]) -> str | None:
+def _explained(
+    case: Case, ours: Json, known: Sequence[Difference], documented: Container[str], catalog: Catalog
+) -> str | None:
+    if case.question["fn"] == DECISION:
+        return _explained_decision(case, ours, known, documented, catalog)
     return next(
         (
             difference.id
@@ -73,6 +78,19 @@ def _explained(case: Case, ours: Json, known: Sequence[Difference]) -> str | Non
         ),
         None,
     )
+
+
+def _explained_decision(
+    case: Case, ours: Json, known: Sequence[Difference], documented: Container[str], catalog: Catalog
+) -> str | None:
+    """A decision may differ in several ways: the first stands for all of them."""
+    for theirs in case.answers:
+        ids = replay.explained(
+            case.question, ours, theirs, catalog, known=known, answer=lambda asked: answer(asked, catalog)
+        )
+        if ids and all(found in documented for found in ids):
+            return ids[0]
+    return None
 
 
 def documented_in(text: str) -> frozenset[str]:

@@ -42,6 +42,41 @@ def state(item: Json) -> DeviceState:
     )
 
 
+def device(state: DeviceState) -> dict[str, Any]:
+    """A device as the recorder writes it in a question."""
+    info = state.info
+    return {
+        **usage(state),
+        "count": info.count,
+        "totalmem": info.devmem,
+        "totalcore": info.devcore,
+        "type": info.type,
+        "numa": info.numa,
+        "mode": info.mode,
+        "health": info.health,
+        "mig_profiles": [
+            {
+                "name": one.name,
+                "memoryMB": one.memory,
+                "core": one.cores,
+                "sliceCount": one.slices,
+                "placements": [{"start": start, "size": size} for start, size in one.placements],
+            }
+            for one in info.mig_profiles
+        ],
+        "pods": [{"name": tenant.name, "annotations": dict(tenant.annotations)} for tenant in state.tenants],
+    }
+
+
+def scores(links: Links) -> list[dict[str, Any]]:
+    """Links as the score annotation has them."""
+    peers: dict[str, dict[str, int]] = {}
+    for (a, b), link in links.pairs.items():
+        peers.setdefault(a, {})[b] = link.score
+        peers.setdefault(b, {})[a] = link.score
+    return [{"uuid": uuid, "score": score} for uuid, score in sorted(peers.items())]
+
+
 def profiles(items: Sequence[Json] | None) -> tuple[MigProfile, ...]:
     return tuple(
         MigProfile(

@@ -22,6 +22,11 @@ class ContainerView:
     requests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def alone(self) -> bool:
+        """A plain init container: it is over before the next one starts."""
+        return self.init and not self.restartable
+
     def amount(self, resource: str) -> int:
         """How much of ``resource`` the container asks for; 0 when it does not, or says so unreadably."""
         text = self.limits.get(resource, self.requests.get(resource, "0"))

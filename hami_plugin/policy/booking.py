@@ -8,12 +8,15 @@ from dataclasses import replace
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import DeviceState
+from hami_plugin.policy.states import DeviceState, Tenant
 
 Booked = tuple[DeviceState, Grant]
 """The device afterwards, and the grant as it is recorded."""
 
 Book = Callable[[DeviceState, Grant, PodView], Booked | Reason]
+
+Restore = Callable[[DeviceState, Grant, PodView], DeviceState]
+"""The device with what a pod has of it already, as its annotations say."""
 
 
 def booked(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
@@ -25,3 +28,9 @@ def taken(state: DeviceState, grant: Grant, slots: int = 1) -> DeviceState:
     return replace(
         state, slots=state.slots + slots, memory=state.memory + grant.memory, cores=state.cores + grant.cores
     )
+
+
+def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+    """The grant's slots, memory and cores; the pod is a tenant."""
+    tenant = Tenant(name=pod.name, annotations=pod.annotations)
+    return replace(taken(state, grant, max(1, grant.slots)), tenants=(*state.tenants, tenant))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.placement import Grant
-from hami_plugin.policy.booking import Book, booked
+from hami_plugin.policy.booking import Book, Restore, booked, restored
 from hami_plugin.policy.charges import asked
 from hami_plugin.policy.checks import CHARGED, ChargeCheck, DeviceCheck
 from hami_plugin.policy.demand import Demand
@@ -36,6 +36,7 @@ class Policy:
     ``again``    may one container have another share of this device?
     ``select``   which of the eligible ones, in walking order? It also decides what too few of them means.
     ``book``     what a grant takes of a device.
+    ``restore``  what a pod that has a share already takes of a device.
     ``score``    what the node is worth for the decision, beside how full it is.
     """
 
@@ -48,6 +49,7 @@ class Policy:
     again: Callable[[DeviceState], bool] = lambda _state: False
     select: Select = first
     book: Book = booked
+    restore: Restore = restored
     score: Score = neutral
 
 

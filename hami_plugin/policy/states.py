@@ -145,5 +145,5 @@ class Context:
 
     @property
     def inits(self) -> int:
-        """How many of the pod's containers are init containers."""
-        return sum(container.init for container in self.pod.containers)
+        """How many of the pod's containers are plain init containers, which never run beside another container."""
+        return sum(container.alone for container in self.pod.containers)

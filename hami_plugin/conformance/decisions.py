@@ -1,0 +1,117 @@
+"""Whole scheduling decisions, in the recorder's words: several nodes, pods that run already, one new pod."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hami_plugin.conformance import values
+from hami_plugin.conformance.catalog import Catalog, Known
+from hami_plugin.model.views import PodView
+from hami_plugin.parity import Json
+from hami_plugin.policy.demand import Demand, Invalid
+from hami_plugin.policy.nodes import Choice, choose
+from hami_plugin.policy.pods import Circumstances, Rules, Site, demands
+from hami_plugin.policy.states import Given
+from hami_plugin.policy.usage import Holding
+from hami_plugin.scheduling import patch, rules, stock
+from hami_plugin.vendor import Family
+
+MOMENT = re.compile(r"^[0-9]{10,}$")
+"""Seconds or nanoseconds since 1970."""
+
+CIRCUMSTANCES = Circumstances(order="spread")
+NODE_ORDER = "binpack"
+"""As the recorder's HAMi was configured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A question about a whole decision as our values."""
+
+    question: Json
+    pod: PodView
+    known: Mapping[str, Known]
+    sites: tuple[Site, ...]
+
+    @property
+    def word(self) -> str:
+        """The family that the question is about."""
+        return str(self.question["vendor"])
+
+    @property
+    def rules(self) -> Rules:
+        return rules(self.families)
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return [known.family for known in self.known.values()]
+
+
+def situation(question: Json, catalog: Catalog) -> Situation:
+    """Read the question, with all families there are."""
+    known = catalog.all(question)
+    running = [
+        (one["node"], values.pod(one["pod"]), {word: values.pieces(p) for word, p in one["devices"].items()})
+        for one in question.get("running") or ()
+    ]
+    sites = []
+    for item in question["nodes"]:
+        node = values.node(item)
+        stocks = {
+            word: stock(
+                node,
+                one.family,
+                [
+                    Holding(pod=pod, pieces=given[word])
+                    for name, pod, given in running
+                    if name == node.name and word in given
+                ],
+            )
+            for word, one in known.items()
+        }
+        sites.append(Site(node=node, stocks=stocks))
+    return Situation(question=question, pod=values.pod(question["pod"]), known=known, sites=tuple(sites))
+
+
+def answer(question: Json, catalog: Catalog) -> Json:
+    """Our decision."""
+    asked = situation(question, catalog)
+    policies = asked.rules
+    wanted = demands(asked.pod, policies)
+    choice = choose(asked.pod, policies, asked.sites, CIRCUMSTANCES, order=NODE_ORDER)
+    return {
+        "requests": [] if isinstance(wanted, Invalid) else [requests(asked.known, one) for one in wanted],
+        "err": "",
+        **told(asked, choice),
+    }
+
+
+def told(asked: Situation, choice: Choice) -> Json:
+    """A choice of a node, and what is written to the pod."""
+    best = choice.best
+    return {
+        "best": best.site.node.name if best else "",
+        "failed": {one.site.node.name: one.why for one in choice.failed},
+        "annotations": timeless(patch(asked.families, asked.pod, best)) if best else {},
+        "scores": [
+            {"node": one.name, "score": one.score, "devices": devices(one.placed.given)} for one in choice.fitting
+        ],
+    }
+
+
+def requests(known: Mapping[str, Known], wanted: Mapping[str, Demand]) -> Json:
+    return {
+        word: known[word].parity.request(demand, known[word].parity.unset_percent) for word, demand in wanted.items()
+    }
+
+
+def devices(given: Given) -> dict[str, Any]:
+    return {word: [[values.granted(grant) for grant in piece] for piece in pieces] for word, pieces in given.items()}
+
+
+def timeless(written: Mapping[str, str]) -> dict[str, str]:
+    """The moment of the decision as the recorder writes it."""
+    return {key: MOMENT.sub("<time>", text) for key, text in written.items()}

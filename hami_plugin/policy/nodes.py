@@ -1,0 +1,76 @@
+"""Which of several nodes a pod goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hami_plugin.model.views import PodView
+from hami_plugin.policy.pods import Circumstances, Placed, Rules, Site, Unplaced, place
+from hami_plugin.policy.scores import Decision, Ranking, fullness
+from hami_plugin.policy.states import Given
+
+ORDER_KEY = "hami.io/node-scheduler-policy"
+RANKING = 10_000
+"""How much more a ranking weighs than how full a node is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A node where the pod fits, and what it is worth."""
+
+    placed: Placed
+    score: float
+
+    @property
+    def name(self) -> str:
+        return self.placed.site.node.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Where the pod fits, worst node first, and why it does not fit elsewhere. The last one is taken."""
+
+    fitting: tuple[Scored, ...]
+    failed: tuple[Unplaced, ...]
+
+    @property
+    def best(self) -> Placed | None:
+        return self.fitting[-1].placed if self.fitting else None
+
+
+def choose(
+    pod: PodView, rules: Rules, sites: Iterable[Site], circumstances: Circumstances, *, order: str = "binpack"
+) -> Choice:
+    """Try all nodes. ``order`` is the cluster's node order, which the pod's annotation overrides."""
+    order = node_order(pod, order)
+    outcomes = [place(pod, rules, site, circumstances) for site in sites]
+    scored = [
+        Scored(placed=one, score=worth(pod, rules, one.site, one.given, order))
+        for one in outcomes
+        if isinstance(one, Placed)
+    ]
+    return Choice(fitting=ranked(scored, order), failed=tuple(one for one in outcomes if isinstance(one, Unplaced)))
+
+
+def node_order(pod: PodView, order: str) -> str:
+    return pod.annotations.get(ORDER_KEY, order)
+
+
+def worth(pod: PodView, rules: Rules, site: Site, given: Given, order: str) -> float:
+    """How full the node is before, and what the families with a part in the decision think of it."""
+    total = fullness(site.states)
+    for word, pieces in given.items():
+        before = site.stocks[word].states if word in site.stocks else ()
+        opinion = rules[word].score(Decision(node=site.node, pod=pod, pieces=pieces, before=before, order=order))
+        if isinstance(opinion, Ranking):
+            total += opinion.value * (-RANKING if order == "spread" else RANKING)
+        else:
+            total += opinion
+    return round(total, 6)  # so that nodes that are equally full are equal in spite of binary fractions
+
+
+def ranked(scored: Sequence[Scored], order: str) -> tuple[Scored, ...]:
+    """The best last: the least full under ``spread``, else the fullest; of equals the last by name."""
+    away = -1 if order == "spread" else 1
+    return tuple(sorted(scored, key=lambda one: (away * one.score, one.name)))

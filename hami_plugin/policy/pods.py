@@ -1,0 +1,233 @@
+"""A whole pod on one node: each of its containers, each family that it asks for, one after the other.
+
+Plain init containers run one at a time and before the others: each needs room for itself beside the sidecars that run
+already, and all that they take together is the most that one of them has of a device. Everything else runs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.demand import Demand, Invalid
+from hami_plugin.policy.engine import Granted, Policy, Refused, fit
+from hami_plugin.policy.order import Weights, ordered, score, weights
+from hami_plugin.policy.reasons import Reason, told
+from hami_plugin.policy.states import Context, DeviceState, Given, Piece, Quota
+
+Rules = Mapping[str, Policy]
+"""The families that a scheduler knows, by word."""
+
+Demands = tuple[Mapping[str, Demand], ...]
+"""What each container of a pod asks for, by family word; init containers first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """What a node has of one family: the devices with what is taken of them, as registered, and their links."""
+
+    states: tuple[DeviceState, ...]
+    links: Links = NO_LINKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A node, and what it has by family word."""
+
+    node: NodeView
+    stocks: Mapping[str, Stock]
+
+    @property
+    def states(self) -> tuple[DeviceState, ...]:
+        """All devices of all families."""
+        return tuple(state for stock in self.stocks.values() for state in stock.states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What a decision depends on beside the pod and the node. ``order`` is the cluster's device order."""
+
+    order: str = "spread"
+    quota: Quota = field(default_factory=Quota)
+    recall: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One container's part of one family: what the rules were told, and what they said."""
+
+    container: ContainerView
+    context: Context
+    states: tuple[DeviceState, ...]
+    outcome: Granted | Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The pod fits. ``given`` has one piece for each container; ``after`` is what is taken then."""
+
+    site: Site
+    given: Given
+    steps: tuple[Step, ...]
+    after: Mapping[str, tuple[DeviceState, ...]]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """The pod does not fit. The last step is the one that failed, if the rules were asked at all."""
+
+    site: Site
+    why: str
+    steps: tuple[Step, ...] = ()
+
+
+def demands(pod: PodView, rules: Rules) -> Demands | Invalid:
+    """What the pod's containers ask for. One amount that means nothing makes the whole pod invalid."""
+    found: list[Mapping[str, Demand]] = []
+    for container in pod.containers:
+        asked = {word: policy.request(container) for word, policy in rules.items()}
+        invalid = next((one for one in asked.values() if isinstance(one, Invalid)), None)
+        if invalid:
+            return invalid
+        found.append({word: one for word, one in asked.items() if isinstance(one, Demand)})
+    return tuple(found)
+
+
+def place(pod: PodView, rules: Rules, site: Site, circumstances: Circumstances | None = None) -> Placed | Unplaced:
+    """Which devices of the node each container gets, or the first reason why not. A pod that asks for nothing fits."""
+    wanted, weighing = demands(pod, rules), weights(pod.annotations)
+    for invalid in (wanted, weighing):
+        if isinstance(invalid, Invalid):
+            return Unplaced(site=site, why=str(invalid))
+    assert not isinstance(wanted, Invalid)
+    assert not isinstance(weighing, Invalid)
+    walk = Walk(pod=pod, rules=rules, site=site, weighing=weighing, circumstances=circumstances or Circumstances())
+    for container, asked in zip(pod.containers, wanted, strict=True):
+        for word, demand in asked.items():
+            outcome = walk.ask(container, demand)
+            if isinstance(outcome, Refused):
+                return Unplaced(site=site, why=refusal(outcome), steps=tuple(walk.steps))
+            if conflict := walk.take(word, outcome.grants):
+                return Unplaced(site=site, why=conflict, steps=tuple(walk.steps))
+        walk.close(container)
+    return Placed(site=site, given=walk.given, steps=tuple(walk.steps), after=walk.after)
+
+
+@dataclass(kw_only=True, slots=True)
+class Walk:
+    """One pod's way over one node: ask and take for each family of a container, then close the container."""
+
+    pod: PodView
+    rules: Rules
+    site: Site
+    weighing: Weights
+    circumstances: Circumstances
+    steps: list[Step] = field(default_factory=list)
+    _running: dict[str, tuple[DeviceState, ...]] = field(init=False)
+    _now: dict[str, tuple[DeviceState, ...]] = field(init=False)
+    _peaks: list[Mapping[str, tuple[DeviceState, ...]]] = field(default_factory=list)
+    _pieces: list[dict[str, Piece]] = field(default_factory=list)
+    _open: dict[str, Piece] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._running = {word: stock.states for word, stock in self.site.stocks.items()}
+        self._now = dict(self._running)
+
+    def ask(self, container: ContainerView, demand: Demand) -> Granted | Refused:
+        """What the family's rules say to one container."""
+        policy, states = self.rules[demand.word], self._now.get(demand.word, ())
+        context = self._context(demand)
+        standing = in_order(policy, states, context, lambda state: score(state, [demand], self.weighing))
+        outcome: Granted | Refused
+        if demand.count > len(states) and not any(map(policy.again, states)):
+            outcome = Refused(demand=demand, total=len(states), reasons={Reason.TOO_FEW_ON_NODE: 1})
+        else:
+            outcome = fit(policy, standing, context)
+        self.steps.append(Step(container=container, context=context, states=standing, outcome=outcome))
+        return outcome
+
+    def take(self, word: str, grants: Sequence[Grant]) -> str:
+        """Book the open container's part of one family. The reason why that cannot be, or nothing."""
+        after = {state.uuid: state for state in self._now[word]}
+        recorded: list[Grant] = []
+        for grant in grants:
+            booking = self.rules[word].book(after[grant.uuid], grant, self.pod)
+            if isinstance(booking, Reason):
+                return told({booking: 1}, len(after))
+            after[grant.uuid], one = booking
+            recorded.append(one)
+        self._now[word] = tuple(after.values())
+        self._open[word] = tuple(recorded)
+        return ""
+
+    def close(self, container: ContainerView) -> None:
+        """Every container once, in order, also those that ask for nothing."""
+        self._pieces.append(self._open)
+        if container.alone:
+            self._peaks.append(self._now)
+        else:
+            self._running = self._now
+        self._now, self._open = dict(self._running), {}
+
+    @property
+    def given(self) -> Given:
+        """One piece for each closed container, under the words of which the pod has anything."""
+        words = [word for word in self.rules if any(word in pieces for pieces in self._pieces)]
+        return {word: tuple(pieces.get(word, ()) for pieces in self._pieces) for word in words}
+
+    @property
+    def after(self) -> Mapping[str, tuple[DeviceState, ...]]:
+        """Per device the larger of what runs together and of each plain init container's part."""
+        final = dict(self._running)
+        for peak in self._peaks:
+            final |= {word: tuple(map(_larger, final[word], states)) for word, states in peak.items()}
+        return final
+
+    def _context(self, demand: Demand) -> Context:
+        """Of what the pod has so far, the rules see what will run beside the container, after an empty piece for each
+        plain init container: so no rule takes a running container for one of those.
+        """
+        stock = self.site.stocks.get(demand.word, Stock(states=()))
+        inits = tuple(() for container in self.pod.containers if container.alone)
+        running = [
+            pieces for container, pieces in zip(self.pod.containers, self._pieces, strict=False) if not container.alone
+        ]
+        return Context(
+            demand=demand,
+            pod=self.pod,
+            node=self.site.node,
+            links=stock.links,
+            given={word: (*inits, *(pieces.get(word, ()) for pieces in running)) for word in self.rules},
+            quota=self.circumstances.quota,
+            order=self.circumstances.order,
+            recall=self.circumstances.recall,
+        )
+
+
+def refusal(outcome: Refused) -> str:
+    """HAMi's text. That a node has too few devices comes without numbers."""
+    return Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else str(outcome)
+
+
+def in_order(
+    policy: Policy, states: Sequence[DeviceState], context: Context, full: Callable[[DeviceState], float]
+) -> tuple[DeviceState, ...]:
+    """The devices as ``fit`` takes them, best last. Where only devices of a group serve together, groups stay whole."""
+    groups = tuple(policy.group(states[::-1], context))
+    return ordered(states, context.words, full, numa_first=len(groups) > 1)
+
+
+def _larger(one: DeviceState, other: DeviceState) -> DeviceState:
+    """What must be kept free for both, when they do not run at the same time."""
+    return replace(
+        one,
+        slots=max(one.slots, other.slots),
+        memory=max(one.memory, other.memory),
+        cores=max(one.cores, other.cores),
+        slices=one.slices if len(one.slices) >= len(other.slices) else other.slices,
+    )
