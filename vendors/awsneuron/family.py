@@ -115,9 +115,9 @@ def device(settings: AwsNeuronSettings, node: NodeView, number: int, count: int)
     )
 
 
-def ids(grant: Grant) -> Iterator[int]:
-    """The node-wide numbers of the cores in a grant."""
-    most = (grant.notes or {})["cores"]
+def ids(grant: Grant, most: int) -> Iterator[int]:
+    """The node-wide numbers of the cores in a grant. ``most`` is how many a device has, if the grant does not say."""
+    most = (grant.notes or {}).get("cores", most)
     return (grant.index * most + bit for bit in range(most) if grant.cores >> bit & 1)
 
 
@@ -134,7 +134,8 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
         kind: dict[str, str] = {}
         for container, piece in zip(pod.containers, given[family.word], strict=False):
             whole = written(container, settings.count) is not None
-            numbers += [number for grant in piece for number in ([grant.index] if whole else ids(grant))]
+            for grant in piece:
+                numbers += [grant.index] if whole else ids(grant, settings.cores_per_device)
             kind |= {} if whole or not piece else {"NEURON_RESOURCE_TYPE": settings.cores}
         said = {
             "AWS_NEURON_IDS": ",".join(map(str, numbers)),

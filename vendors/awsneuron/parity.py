@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from itertools import dropwhile
 from typing import Any
 
+from hami_plugin.conformance import values
 from hami_plugin.parity import Difference, Json, Parity
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.requests import INT32_MAX
+from hami_plugin.policy.states import DeviceState
 from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD
 
 BOOKED = "awsusageinfo"
@@ -58,6 +60,10 @@ def _with_masks(question: Json, answer: Json) -> Json:
     return told
 
 
+def _states(question: Json) -> list[DeviceState]:
+    return [values.state(device) for device in question["devices"]]
+
+
 def _several(question: Json) -> bool:
     return bool(question["fn"] == "fit" and question["vendor"] == WORD and question["request"]["nums"] > 1)
 
@@ -68,7 +74,7 @@ def _one(question: Json) -> bool:
 
 def _out_of_order(question: Json) -> bool:
     """A device does not stand in the list where its index says."""
-    return _several(question) and any(place != one["index"] for place, one in enumerate(question["devices"]))
+    return _several(question) and any(place != one.index for place, one in enumerate(_states(question)))
 
 
 def _named_several(question: Json) -> bool:
@@ -77,7 +83,7 @@ def _named_several(question: Json) -> bool:
 
 def _other_devices(question: Json) -> bool:
     """Devices do not have two cores."""
-    return (_one(question) or _several(question)) and any(device["totalcore"] != 3 for device in question["devices"])
+    return (_one(question) or _several(question)) and any(state.info.devcore != 3 for state in _states(question))
 
 
 def _unseen(question: Json) -> bool:
@@ -87,7 +93,7 @@ def _unseen(question: Json) -> bool:
 def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
     """Idle neighbours, or as many free cores as asked for; none if there are none."""
     request = question["request"]
-    per_device = max(device["totalcore"].bit_length() for device in question["devices"])
+    per_device = max(state.info.devcore.bit_length() for state in _states(question))
     count, cores = request["nums"], request["coresreq"]
     if count > 1 or not cores:
         cores = per_device
@@ -104,14 +110,14 @@ def _possible(question: Json, count: int, cores: int) -> list[Mapping[int, int]]
     """Everything that could be granted: masks by index."""
     mutex = "mutex" in (question["pod"].get("annotations") or {}).get("hami.io/gpu-scheduler-policy", "")
     free: dict[int, list[int]] = {}
-    for device in question["devices"]:
-        idle = not device["used"] if count > 1 or mutex else device["used"] < device["count"]
-        if idle and device.get("health") and _allowed(question, device["id"]):
-            masks = [((1 << cores) - 1) << start for start in range(device["totalcore"].bit_length() - cores + 1)]
-            free[device["index"]] = [mask for mask in masks if not mask & device["usedcores"]]
+    for state in _states(question):
+        idle = not state.slots if count > 1 or mutex else state.slots < state.info.count
+        if idle and state.info.health and _allowed(question, state.uuid):
+            masks = [((1 << cores) - 1) << start for start in range(state.info.devcore.bit_length() - cores + 1)]
+            free[state.index] = [mask for mask in masks if not mask & state.cores]
     if count == 1:
         return [{index: mask} for index, masks in free.items() for mask in masks]
-    ring = "inf" in str(question["devices"][0]["custominfo"][KIND]).lower()
+    ring = "inf" in str(_states(question)[0].notes[KIND]).lower()
     starts = [start for start in free if ring or (count in (4, 8, 16) and start % count == 0)]
     runs = [range(start, start + count) for start in starts]
     return [{index: free[index][0] for index in run} for run in runs if all(free.get(index) for index in run)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
+from hami_plugin.conformance import values
 from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.policy.states import DeviceState
 from vendors.kunlun.family import CARD, PART, WHOLE
 
 SELECTORS = (("hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"), ("baidu.com/use-gpuuuid", "baidu.com/nouse-gpuuuid"))
@@ -31,20 +33,24 @@ def _is_fit(question: Json) -> bool:
 
 def _out_of_order(question: Json) -> bool:
     """A card does not stand in the list where its index says."""
-    return _is_fit(question) and any(place != one["index"] for place, one in enumerate(question["devices"]))
+    return _is_fit(question) and any(place != one.index for place, one in enumerate(_states(question)))
 
 
 def _out_of_slots(question: Json) -> bool:
     """A card has room for a part, but its slots are all in use."""
     if not (_is_fit(question) and question["vendor"] == PART):
         return False
-    return any(card["used"] >= card["count"] and _has_room(question, card) for card in question["devices"])
+    return any(card.slots >= card.info.count and _has_room(question, card) for card in _states(question))
 
 
-def _has_room(question: Json, card: Json) -> bool:
+def _states(question: Json) -> list[DeviceState]:
+    return [values.state(card) for card in question["devices"]]
+
+
+def _has_room(question: Json, card: DeviceState) -> bool:
     size = question["request"]["memreq"]
-    alike = not card["used"] or card["usedmem"] // card["used"] == size
-    return bool(card.get("health") and alike and card["usedmem"] + size <= card["totalmem"])
+    alike = not card.slots or card.memory // card.slots == size
+    return bool(card.info.health and alike and size <= card.free_memory)
 
 
 def _well_wired(question: Json, ours: Json, _theirs: Json) -> bool:
@@ -59,12 +65,12 @@ def _free(question: Json) -> set[int]:
     annotations = question["pod"].get("annotations") or {}
     alone = question["vendor"] == WHOLE or "mutex" in annotations.get("hami.io/gpu-scheduler-policy", "")
     return {
-        card["index"]
-        for card in question["devices"]
-        if card.get("health")
-        and card["used"] < (1 if alone else card["count"])
+        card.index
+        for card in _states(question)
+        if card.info.health
+        and card.slots < (1 if alone else card.info.count)
         and (question["vendor"] == WHOLE or _has_room(question, card))
-        and all(_allowed(annotations, card["id"], *pair) for pair in SELECTORS)
+        and all(_allowed(annotations, card.uuid, *pair) for pair in SELECTORS)
     }
 
 

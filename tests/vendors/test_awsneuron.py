@@ -1,0 +1,286 @@
+"""What is different in AWS Neuron: neighbours by number, cores as bits, and a machine's real number of cores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_plugin.conformance import values
+from hami_plugin.conformance.catalog import Catalog
+from hami_plugin.conformance.questions import Case
+from hami_plugin.conformance.report import lines
+from hami_plugin.conformance.run import asked, documented_in
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.admission import Admitted, Denied
+from hami_plugin.policy.demand import Demand, Invalid
+from hami_plugin.policy.engine import Granted, Refused, fit
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
+from vendors.awsneuron.family import AwsNeuronSettings, families, lowest
+
+ROOT = Path(__file__).parents[2]
+NAMES = {"custom_info": "custominfo", "mem_percentagereq": "mempercentagereq"}
+QUESTIONS = {"Fit": "fit", "GenerateResourceRequests": "request", "MutateAdmission": "mutate"}
+
+(NEURON,) = families(AwsNeuronSettings(), clock=lambda: 17)
+(INFERENTIA1,) = families(AwsNeuronSettings(cores_per_device=4))
+
+
+def machine(kind: str, devices: int, cores: int = 2) -> list[DeviceState]:
+    node = NodeView(
+        name="n",
+        labels={"node.kubernetes.io/instance-type": kind},
+        capacity={"aws.amazon.com/neuron": str(devices), "aws.amazon.com/neuroncore": str(devices * cores)},
+    )
+    return [idle(info) for info in NEURON.node_devices(node)]
+
+
+def booked(states: Sequence[DeviceState], index: int, cores: int) -> list[DeviceState]:
+    taken = DeviceState(info=states[index].info, slots=1, cores=cores, notes=states[index].notes)
+    return [taken if state.index == index else state for state in states]
+
+
+def container(**limits: object) -> ContainerView:
+    return ContainerView(name="c", limits={f"aws.amazon.com/{name}": str(number) for name, number in limits.items()})
+
+
+def pod(*containers: ContainerView, **annotations: str) -> PodView:
+    return PodView(uid="u", namespace="n", name="p", containers=containers, annotations=annotations)
+
+
+def outcome(
+    states: Sequence[DeviceState], asking: ContainerView, annotations: Mapping[str, str] | None = None
+) -> Granted | Refused:
+    assert NEURON.policy
+    demand = NEURON.policy.request(asking)
+    assert isinstance(demand, Demand)
+    return fit(NEURON.policy, states, Context(demand=demand, pod=pod(**(annotations or {}))))
+
+
+def chosen(states: Sequence[DeviceState], **limits: int) -> list[int]:
+    result = outcome(states, container(**limits))
+    return [grant.index for grant in result.grants] if isinstance(result, Granted) else []
+
+
+def test_trainium_gives_aligned_groups_of_4_8_and_16() -> None:
+    sixteen = machine("trn1.32xlarge", 16)
+
+    assert chosen(sixteen, neuron=4) == [0, 1, 2, 3]
+    assert chosen(booked(sixteen, 1, 1), neuron=4) == [4, 5, 6, 7]
+    assert chosen(booked(sixteen, 1, 1), neuron=8) == [8, 9, 10, 11, 12, 13, 14, 15]
+    assert chosen(sixteen, neuron=16) == list(range(16))
+    assert chosen(booked(sixteen, 1, 1), neuron=16) == []
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_trainium_refuses_what_is_no_group_on_its_torus(count: int) -> None:
+    result = outcome(machine("trn1.32xlarge", 16), container(neuron=count))
+
+    assert isinstance(result, Refused)
+    assert str(result) == "1/16 NumaNotFit"
+    assert all(verdict.reason is None for verdict in result.verdicts)  # no device is at fault
+
+
+def test_inferentia_gives_consecutive_devices_only() -> None:
+    twelve = machine("inf2.48xlarge", 12)
+
+    assert chosen(booked(twelve, 0, 1), neuron=2) == [1, 2]
+    assert chosen(booked(booked(twelve, 1, 1), 3, 1), neuron=2) == [4, 5]
+    scattered = twelve
+    for index in range(1, 12, 2):
+        scattered = booked(scattered, index, 3)
+    assert chosen(scattered, neuron=1) == [10]
+    assert chosen(scattered, neuron=2) == []
+
+
+def test_places_in_the_list_do_not_matter() -> None:
+    busy_first = booked(machine("inf2.xlarge", 4), 3, 3)[::-1]
+
+    assert chosen(busy_first, neuron=3) == [0, 1, 2]
+
+
+def test_several_devices_obey_the_pods_selectors() -> None:
+    states = machine("inf2.48xlarge", 12)
+    result = outcome(states, container(neuron=3), {"aws.amazon.com/nouse-neuron-uuid": "n-AWSNeuron-1"})
+
+    assert isinstance(result, Granted)
+    assert [grant.index for grant in result.grants] == [2, 3, 4]
+
+
+def test_a_core_is_the_lowest_free_bit_of_the_last_device_that_has_one() -> None:
+    states = booked(machine("trn1.2xlarge", 2), 1, 1)
+    result = outcome(states, container(neuroncore=1))
+
+    assert isinstance(result, Granted)
+    assert [(grant.index, grant.cores) for grant in result.grants] == [(1, 0b10)]
+    assert chosen(booked(states, 1, 0b11), neuroncore=1) == [0]
+    assert chosen(states, neuroncore=2) == [0]
+
+
+def test_three_cores_of_devices_with_two_are_refused_with_the_next_number_that_works() -> None:
+    assert NEURON.policy
+    asked_for = NEURON.policy.request(container(neuroncore=3))
+
+    assert isinstance(asked_for, Invalid)
+    assert str(asked_for) == (
+        "aws.amazon.com/neuroncore=3 is not 1 or a multiple of 2, the cores of a device; "
+        "the next number that works is 4"
+    )
+    assert NEURON.admit(container(neuroncore=3), pod()) == Denied(why=str(asked_for))
+    assert NEURON.admit(container(neuroncore=4), pod()) == Admitted(found=True)
+    assert NEURON.admit(container(cpu=4), pod()) == Admitted(found=False)
+
+
+def test_a_machines_real_number_of_cores_counts() -> None:
+    inferentia1 = machine("inf1.6xlarge", 4, cores=4)
+    whole, part = (
+        outcome(inferentia1, container(neuroncore=4)),
+        outcome(booked(inferentia1, 3, 0b11), container(neuroncore=2)),
+    )
+
+    assert isinstance(whole, Granted)
+    assert [(grant.index, grant.cores) for grant in whole.grants] == [(3, 0b1111)]
+    assert isinstance(part, Granted)
+    assert [(grant.index, grant.cores) for grant in part.grants] == [(3, 0b1100)]
+    assert chosen(inferentia1, neuroncore=8) == [0, 1]
+    refused = outcome(inferentia1, container(neuroncore=6))
+    assert isinstance(refused, Refused)
+    assert str(refused) == "1/4 CardInsufficientCore"
+
+
+def test_a_cluster_of_other_devices_can_say_so() -> None:
+    assert INFERENTIA1.policy
+    assert INFERENTIA1.policy.request(container(neuroncore=3)) == Demand(word="AWSNeuron", count=1, cores=3)
+    assert INFERENTIA1.policy.request(container(neuroncore=8)) == Demand(word="AWSNeuron", count=2, cores=4)
+
+
+def test_cores_are_neighbours() -> None:
+    assert lowest(2, 0b1101) == 0b1100
+    assert lowest(3, 0b1011) is None
+
+
+def test_a_shared_device_is_refused_whole_and_under_mutex() -> None:
+    states = booked(machine("trn1.2xlarge", 1), 0, 1)
+    alone = outcome(states, container(neuroncore=1), {ORDER_KEY: "mutex"})
+    whole = outcome(states, container(neuron=1))
+
+    assert isinstance(alone, Refused)
+    assert alone.reasons == {Reason.EXCLUSIVE: 1}
+    assert isinstance(whole, Refused)
+    assert whole.reasons == {Reason.NO_CORES: 1}
+
+
+def test_what_is_decided_is_written_in_the_words_of_awss_plugin() -> None:
+    states = booked(machine("trn1.32xlarge", 16), 15, 1)
+    one = outcome(states, container(neuroncore=1))
+    assert isinstance(one, Granted)
+    decided = pod(container(cpu=1), container(neuroncore=1), **{"hami.io/vgpu-node": "n"})
+
+    assert NEURON.patch(NEURON, decided, {"AWSNeuron": ((), one.grants)}) == {
+        "hami.io/aws-neuron-devices-allocated": ";n-AWSNeuron-15,AWSNeuron,0,2:;",
+        "AWS_NEURON_IDS": "31",
+        "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuroncore",
+        "NEURON_ALLOC_TIME": "17",
+        "NEURON_ALLOCATED": "false",
+        "aws.amazon.com/predicate-node": "n",
+    }
+
+
+def test_devices_that_only_the_requests_name_are_devices() -> None:
+    result = outcome(machine("inf2.xlarge", 2), container(neuron=2))
+    assert isinstance(result, Granted)
+    asking = ContainerView(name="c", requests={"aws.amazon.com/neuron": "2"})
+
+    written = NEURON.patch(NEURON, pod(asking), {"AWSNeuron": (result.grants,)})
+
+    assert written["AWS_NEURON_IDS"] == "0,1"
+    assert "NEURON_RESOURCE_TYPE" not in written
+
+
+def vectors(file: str, *functions: str) -> list[Mapping[str, Any]]:
+    found = json.loads((ROOT / f"tests/vectors/hami-tests/{file}.json").read_text())["vectors"]
+    return [vector for vector in found if vector["fn"].rpartition(".")[2] in functions]
+
+
+def renamed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [renamed(item) for item in value]
+    return {NAMES.get(key, key): renamed(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def case(vector: Mapping[str, Any]) -> Case:
+    kind = QUESTIONS[vector["fn"].rpartition(".")[2]]
+    put, expected = renamed(vector["input"]), renamed(vector["expected"])
+    theirs = {
+        "fit": {"ok": expected.get("fit"), **{key: expected.get(key) for key in ("reason", "devices")}},
+        "request": {"request": expected.get("request")},
+        "mutate": {"err": expected.get("error"), "found": expected.get("found"), **_amounts(put)},
+    }[kind]
+    seen = (put.get("backend") or {}).get("cores_per_aws_neuron", 0)
+    blank = {"nums": 0, "memreq": 0, "mempercentagereq": 0, "coresreq": 0}
+    question = {**put, "fn": kind, "vendor": "AWSNeuron", "cores_per_neuron": seen}
+    return Case(
+        id=vector["id"], question={**question, "request": {**blank, **put.get("request", {})}}, answers=(theirs,)
+    )
+
+
+def _amounts(put: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {place: put.get("container", {}).get(place) for place in ("limits", "requests")}
+
+
+@pytest.mark.parametrize(("file", "least"), [("awsneuron_fit", 25), ("awsneuron_request", 120)])
+def test_hamis_own_tests_are_answered_alike(file: str, least: int) -> None:
+    cases = [case(vector) for vector in vectors(file, *QUESTIONS)]
+
+    result = asked(cases, Catalog(), documented_in((ROOT / "docs/differences.md").read_text()))
+
+    assert not result.unexplained, "\n".join(lines({file: result}))
+    assert result.agreed >= least
+
+
+def test_of_each_pattern_of_busy_devices_the_same_group_is_chosen() -> None:
+    table = [
+        *vectors("awsneuron_graphselect_table", "graphSelect(compact)"),
+        *vectors("awsneuron_topology", "graphSelect"),
+    ]
+    compared = 0
+    for vector in table:
+        put = vector["input"]
+        if put.get("request", put.get("count")) == 1:
+            continue  # HAMi never asks: one device is chosen otherwise
+        assert chosen(drawn(put), neuron=put.get("request", put.get("count"))) == (vector["expected"]["result"] or [])
+        compared += 1
+    assert compared > 600
+
+
+def drawn(put: Mapping[str, Any]) -> list[DeviceState]:
+    if "devices" in put:
+        kind = put["devices"][0].get("custom_info", {}).get("AWSNodeType", "")
+        busy = {device.get("index", 0) for device in put["devices"] if device.get("used") or not device.get("health")}
+        states = machine(kind, len(put["devices"]))
+    else:
+        busy = {int(index) for index in (*put["used"], *put["unhealthy"])}
+        states = machine(put["node_type"], put["device_count"])
+    for index in busy:
+        states = booked(states, index, 3)
+    return states
+
+
+def test_a_nodes_devices_are_read_alike() -> None:
+    for vector in vectors("awsneuron_fit", "GetNodeDevices"):
+        found = NEURON.node_devices(values.node(vector["input"]["node"]))
+        theirs = vector["expected"]["devices"] or []
+        assert [(info.id, info.index, info.count, info.devcore, info.custom) for info in found] == [
+            (one["id"], one.get("index", 0), one["count"], one["devcore"], one["custom_info"]) for one in theirs
+        ]
+
+
+def test_a_decision_is_written_alike() -> None:
+    for vector in vectors("awsneuron_fit", "PatchAnnotations"):
+        pieces = values.pieces(vector["input"]["pod_devices"]["AWSNeuron"])
+        written = NEURON.patch(NEURON, values.pod(vector["input"]["pod"]), {"AWSNeuron": pieces})
+        assert {**written, "NEURON_ALLOC_TIME": "{now_unix_nano}"} == vector["expected"]["annotations"]
