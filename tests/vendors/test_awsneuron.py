@@ -14,6 +14,7 @@ from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.questions import Case
 from hami_plugin.conformance.report import lines
 from hami_plugin.conformance.run import asked, documented_in
+from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted, Denied
 from hami_plugin.policy.demand import Demand, Invalid
@@ -161,6 +162,15 @@ def test_a_cluster_of_other_devices_can_say_so() -> None:
 def test_cores_are_neighbours() -> None:
     assert lowest(2, 0b1101) == 0b1100
     assert lowest(3, 0b1011) is None
+
+
+def test_cores_that_were_handed_out_twice_leave_no_others_free() -> None:
+    assert NEURON.policy
+    state = machine("trn1.2xlarge", 1)[0]
+    for _ in range(2):
+        state = NEURON.policy.restore(state, Grant(uuid=state.uuid, word="AWSNeuron", cores=0b11), pod())
+
+    assert (state.slots, state.cores) == (2, 0b11)
 
 
 def test_a_shared_device_is_refused_whole_and_under_mutex() -> None:

@@ -13,6 +13,7 @@ from hami_plugin.config.settings import ResourceName, VendorSettings, setting
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted, Denied
+from hami_plugin.policy.booking import restored
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.demand import Asked, Demand, Invalid
 from hami_plugin.policy.engine import Policy
@@ -100,6 +101,11 @@ def neighbours(eligible: Sequence[Candidate], context: Context) -> Choice:
     return select(eligible, replace(context, demand=replace(context.demand, count=count)))
 
 
+def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+    """Masks are joined: two that overlap must not add up to one that leaves other cores free."""
+    return replace(restored(state, grant, pod), cores=state.cores | grant.cores)
+
+
 def device(settings: AwsNeuronSettings, node: NodeView, number: int, count: int) -> DeviceInfo:
     """One of the ``count`` devices among which the node's cores are divided."""
     cores = capacity(node, settings.cores) // count
@@ -152,6 +158,7 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
         charge=charge,
         checks=(),
         select=neighbours,
+        restore=restore,
     )
     return (
         Family(
