@@ -49,6 +49,13 @@ class PodTable:
         self.changes.set(value=True)
         self.changes.touch()
 
+    def by_creation(self) -> None:
+        """A kubelet has started: it admits what it finds by creation, in whatever order the pods were bound.
+
+        Creation is told in seconds. Within one, the kubelet's order is chance, and ours stays that of arrival.
+        """
+        self._pods = dict(sorted(self._pods.items(), key=lambda item: item[1].created))
+
     def update(self, pod: PodView) -> None:
         """A pod was added or changed, by the watch or by our own patch; an older version is dropped."""
         self._pods[pod.uid] = self._newer(pod)

@@ -55,6 +55,15 @@ def test_another_list_keeps_the_order_of_those_it_knows_and_tells_who_is_missing
     assert [item.name for item in gone] == ["b", "y", "z"]
 
 
+def test_a_new_kubelet_finds_them_by_creation_and_within_a_second_by_arrival(table):
+    for item in (created("c", 3), created("b", 1), created("a", 1), created("d", 2)):
+        table.feed.update(item)
+
+    table.by_creation()
+
+    assert names(table) == ["b", "a", "d", "c"]
+
+
 def test_an_older_version_changes_nothing(table):
     table.feed.update(pod("a", resource_version="10", phase="Running"))
 
