@@ -52,8 +52,8 @@ class ScratchHost(HostFiles):
 
     scratch: Path
 
-    def exists(self, path: str | Path) -> bool:
-        return Path(path).name in HAMI_CORE or HostFiles.exists(self, path)
+    def is_file(self, path: str | Path) -> bool:
+        return Path(path).name in HAMI_CORE or HostFiles.is_file(self, path)
 
     def writable(self, path: str | Path) -> Path:
         return self.scratch / Path(path).relative_to("/")
