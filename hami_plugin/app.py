@@ -235,6 +235,7 @@ class Daemon:
             settings.kubelet_dir,
             self._metrics,
             watch=self._directory,
+            started=self._pods.by_creation,
             displaced=lambda words: self._events.node("Displaced", words),
         )
         return plugin, endpoint

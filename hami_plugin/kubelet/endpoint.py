@@ -62,8 +62,8 @@ class _Patience:
 class Endpoint:
     """Serves ``plugin`` in the kubelet's ``directory``. ``run`` it as a task; ``close`` ends it.
 
-    ``displaced`` is told, in words, when another plugin took the resource over. Endpoints of one directory should
-    share one ``watch``.
+    ``started`` is called for each kubelet that is seen for the first time, before it hears of us; ``displaced`` is
+    told, in words, when another plugin took the resource over. Endpoints of one directory should share one ``watch``.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Endpoint:
         observer: Observer,
         *,
         watch: DirectoryWatch | None = None,
+        started: Callable[[], None] = lambda: None,
         displaced: Callable[[str], None] | None = None,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -81,6 +82,7 @@ class Endpoint:
         self._directory = directory
         self._observer = observer
         self._watch = watch or DirectoryWatch(directory)
+        self._started = started
         self._displaced = displaced
         self._timing = timing or Timing()
         self._clock = clock
@@ -92,6 +94,7 @@ class Endpoint:
         self._main: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._complaint = ""
+        self._met: Identity | None = None
         self.state = Watched(EndpointState(resource=plugin.resource, since=clock()))
 
     @property
@@ -161,6 +164,9 @@ class Endpoint:
                 self._complain(_absent(self._kubelet))
                 await self._until(lost)
                 continue
+            if kubelet != self._met:
+                self._met = kubelet
+                self._started()
             others = neighbours(self._directory, self._name)
             try:
                 await self._join(lost)

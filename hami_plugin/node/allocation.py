@@ -155,7 +155,9 @@ class Allocator:
     def _waiting(self) -> Pending:
         pods = [pod for pod in self._pods.pods if not self._settlement.failed(pod.uid)]
         self._read.keep(pods)
-        return pending(pods, self._ledger.held, self.question, self._rules.node, self._read)
+        return pending(
+            pods, self._ledger.held, self.question, self._rules.node, read=self._read, ranks=self._pods.ranks
+        )
 
     def _check_ids(self, ids: Sequence[str]) -> None:
         if not ids or len(ids) > MOST_IDS or len(set(ids)) != len(ids):

@@ -16,7 +16,7 @@ from hami_plugin.node.ports import Cluster
 from hami_plugin.policy.claims import Question
 from hami_plugin.policy.consumed import record
 from hami_plugin.wire.keys import NODE_LOCK
-from hami_plugin.wire.lock import owned_by, parse_lock
+from hami_plugin.wire.lock import NodeLock, owned_by, parse_lock
 
 log = logger(__name__)
 
@@ -52,6 +52,8 @@ async def release_lock(
 class LockReaper:
     """Releases a node lock whose owner waits for nothing any more: it runs, has ended, is gone, or has its devices."""
 
+    MOST_GONE = 64
+
     def __init__(
         self,
         cluster: Cluster,
@@ -69,9 +71,14 @@ class LockReaper:
         self._ledger = ledger
         self._period = period
         self._orphaned = ""
+        self._gone: dict[tuple[str, str], str] = {}
 
     def gone(self, pod: PodView) -> None:
-        """A pod of this node was deleted or has ended."""
+        """A pod of this node was deleted or has ended. Its lock may be seen only after that."""
+        self._gone.pop((pod.namespace, pod.name), None)
+        self._gone[pod.namespace, pod.name] = pod.resource_version
+        if len(self._gone) > self.MOST_GONE:
+            del self._gone[next(iter(self._gone))]
         text = self._node.value.annotations.get(NODE_LOCK, "") if self._node.value else ""
         if owned_by(text, pod.namespace, pod.name):
             self._orphaned = text
@@ -97,9 +104,15 @@ class LockReaper:
             return ""
         pod = self._pods.named(lock.namespace, lock.pod)
         if pod is None:
-            return text if text == self._orphaned else ""
+            return text if text == self._orphaned or self._predates(lock) else ""
         done = record(pod, self._questions, self._ledger.held)
         return text if pod.phase != "Pending" or (done.finished and not done.changes) else ""
+
+    def _predates(self, lock: NodeLock) -> bool:
+        """Whether the node's lock is older than the last word of an owner that is gone: its own, not a successor's."""
+        last = self._gone.get((lock.namespace, lock.pod), "")
+        now = self._node.value.resource_version if self._node.value else ""
+        return last.isdecimal() and now.isdecimal() and int(now) < int(last)
 
     async def _release(self, text: str) -> bool:
         lock = parse_lock(text)

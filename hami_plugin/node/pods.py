@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hami_plugin.aio import Watched
 from hami_plugin.model.views import PodView
@@ -12,12 +12,14 @@ from hami_plugin.node.ports import PodFeed
 class PodTable:
     """Pods by UID. Those that came in one list are ordered by creation, as the kubelet orders them; later ones follow.
 
+    ``ranks`` says how sure that order is: pods of one list that were created in the same second share a rank.
     ``changes`` moves with every change; its value says whether a first list has arrived. ``gone`` is called for each
     pod that was deleted or has ended.
     """
 
     def __init__(self, gone: Callable[[PodView], None] = lambda _pod: None) -> None:
         self.changes: Watched[bool] = Watched(value=False)
+        self.ranks: dict[str, int] = {}
         self._pods: dict[str, PodView] = {}
         self._gone = gone
 
@@ -40,8 +42,10 @@ class PodTable:
         listed = {pod.uid: pod for pod in sorted(pods, key=lambda pod: (pod.created, pod.namespace, pod.name))}
         missing = [pod for uid, pod in self._pods.items() if uid not in listed]
         kept = [uid for uid in self._pods if uid in listed]
-        self._pods = {uid: self._newer(listed[uid]) for uid in kept}
-        self._pods |= {uid: pod for uid, pod in listed.items() if uid not in self._pods}
+        new = {uid: pod for uid, pod in listed.items() if uid not in self._pods}
+        self._pods = {uid: self._newer(listed[uid]) for uid in kept} | new
+        self.ranks = {uid: self.ranks[uid] for uid in kept}
+        self._rank(new.values())
         for pod in missing:
             self._gone(pod)
         for pod in listed.values():
@@ -49,8 +53,19 @@ class PodTable:
         self.changes.set(value=True)
         self.changes.touch()
 
+    def by_creation(self) -> None:
+        """A kubelet has started: it admits what it finds by creation, in whatever order the pods were bound.
+
+        Creation is told in seconds. Within one, the kubelet's order is chance.
+        """
+        self._pods = dict(sorted(self._pods.items(), key=lambda item: item[1].created))
+        self.ranks = {}
+        self._rank(self._pods.values())
+
     def update(self, pod: PodView) -> None:
         """A pod was added or changed, by the watch or by our own patch; an older version is dropped."""
+        if pod.uid not in self._pods:
+            self.ranks[pod.uid] = self._last_rank() + 1
         self._pods[pod.uid] = self._newer(pod)
         self._note_end(pod)
         self.changes.touch()
@@ -63,8 +78,20 @@ class PodTable:
     def delete(self, pod: PodView) -> None:
         """A pod is gone."""
         known = self._pods.pop(pod.uid, None)
+        self.ranks.pop(pod.uid, None)
         self._gone(known or pod)
         self.changes.touch()
+
+    def _rank(self, pods: Iterable[PodView]) -> None:
+        """Rank pods that came together, in their order; a pod whose creation is not told shares its rank with none."""
+        rank, created = self._last_rank(), ""
+        for pod in pods:
+            rank += not created or pod.created != created
+            created = pod.created
+            self.ranks[pod.uid] = rank
+
+    def _last_rank(self) -> int:
+        return max(self.ranks.values(), default=0)
 
     def _newer(self, pod: PodView) -> PodView:
         known = self._pods.get(pod.uid)

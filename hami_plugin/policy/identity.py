@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.placement import Grant
@@ -74,11 +74,15 @@ Identity = Found | Again | Unannotated | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """What this node's starting pods wait for: the next claim of each, those without a decision, those unreadable."""
+    """What this node's starting pods wait for: the next claim of each, those without a decision, those unreadable.
+
+    ``ranks`` orders the pods by UID; pods of one rank may be admitted in any order.
+    """
 
     next: tuple[Claim, ...]
     unannotated: tuple[Unannotated, ...]
     unreadable: tuple[Unknown, ...]
+    ranks: Mapping[str, int] = field(default_factory=dict)
 
 
 def pending(
@@ -86,7 +90,9 @@ def pending(
     held: Mapping[tuple[str, str, str], Held],
     question: Question,
     node: str,
+    *,
     read: Reader = claims,
+    ranks: Mapping[str, int] | None = None,
 ) -> Pending:
     """Look at all starting pods, in their order of arrival."""
     following: list[Claim] = []
@@ -112,7 +118,7 @@ def pending(
         claim = _next_claim(decided, held, question)
         if claim is not None:
             following.append(claim)
-    return Pending(next=tuple(following), unannotated=tuple(strangers), unreadable=tuple(unreadable))
+    return Pending(next=tuple(following), unannotated=tuple(strangers), unreadable=tuple(unreadable), ranks=ranks or {})
 
 
 def identify(
@@ -136,15 +142,14 @@ def identify(
     strangers = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
     if fitting:
         if len({_shares(claim) for claim in fitting}) > 1 or strangers:
-            return _ambiguous(ids, [claim.pod for claim in fitting] + [s.pod for s in strangers])
-        rivals = _indistinct(fitting[0], same_count)
-        return _ambiguous(ids, [fitting[0].pod, *rivals]) if rivals else Found(claim=fitting[0])
+            return _ambiguous(len(ids), [claim.pod for claim in fitting] + [s.pod for s in strangers])
+        return _first(fitting[0], same_count, waiting.ranks, held)
     again = [owner for owner in owners if owner.ids == wanted]
     if again:
         return Again(held=again[-1])  # the latest: an init container's ids have gone to a later one
     if strangers:
         others = [claim.pod for claim in same_count]
-        return _ambiguous(ids, others + [s.pod for s in strangers]) if others else strangers[0]
+        return _ambiguous(len(ids), others + [s.pod for s in strangers]) if others else strangers[0]
     kept = [owner for owner in owners if owner.uid in {claim.pod.uid for claim in waiting.next} & keepers]
     return _kept(kept) if kept else _nobody(ids, physical, same_count, waiting)
 
@@ -162,6 +167,17 @@ def reusing(
     return next((claim for claim in waiting.next if claim.pod.uid in owners), None)
 
 
+def _first(
+    claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: Mapping[tuple[str, str, str], Held]
+) -> Identity:
+    """The claim that is first in line, unless another pod may stand in its place."""
+    rivals = _indistinct(claim, same_count)
+    if rivals:
+        return _ambiguous(len(claim.grants), [claim.pod, *rivals])
+    tied = _tied(claim, same_count, ranks, held)
+    return _unordered([claim.pod, *tied]) if tied else Found(claim=claim)
+
+
 def _indistinct(claim: Claim, same_count: Sequence[Claim]) -> list[PodView]:
     """Pods that may be meant as well if ``claim`` is an init container's: no later check could tell.
 
@@ -175,6 +191,20 @@ def _indistinct(claim: Claim, same_count: Sequence[Claim]) -> list[PodView]:
     if not plain_init(claim):
         return []
     return [other.pod for other in same_count if plain_init(other) and _shares(other) != _shares(claim)]
+
+
+def _tied(
+    claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: Mapping[tuple[str, str, str], Held]
+) -> list[PodView]:
+    """Pods that may as well be asking, since nothing tells which of them the kubelet admits first.
+
+    A kubelet that starts finds many pods at once, and their creation is told in seconds. A pod that has been served
+    in part is in the middle of its admission, and nobody else's turn has come.
+    """
+    rank = ranks.get(claim.pod.uid)
+    if rank is None or any(h.uid == claim.pod.uid for h in held.values()):
+        return []
+    return [c.pod for c in same_count if c.pod.uid != claim.pod.uid and ranks.get(c.pod.uid) == rank]
 
 
 def _next_stranger(
@@ -199,11 +229,20 @@ def _shares(claim: Claim) -> tuple[Grant, ...]:
     return tuple(sorted(claim.grants, key=lambda grant: (grant.uuid, grant.memory, grant.cores)))
 
 
-def _ambiguous(ids: Sequence[str], pods: Sequence[PodView]) -> Unknown:
+def _ambiguous(count: int, pods: Sequence[PodView]) -> Unknown:
     names = ", ".join(pod.key for pod in pods)
     return Unknown(
         reason=RefusalReason.AMBIGUOUS,
-        message=f"{len(pods)} pods with different shares wait for {len(ids)} of these devices: {names}",
+        message=f"{len(pods)} pods with different shares wait for {count} of these devices: {names}",
+        pods=tuple(pods),
+    )
+
+
+def _unordered(pods: Sequence[PodView]) -> Unknown:
+    names = ", ".join(pod.key for pod in pods)
+    return Unknown(
+        reason=RefusalReason.AMBIGUOUS,
+        message=f"{len(pods)} pods were found together, created in the same second, and any may be asking: {names}",
         pods=tuple(pods),
     )
 

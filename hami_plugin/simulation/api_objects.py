@@ -161,7 +161,7 @@ class ObjectStore:
         """Merge ``patch`` into (resource, namespace, name). Without ``keep`` the answer is right, but lost."""
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
-        _check_preconditions(resource, before, patch)
+        _check_changeable(resource, before, patch)
         after: Object = merged(before, patch)
         for fixed in ("uid", "name", "namespace", "creationTimestamp", "resourceVersion"):
             _restore(after["metadata"], before["metadata"], fixed)
@@ -187,8 +187,9 @@ class ObjectStore:
         """Remove (resource, namespace, name), or with ``grace`` only mark it, as a pod whose containers still stop."""
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
-        if uid:
-            _check_preconditions(resource, before, {"metadata": {"uid": uid}})
+        if uid and uid != before["metadata"]["uid"]:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {before['metadata']['uid']}"
+            raise StatusError(409, "Conflict", _not_fulfilled(resource, name, why))
         if grace:
             mark = {"metadata": {"deletionTimestamp": now(), "deletionGracePeriodSeconds": grace}}
             return self._store(resource, (namespace, name), before, merged(before, mark))
@@ -263,15 +264,19 @@ def _restore(target: Object, source: Object, key: str) -> None:
         target.pop(key, None)
 
 
-def _check_preconditions(resource: str, before: Object, patch: Mapping[str, Any]) -> None:
+def _check_changeable(resource: str, before: Object, patch: Mapping[str, Any]) -> None:
+    """A patch for another version conflicts; one for another UID is an invalid change to an immutable field."""
     meta, present = patch.get("metadata") or {}, before["metadata"]
-    failed = f'Operation cannot be fulfilled on {resource} "{present["name"]}": '
-    if (uid := meta.get("uid")) and uid != present["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {present['uid']}"
-        raise StatusError(409, "Conflict", failed + why)
     if (version := meta.get("resourceVersion")) and version != present["resourceVersion"]:
         why = "the object has been modified; please apply your changes to the latest version and try again"
-        raise StatusError(409, "Conflict", failed + why)
+        raise StatusError(409, "Conflict", _not_fulfilled(resource, present["name"], why))
+    if (uid := meta.get("uid")) and uid != present["uid"]:
+        why = f'metadata.uid: Invalid value: "{uid}": field is immutable'
+        raise StatusError(422, "Invalid", f'{RESOURCES[resource].kind} "{present["name"]}" is invalid: {why}')
+
+
+def _not_fulfilled(resource: str, name: str, why: str) -> str:
+    return f'Operation cannot be fulfilled on {resource} "{name}": {why}'
 
 
 def _validate(resource: Resource, item: Object) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.aio import Watched
+from hami_plugin.aio import Backoff, Watched
 from hami_plugin.cluster.client import connect
 from hami_plugin.node.ports import PodFeed
 
@@ -221,6 +221,29 @@ async def test_a_version_that_is_gone_is_answered_by_a_list(pods, server, as_htt
 
     assert pods.log[-1] == ("replace", 1)
     assert server.count(LIST_PODS) == 2
+
+
+@pytest.mark.parametrize("as_http", [False, True])
+async def test_the_list_after_a_version_that_is_gone_does_not_wait_as_for_a_server_that_is_away(
+    server, rhythm, tmp_path, as_http
+):
+    patient = dataclasses.replace(rhythm, backoff=Backoff(first=0.01, factor=10_000, cap=100.0, jitter=0.0))
+    pods, kubeconfig = Pods(), server.write_kubeconfig(tmp_path / "kubeconfig")
+
+    async with (
+        connect("n1", kubeconfig=kubeconfig, rhythm=patient, environ={}) as cluster,
+        running(cluster.follow_pods(pods.feed)),
+    ):
+        await pods.until(lambda pods: pods.replaced)
+        server.create_pod(manifest("a"))
+        await pods.until(lambda pods: pods.names == {"a"})
+        server.drop_watches()
+        server.create_pod(manifest("b"))
+        server.compact(as_http=as_http)
+
+        await pods.until(lambda pods: pods.names == {"a", "b"})
+
+    assert pods.replaced == 2
 
 
 async def test_an_error_event_in_an_open_watch_leads_to_a_list(pods, server):

@@ -19,8 +19,14 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def tell(request):
     """Print a line, whether or not output is captured."""
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    return lambda line: reporter.write_line(f"\n  {line}")
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+
+    def line(text):
+        with capture.global_and_fixture_disabled():
+            reporter.write_line(f"\n  {text}")
+
+    return line
 
 
 @pytest.fixture

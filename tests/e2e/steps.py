@@ -28,7 +28,7 @@ async def offered(stage: Stage, within: float = 10) -> float:
 
 async def bring_up(stage: Stage, manifest) -> PodView:
     """Schedule, admit and start a pod. Each container must have received its own share, and the pod be recorded."""
-    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the node lock's release")
+    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the node lock's release", 15)
     pod = stage.scheduler.place(manifest)
     await stage.kubelet.admit(pod)
     await confirm(stage, pod)

@@ -100,7 +100,6 @@ async def test_a_pod_that_is_not_known_is_refused_in_time_with_the_reason(runnin
 
     assert seconds < 2 * 0.4 + 1
     assert "no pod on this node waits for devices" in words
-    take_down(stage, pod)
     await bring_up(stage, small("later", stage.family.resources))
     await stage.until(lambda: any(e["reason"] == "NoPendingPod" for e in stage.api.events()), "the Event", 20)
 

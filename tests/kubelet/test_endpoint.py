@@ -62,6 +62,20 @@ async def test_a_health_change_reaches_the_kubelet(site, plugin, until):
     await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
 
 
+async def test_each_new_kubelet_is_told_of_once_and_before_it_hears_of_us(site, plugin, until):
+    kubelet = await site.kubelet()
+    told = []
+    endpoint = await site.endpoint(plugin, started=lambda: told.append(len(kubelet.registrations)))
+    await until(endpoint.state, ready)
+
+    endpoint.socket.unlink()
+    await until(endpoint.state, lambda state: state.registrations == 2 and state.ready)
+    await kubelet.restart()
+    await until(endpoint.state, lambda state: state.registrations == 3 and state.ready)
+
+    assert told == [0, 2]
+
+
 async def test_k1_a_restarted_kubelet_has_us_back_within_a_second(site, plugin, until, record_property):
     kubelet = await site.kubelet()
     endpoint = await site.endpoint(plugin)

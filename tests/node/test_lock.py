@@ -122,6 +122,19 @@ async def test_a_new_lock_for_a_pod_of_the_same_name_is_kept(locked):
     assert held(locked)
 
 
+async def test_a_lock_that_is_seen_only_after_its_owner_has_gone_is_released(node):
+    view = replace(node.cluster.node, annotations={NODE_LOCK: LOCK})
+    node.cluster.set_node(view)
+    late = node.live.value
+    node.live.deliver(replace(late, annotations={}))
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    node.cluster.remove(a)
+    node.live.deliver(late)
+
+    async with reaping(node):
+        await until(lambda: not held(node))
+
+
 async def test_nothing_is_judged_before_the_first_list_of_pods(locked):
     locked.pods.changes._value = False
     locked.pods._pods["a-uid"] = pod("a", pieces=[[grant(0)]], phase="Failed")

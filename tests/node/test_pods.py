@@ -55,6 +55,34 @@ def test_another_list_keeps_the_order_of_those_it_knows_and_tells_who_is_missing
     assert [item.name for item in gone] == ["b", "y", "z"]
 
 
+def test_a_new_kubelet_finds_them_by_creation_and_within_a_second_by_arrival(table):
+    for item in (created("c", 3), created("b", 1), created("a", 1), created("d", 2)):
+        table.feed.update(item)
+
+    table.by_creation()
+
+    assert names(table) == ["b", "a", "d", "c"]
+
+
+def test_pods_that_came_together_within_a_second_share_a_rank_and_others_do_not(table):
+    table.feed.replace([created("a", 1), created("b", 1), created("c", 2)])
+    table.feed.update(created("d", 2))
+
+    a, b, c, d = (table.ranks[pod.uid] for pod in table.pods)
+
+    assert a == b < c < d
+
+
+def test_a_new_kubelet_makes_the_order_within_a_second_unsure_again(table):
+    for item in (created("a", 1), created("b", 1)):
+        table.feed.update(item)
+    assert len(set(table.ranks.values())) == 2
+
+    table.by_creation()
+
+    assert len(set(table.ranks.values())) == 1
+
+
 def test_an_older_version_changes_nothing(table):
     table.feed.update(pod("a", resource_version="10", phase="Running"))
 

@@ -21,9 +21,9 @@ from tests.support.builders import (
 )
 
 
-def asked(replicas, *pods, held=()):
+def asked(replicas, *pods, held=(), ranks=None):
     shares = {share.key: share for share in held}
-    return identify(replicas, pending(pods, shares, QUESTION, NODE), shares, QUESTION)
+    return identify(replicas, pending(pods, shares, QUESTION, NODE, ranks=ranks), shares, QUESTION)
 
 
 def found(identity) -> tuple[str, str]:
@@ -114,6 +114,31 @@ def test_two_pods_with_equal_shares_are_served_in_order_of_arrival():
 
     assert found(asked(ids((0, 0)), a, b)) == ("a", "main")
     assert found(asked(ids((0, 1)), a, b, held=[held_by(a, "main", ids((0, 0)))])) == ("b", "main")
+
+
+@pytest.mark.parametrize("second", [[grant(0)], [grant(1)]], ids=["same device", "another device"])
+def test_pods_whose_order_nobody_knows_are_not_told_apart_by_the_ids_we_advised(second):
+    a, b = pod("a", pieces=[[grant(0)]]), pod("b", pieces=[second])
+
+    identity = asked(ids((0, 0)), a, b, ranks={a.uid: 1, b.uid: 1})
+
+    assert reason(identity) is RefusalReason.AMBIGUOUS
+    assert {item.name for item in identity.pods} == {"a", "b"}
+    assert found(asked(ids((0, 0)), a, b, ranks={a.uid: 1, b.uid: 2})) == ("a", "main")
+
+
+def test_a_pod_of_unknown_order_that_asks_for_another_count_is_no_rival():
+    a, b = pod("a", pieces=[[grant(0)]]), pod("b", pieces=[[grant(1), grant(2)]])
+
+    assert found(asked(ids((0, 0)), a, b, ranks={a.uid: 1, b.uid: 1})) == ("a", "main")
+
+
+def test_a_pod_in_the_middle_of_its_admission_has_no_rivals():
+    a = pod("a", [container("x", 1), container("y", 1)], pieces=[[grant(0)], [grant(1)]])
+    b = pod("b", pieces=[[grant(1)]])
+    first = held_by(a, "x", ids((0, 0)))
+
+    assert found(asked(ids((1, 0)), a, b, held=[first], ranks={a.uid: 1, b.uid: 1})) == ("a", "y")
 
 
 def test_equal_devices_in_another_order_are_equal_shares():

@@ -117,13 +117,14 @@ async def test_a_patch_with_an_old_version_conflicts(server, http):
     assert server.node("n1")["metadata"]["annotations"] == {"a": "1"}
 
 
-async def test_a_patch_for_another_uid_conflicts(server, http):
+async def test_a_patch_for_another_uid_is_invalid_and_changes_nothing(server, http):
     server.create_pod(pod("p"))
 
     status, answer = await patch(http, f"{PODS}/p", {"metadata": {"uid": "other", "annotations": {"a": "1"}}})
 
-    assert status == 409
-    assert "UID in precondition: other" in answer["message"]
+    assert (status, answer["reason"]) == (422, "Invalid")
+    assert 'metadata.uid: Invalid value: "other": field is immutable' in answer["message"]
+    assert server.pod("team", "p")["metadata"]["annotations"] == {}
 
 
 @pytest.mark.parametrize(
