@@ -188,7 +188,7 @@ def vendors(as_json: bool) -> None:
                 click.echo(f"    {name:16} {text}")
 
 
-@main.command(epilog="Example: hami-plugin conformance tests/vectors/hygon_fit.jsonl.xz")
+@main.command(epilog="Example: hami-plugin conformance tests/vectors/*_fit.jsonl.xz")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--vendor", help="Only the questions about this vendor's families.")
 @click.option("--json", "as_json", is_flag=True, help="Every disagreement, as JSON.")
@@ -214,6 +214,41 @@ def conformance(files: tuple[Path, ...], vendor: str | None, as_json: bool, diff
     else:
         click.echo("\n".join(report.lines(outcomes)))
     sys.exit(any(outcome.unexplained for outcome in outcomes.values()))
+
+
+@main.command(epilog="Example: kubectl get node gpu-1 -o yaml | hami-plugin fit pod.yaml --node - --pods pods.yaml")
+@click.argument("pod", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--node", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Saved nodes.")
+@click.option("--simulate", metavar="PROFILE", help="An empty simulated machine instead, by name or file.")
+@click.option("--pods", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Saved pods that run.")
+@click.option(
+    "--quota", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Saved resource quotas of the pod."
+)
+@click.option(
+    "--device-config",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    envvar="CONFIG_FILE",
+    help="HAMi's device-config.yaml, for resource names and defaults.",
+)
+@click.option("--gpu-scheduler-policy", default="spread", show_default=True, help="The scheduler's order of devices.")
+@click.option("--node-scheduler-policy", default="binpack", show_default=True, help="The scheduler's order of nodes.")
+@click.option("--explain", is_flag=True, help="Every device, what admission adds, and what would be written.")
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+def fit(explain: bool, as_json: bool, **options: Any) -> None:
+    """Say which devices of a node POD (a manifest) would get; or why none, and what would make it fit.
+
+    Nothing is changed anywhere. Exit 1 if the pod fits nowhere.
+    """
+    from hami_plugin.fitting import text  # noqa: PLC0415
+    from hami_plugin.fitting.facts import facts  # noqa: PLC0415
+    from hami_plugin.fitting.inquiry import answered  # noqa: PLC0415
+    from hami_plugin.fitting.sources import inquiry  # noqa: PLC0415
+
+    with quietly():
+        asked = inquiry(options, os.environ)
+    found = facts(asked, answered(asked))
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(text.lines(found, explain=explain)))
+    sys.exit(not found["fits"])
 
 
 @main.command(epilog="Example: hami-plugin version")

@@ -45,13 +45,14 @@ def _temporary() -> Path:
 
 
 def vendor_of(machine: Machine) -> Vendor:
-    """The vendor whose driver serves this machine."""
-    vendors = [load_vendor(name) for name in vendor_names()]
-    for vendor in vendors:
+    """The vendor whose driver serves this machine. The one of its name is tried first."""
+    words: list[str] = []
+    for name in sorted(vendor_names(), key=lambda name: (name != machine.vendor, name)):
+        vendor = load_vendor(name)
         if machine.vendor in vendor.machine_vendors:
             return vendor
-    served = ", ".join(sorted(word for vendor in vendors for word in vendor.machine_vendors))
+        words.extend(vendor.machine_vendors)
     raise HamiError(
         f"profile {machine.name} is a machine of {machine.vendor!r}, which no vendor module serves yet",
-        hint=f"choose a profile of: {served}",
+        hint=f"choose a profile of: {', '.join(sorted(words))}",
     )
