@@ -61,6 +61,12 @@ class Options:
     libvgpu_version: str = "v2.10.0"
     healthchecks: EveryFault = EveryFault()
     memory_factor: int = 1
+    default_memory: int = 0
+    default_cores: int = 0
+    default_gpu_num: int = 1
+    gpu_core_policy: str = "default"
+    overwrite_env: bool = False
+    runtime_class_name: str = ""
 
     def settings(self) -> NvidiaSettings:
         """These, under the type that the driver asks for; it reads attributes only."""
