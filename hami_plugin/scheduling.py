@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
-from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.model.quantity import whole
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.admission import Denied
 from hami_plugin.policy.pods import Placed, Rules, Site, Stock
-from hami_plugin.policy.states import idle
-from hami_plugin.policy.usage import Holding, used
+from hami_plugin.policy.states import Quota, idle
+from hami_plugin.policy.usage import Holding, held
+from hami_plugin.policy.usage import used as in_use
 from hami_plugin.vendor import Family
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.nodes import decode_scores
@@ -28,6 +32,39 @@ class Surveyed:
 def rules(families: Iterable[Family]) -> Rules:
     """The families that can be scheduled, by word."""
     return {family.word: family.policy for family in families if family.policy}
+
+
+def admitted(pod: PodView, families: Sequence[Family]) -> PodView | Denied:
+    """The pod as it is stored after admission: with defaults that families fill in."""
+    containers: list[ContainerView] = []
+    annotations = dict(pod.annotations)
+    for container in pod.containers:
+        seen = container
+        for family in families:
+            answer = family.admit(seen, replace(pod, annotations=annotations))
+            if isinstance(answer, Denied):
+                return answer
+            limits, requests = {**seen.limits, **answer.limits}, {**seen.requests, **answer.requests}
+            seen = replace(seen, limits=limits, requests=requests, env={**seen.env, **answer.env})
+            annotations |= answer.pod_annotations
+        containers.append(seen)
+    return replace(pod, annotations=annotations, containers=tuple(containers))
+
+
+def quota(namespace: str, hard: Mapping[str, str], families: Sequence[Family], pods: Iterable[PodView]) -> Quota:
+    """A namespace's quota of ``limits.<resource>``, and what its pods use. ValueError if a limit is no quantity."""
+    there = [pod for pod in pods if pod.namespace == namespace and not pod.terminal]
+    limits: dict[str, int] = {}
+    used: Counter[str] = Counter()
+    for family in families:
+        names = (family.resources.memory, family.resources.cores)
+        limits |= {name: whole(hard[f"limits.{name}"]) for name in names if f"limits.{name}" in hard}
+        if family.policy is None or not limits.keys() & {*names}:
+            continue
+        for holding in _holdings(family, there, []):
+            for grant in held(holding, family.policy.request):
+                used.update({names[0]: grant.memory, names[1]: grant.cores})
+    return Quota(limits=limits, used=used)
 
 
 def survey(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> Surveyed:
@@ -49,7 +86,7 @@ def stock(node: NodeView, family: Family, holdings: Iterable[Holding]) -> Stock:
     states = tuple(idle(info) for info in family.node_devices(node))
     if family.policy is None or not states:
         return Stock(states=states)
-    states = used(states, holdings, family.policy.request, family.policy.restore)
+    states = in_use(states, holdings, family.policy.request, family.policy.restore)
     return Stock(states=states, links=_links(node, family.annotations.score))
 
 

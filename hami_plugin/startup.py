@@ -101,7 +101,7 @@ def look(options: Options, environment: Mapping[str, str]) -> Iterator[Snapshot]
     found = 0
     for served in opened(plan(options, named), HostPaths()):
         try:
-            snapshot = _snapshot(served.driver)
+            snapshot = snapshot_of(served.driver)
         except DriverUnavailableError as error:
             problems.append(f"{served.vendor.title}: {error.reason}: {error}")
             continue
@@ -128,7 +128,8 @@ def vendor_facts() -> list[dict[str, Any]]:
     return facts
 
 
-def _snapshot(driver: Driver) -> Snapshot:
+def snapshot_of(driver: Driver) -> Snapshot:
+    """One look at a driver. ``DriverUnavailableError`` when it does not answer."""
     discovery = driver.discover()
     devices = [_described(sighting) for sighting in discovery.sightings]
     return Snapshot(

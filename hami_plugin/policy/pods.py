@@ -143,11 +143,10 @@ class Walk:
         policy, states = self.rules[demand.word], self._now.get(demand.word, ())
         context = self._context(demand)
         standing = in_order(policy, states, context, lambda state: score(state, [demand], self.weighing))
-        outcome: Granted | Refused
+        outcome = fit(policy, standing, context)
         if demand.count > len(states) and not any(map(policy.again, states)):
-            outcome = Refused(demand=demand, total=len(states), reasons={Reason.TOO_FEW_ON_NODE: 1})
-        else:
-            outcome = fit(policy, standing, context)
+            reasons = {Reason.TOO_FEW_ON_NODE: 1}
+            outcome = Refused(demand=demand, total=len(states), reasons=reasons, verdicts=outcome.verdicts)
         self.steps.append(Step(container=container, context=context, states=standing, outcome=outcome))
         return outcome
 

@@ -2,6 +2,6 @@
 
 from hami_plugin.render.document import snapshot_json
 from hami_plugin.render.heatmap import heat_map_svg
-from hami_plugin.render.tables import device_table, topology_matrix
+from hami_plugin.render.tables import aligned, device_table, topology_matrix
 
-__all__ = ["device_table", "heat_map_svg", "snapshot_json", "topology_matrix"]
+__all__ = ["aligned", "device_table", "heat_map_svg", "snapshot_json", "topology_matrix"]

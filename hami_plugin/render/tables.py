@@ -19,7 +19,7 @@ def device_table(snapshot: Snapshot) -> str:
     if not snapshot.devices:
         return "\n".join([*state, "no devices"])
     rows = [_HEADER, *(_row(device) for device in snapshot.devices)]
-    return "\n".join([*state, *_aligned(rows, right=(0, 3, 4))])
+    return "\n".join([*state, *aligned(rows, right=(0, 3, 4))])
 
 
 def topology_matrix(snapshot: Snapshot) -> str:
@@ -67,7 +67,7 @@ def _matrix(snapshot: Snapshot, cell: Callable[[Device, Device], str], *, numa: 
     for name, a in zip(names, devices, strict=True):
         cells = [cell(a, b) + ("*" if differs(snapshot, a, b) else "") for b in devices]
         rows.append([name, *cells, *([numa_name(a)] if numa else [])])
-    return _aligned(rows, right=range(1, len(rows[0])))
+    return aligned(rows, right=range(1, len(rows[0])))
 
 
 def _pair(snapshot: Snapshot, a: str, b: str) -> str:
@@ -75,7 +75,8 @@ def _pair(snapshot: Snapshot, a: str, b: str) -> str:
     return " and ".join(device_name(device) if device else uuid for device, uuid in zip(devices, (a, b), strict=True))
 
 
-def _aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int]) -> list[str]:
+    """Rows of equal length as lines, each column as wide as its widest cell; ``right`` columns end together."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

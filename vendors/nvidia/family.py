@@ -9,6 +9,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.policy.registered import annotated
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
 from hami_plugin.wire.nodes import DeviceInfo, decode_json
+from vendors.nvidia import mig
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.injection import inject, missing_library
 from vendors.nvidia.policy import admission, policy
@@ -40,6 +41,7 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         policy=policy(settings),
         admit=admission(settings),
         node_devices=annotated(ANNOTATIONS.register, decode_json),
+        patch=mig.patch,
         replicas=lambda _device: settings.device_split_count,
         register=partial(register, settings),
         inject=partial(inject, settings),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.booking import Booked, booked, taken
+from hami_plugin.policy.booking import Booked, booked, restored, taken
 from hami_plugin.policy.charges import asked
 from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Slice
+from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given, Slice
+from hami_plugin.vendor import Family, both_keys
+from hami_plugin.wire.mig import MigAllocation, decode_mig, encode_mig
 from hami_plugin.wire.nodes import MigProfile
 
 MODE = "mig"
+ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+"""Where a pod's instances are, by container and device."""
 
 
 def cut(state: DeviceState) -> bool:
@@ -72,6 +77,44 @@ def book(state: DeviceState, grant: Grant, pod: PodView) -> Booked | Reason:
     notes = {"migProfile": place.profile, "migPlacement": {"start": place.start, "size": place.size}}
     grant = replace(grant, memory=profile.memory, cores=profile.cores, notes={**(grant.notes or {}), **notes})
     return replace(taken(state, grant), slices=(*state.slices, place)), grant
+
+
+def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+    """What a pod has already. Its instances are where its annotation says, else where they would be put now."""
+    after = restored(state, grant, pod)
+    if not cut(state):
+        return after
+    known = [one for one in _recorded(pod) if one.uuid == state.uuid]
+    places = [Slice(profile=one.profile, start=one.start, size=one.size) for one in known]
+    for _ in range(0 if places else max(1, grant.slots)):
+        found = choose(state.info.mig_profiles, (*state.slices, *places), grant.memory // max(1, grant.slots))
+        places += [found[1]] if found else []
+    return replace(after, slices=(*state.slices, *places))
+
+
+def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+    """The usual two annotations, and where the instances are, if there are any."""
+    placed = [
+        MigAllocation(
+            container=position,
+            device=number,
+            uuid=grant.uuid,
+            profile=grant.notes["migProfile"],
+            start=grant.notes["migPlacement"]["start"],
+            size=grant.notes["migPlacement"]["size"],
+        )
+        for position, piece in enumerate(given[family.word])
+        for number, grant in enumerate(piece)
+        if grant.notes and "migProfile" in grant.notes
+    ]
+    return {**both_keys(family, pod, given), **({ALLOCATIONS: encode_mig(placed)} if placed else {})}
+
+
+def _recorded(pod: PodView) -> tuple[MigAllocation, ...]:
+    try:
+        return decode_mig(pod.annotations.get(ALLOCATIONS, ""))
+    except WireError:  # as if it were missing: then the places are guessed
+        return ()
 
 
 def _free_places(profile: MigProfile, occupied: Sequence[Slice]) -> Iterator[Slice]:

@@ -57,6 +57,7 @@ def policy(settings: NvidiaSettings) -> Policy:
         again=mig.cut,
         select=when(topology_aware, linked_choice),
         book=mig.book,
+        restore=mig.restore,
     )
 
 

@@ -1,0 +1,87 @@
+"""The question of a pod and some nodes, and the scheduler's answer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hami_plugin.errors import HamiError
+from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.policy.admission import Denied
+from hami_plugin.policy.nodes import Choice, Scored, choose
+from hami_plugin.policy.pods import Circumstances, Placed, Unplaced, place
+from hami_plugin.policy.states import Quota
+from hami_plugin.scheduling import admitted, patch, quota, rules, survey
+from hami_plugin.vendor import Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """``pod`` is as written, before admission; ``pods`` run already. ``hard`` are the limits of its namespace."""
+
+    pod: PodView
+    nodes: tuple[NodeView, ...]
+    families: tuple[Family, ...]
+    pods: tuple[PodView, ...] = ()
+    hard: Mapping[str, str] = field(default_factory=dict)
+    order: str = "spread"
+    node_order: str = "binpack"
+
+    def admitted(self) -> PodView | Denied:
+        """The pod as it would be stored."""
+        return admitted(self.pod, self.families)
+
+    def circumstances(self) -> Circumstances:
+        try:
+            counted = quota(self.pod.namespace, self.hard, self.families, self.pods) if self.hard else Quota()
+        except ValueError as error:
+            raise HamiError(f"the quota of namespace {self.pod.namespace}: {error}") from error
+        return Circumstances(order=self.order, quota=counted)
+
+    def on(self, node: NodeView, without: Iterable[str] = ()) -> Placed | Unplaced | Denied:
+        """The answer for one node. ``without`` names pods that do not count, as namespace/name."""
+        pod = self.admitted()
+        if isinstance(pod, Denied):
+            return pod
+        left = [one for one in self.pods if one.key not in without]
+        return place(pod, rules(self.families), survey(node, self.families, left).site, self.circumstances())
+
+    def asking(self, pod: PodView) -> Inquiry:
+        """The same about another pod."""
+        return replace(self, pod=pod)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the scheduler would do. ``problems`` are annotations that nobody can read."""
+
+    pod: PodView
+    choice: Choice
+    problems: tuple[str, ...]
+
+    @property
+    def fitting(self) -> tuple[Scored, ...]:
+        return self.choice.fitting
+
+    @property
+    def failed(self) -> tuple[Unplaced, ...]:
+        return self.choice.failed
+
+
+def answered(inquiry: Inquiry) -> Answer:
+    """Ask the scheduler's rules about all nodes. HamiError when admission denies the pod."""
+    pod = inquiry.admitted()
+    if isinstance(pod, Denied):
+        raise HamiError(f"pod {inquiry.pod.key} is denied by admission: {pod.why}")
+    surveyed = [survey(node, inquiry.families, inquiry.pods) for node in inquiry.nodes]
+    sites = [one.site for one in surveyed]
+    return Answer(
+        pod=pod,
+        choice=choose(pod, rules(inquiry.families), sites, inquiry.circumstances(), order=inquiry.node_order),
+        problems=tuple(problem for one in surveyed for problem in one.problems),
+    )
+
+
+def written(inquiry: Inquiry, pod: PodView, placed: Placed) -> Mapping[str, str]:
+    """The annotations of this decision."""
+    return patch(inquiry.families, pod, placed)

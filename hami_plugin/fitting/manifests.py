@@ -1,0 +1,87 @@
+"""Kubernetes objects out of files, as kubectl saves them or people write them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hami_plugin.errors import HamiError
+from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
+
+STANDARD_INPUT = Path("-")
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hard:
+    """The limits of one ResourceQuota."""
+
+    namespace: str
+    limits: Mapping[str, str]
+
+
+def the_pod(path: Path) -> PodView:
+    """The one pod in a file, or the pod that its workload (Deployment, Job, …) makes."""
+    found = [pod for item in _objects(path) if (pod := _pod(item)) is not None]
+    if len(found) != 1:
+        kinds = ", ".join(sorted({str(item.get("kind")) for item in _objects(path)})) or "nothing"
+        raise HamiError(f"{path}: has {len(found)} pods ({kinds})", hint="give a file with one pod or one workload")
+    return found[0]
+
+
+def nodes(path: Path) -> tuple[NodeView, ...]:
+    """All nodes of a file."""
+    found = tuple(node_view(item) for item in _objects(path) if item.get("kind") == "Node")
+    if not found:
+        raise HamiError(f"{path}: has no node", hint="save one with kubectl get node NAME -o yaml")
+    return found
+
+
+def pods(path: Path) -> tuple[PodView, ...]:
+    """All pods of a file; it may have none."""
+    return tuple(pod_view(item) for item in _objects(path) if item.get("kind") == "Pod")
+
+
+def quotas(path: Path) -> tuple[Hard, ...]:
+    """All resource quotas of a file."""
+    return tuple(
+        Hard(
+            namespace=str((item.get("metadata") or {}).get("namespace", "default")),
+            limits={str(key): str(value) for key, value in ((item.get("spec") or {}).get("hard") or {}).items()},
+        )
+        for item in _objects(path)
+        if item.get("kind") == "ResourceQuota"
+    )
+
+
+def _pod(item: Json) -> PodView | None:
+    """A pod, or a workload's pod under the workload's name."""
+    if item.get("kind") == "Pod":
+        return pod_view(item)
+    spec = item.get("spec") or {}
+    template = ((spec.get("jobTemplate") or {}).get("spec") or spec).get("template")
+    if not isinstance(template, Mapping):
+        return None
+    meta = {**(item.get("metadata") or {}), "annotations": None, **(template.get("metadata") or {})}
+    return pod_view({**template, "metadata": {**meta, "name": (item.get("metadata") or {}).get("name", "")}})
+
+
+def _objects(path: Path) -> Iterator[Json]:
+    try:
+        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
+        documents = list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise HamiError(f"{path}: is neither YAML nor JSON: {error}") from error
+    for document in documents:
+        if not isinstance(document, Mapping):
+            continue
+        items = document.get("items")
+        for item in items if isinstance(items, list) else [document]:
+            if isinstance(item, Mapping):
+                yield item

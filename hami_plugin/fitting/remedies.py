@@ -1,0 +1,134 @@
+"""What would make a pod fit: changes that were tried out, one at a time, with the scheduler's own rules.
+
+So a remedy that is told works, whatever the vendor's rules are; and each says what to change, in the pod's own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice, product
+
+from hami_plugin.fitting.inquiry import Inquiry
+from hami_plugin.model.quantity import whole
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.pods import Placed, Step, Unplaced
+from hami_plugin.vendor import Family
+
+MOST_TRIED = 12
+"""Amounts that are tried for each resource, the largest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """A change after which the pod fits, in words; ``limits`` where it is one of a container's limits."""
+
+    what: str
+    container: str = ""
+    limits: Mapping[str, str] | None = None
+
+
+def remedies(inquiry: Inquiry, unplaced: Unplaced) -> tuple[Remedy, ...]:
+    """Everything that works, the smallest change first. Empty when nothing that was tried does."""
+    if not unplaced.steps:
+        return ()
+    step = unplaced.steps[-1]
+    family = next(family for family in inquiry.families if family.word == step.context.demand.word)
+    node = unplaced.site.node
+    asked_less = tuple(_less(inquiry, node, step, family))
+    return (
+        *asked_less,
+        *_without_annotation(inquiry, node),
+        *_without_quota(inquiry, node),
+        *_without_pods(inquiry, node, family),
+    )
+
+
+def fits(inquiry: Inquiry, node: NodeView, *without: str) -> bool:
+    return isinstance(inquiry.on(node, without), Placed)
+
+
+def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[Remedy]:
+    """Less of one resource; if no single one helps, less memory and fewer cores together."""
+    container = inquiry.pod.container(step.container.name)
+    if container is None:
+        return
+    names = family.resources
+    amounts = _amounts(container, step, family)
+    found = False
+    for name in (names.memory, names.memory_percent, names.cores, names.count):
+        tried = islice(((name, value) for value in amounts.get(name, ())), MOST_TRIED)
+        if remedy := _first(inquiry, node, container, (dict([one]) for one in tried)):
+            found = True
+            yield remedy
+    if not found:
+        pairs = product(amounts.get(names.memory, ()), amounts.get(names.cores, ()))
+        both = ({names.memory: memory, names.cores: cores} for memory, cores in islice(pairs, MOST_TRIED**2))
+        if remedy := _first(inquiry, node, container, both):
+            yield remedy
+
+
+def _amounts(container: ContainerView, step: Step, family: Family) -> Mapping[str, list[int]]:
+    """What may be asked instead, by resource, the largest first: what some device has left, or fewer devices."""
+    names, factor = family.resources, max(1, family.memory_factor)
+    memory = {state.free_memory // factor for state in step.states}
+    cores = {state.free_cores for state in step.states}
+    percents = {state.free_memory * 100 // state.info.devmem for state in step.states if state.info.devmem}
+    asks_percent = names.memory_percent in container.limits
+    return {
+        names.memory: [] if asks_percent else _below(container, names.memory, memory),
+        names.memory_percent: _below(container, names.memory_percent, percents) if asks_percent else [],
+        names.cores: _below(container, names.cores, cores),
+        names.count: list(range(step.context.demand.count - 1, 0, -1)),
+    }
+
+
+def _below(container: ContainerView, name: str, values: set[int]) -> list[int]:
+    text = container.limits.get(name)
+    most = whole(text) if text is not None else None
+    return sorted((value for value in values if value > 0 and (most is None or value < most)), reverse=True)
+
+
+def _first(
+    inquiry: Inquiry, node: NodeView, container: ContainerView, changes: Iterator[Mapping[str, int]]
+) -> Remedy | None:
+    for change in changes:
+        limits = {name: str(value) for name, value in change.items() if name}
+        if limits and fits(inquiry.asking(_changed(inquiry.pod, container, limits)), node):
+            return Remedy(what=_told(container, limits), container=container.name, limits=limits)
+    return None
+
+
+def _changed(pod: PodView, container: ContainerView, limits: Mapping[str, str]) -> PodView:
+    other = replace(container, limits={**container.limits, **limits})
+    return replace(pod, containers=tuple(other if one is container else one for one in pod.containers))
+
+
+def _told(container: ContainerView, limits: Mapping[str, str]) -> str:
+    parts = [
+        f"{name}: {value} instead of {container.limits[name]}" if name in container.limits else f"{name}: {value}"
+        for name, value in limits.items()
+    ]
+    return f"if container {container.name} asks for {' and '.join(parts)}"
+
+
+def _without_annotation(inquiry: Inquiry, node: NodeView) -> Iterator[Remedy]:
+    for key, text in inquiry.pod.annotations.items():
+        rest = {other: value for other, value in inquiry.pod.annotations.items() if other != key}
+        if fits(inquiry.asking(replace(inquiry.pod, annotations=rest)), node):
+            yield Remedy(what=f"without the pod's annotation {key}: {text}")
+
+
+def _without_quota(inquiry: Inquiry, node: NodeView) -> Iterator[Remedy]:
+    if inquiry.hard and fits(replace(inquiry, hard={}), node):
+        yield Remedy(what=f"with a larger quota of namespace {inquiry.pod.namespace}")
+
+
+def _without_pods(inquiry: Inquiry, node: NodeView, family: Family) -> Iterator[Remedy]:
+    """One pod less; if that is not enough, all of them less."""
+    holders = [pod.key for pod in inquiry.pods if pod.annotations.get(family.annotations.allocated)]
+    single = [key for key in holders if fits(inquiry, node, key)]
+    for key in single:
+        yield Remedy(what=f"once pod {key} is over")
+    if holders and not single and fits(inquiry, node, *holders):
+        yield Remedy(what=f"once the other pods of this node that have {family.resources.count} are over")
