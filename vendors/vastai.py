@@ -102,14 +102,18 @@ def _free_dies(question: Json) -> list[Json]:
 def _some_without_card(question: Json) -> bool:
     """More dies are free than are asked for, and of some the card is not known."""
     free = _free_dies(question)
-    return len(free) > question["request"]["nums"] and any(card(die.get("custominfo")) is None for die in free)
+    return (
+        bool(free)
+        and len(free) > question["request"]["nums"]
+        and any(card(die.get("custominfo")) is None for die in free)
+    )
 
 
 def _cards_alike(question: Json) -> bool:
     """More dies are free than are asked for, and two cards have as many of them."""
     free = _free_dies(question)
     sizes = Counter(name for name in (card(die.get("custominfo")) for die in free) if name is not None).values()
-    return len(free) > question["request"]["nums"] and len(set(sizes)) < len(sizes)
+    return bool(free) and len(free) > question["request"]["nums"] and len(set(sizes)) < len(sizes)
 
 
 def _as_many(question: Json, ours: Json, theirs: Json) -> bool:
