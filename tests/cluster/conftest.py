@@ -7,6 +7,7 @@ from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.watch import Rhythm
 from hami_plugin.node.ports import NullObserver
 from hami_plugin.simulation.apiserver import SimulatedApiServer
+from tests.support.watching import Pods, running
 
 
 class Counting(NullObserver):
@@ -55,3 +56,12 @@ async def cluster(server, rhythm, observer, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     async with connect("n1", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer, environ={}) as cluster:
         yield cluster
+
+
+@pytest.fixture
+async def pods(cluster):
+    """A feed that is being filled, past its first list."""
+    pods = Pods()
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+        yield pods

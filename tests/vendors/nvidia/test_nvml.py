@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -364,127 +362,6 @@ def test_an_event_that_came_before_the_driver_was_opened_anew_is_not_forgotten(r
     machine.driver.discover()
 
     assert [event.uuid for event in machine.driver.poll(1)] == [machine.uuid(4)]
-
-
-@pytest.mark.parametrize(
-    "symbol",
-    [
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetFieldValues",
-        "nvmlDeviceGetRemappedRows",
-        "nvmlDeviceGetRetiredPagesPendingStatus",
-        "nvmlDeviceGetComputeMode",
-        "nvmlDeviceGetSupportedEventTypes",
-        "nvmlDeviceRegisterEvents",
-        "nvmlSystemGetCudaDriverVersion_v2",
-    ],
-)
-def test_a_driver_too_old_for_a_question_is_no_fault(symbol: str, rig: Callable[..., Any]) -> None:
-    machine = rig()
-    machine.simulator.inject("fail-call", None, f"{symbol}:{FUNCTION_NOT_FOUND}")
-
-    assert machine.faults() == {}
-    assert len(machine.driver.links().pairs) == 28
-
-
-def test_memory_that_the_driver_cannot_tell_comes_from_the_configuration(rig: Callable[..., Any]) -> None:
-    machine = rig(preConfiguredDeviceMemory=122_880)
-    machine.simulator.inject("not-supported", 1, "memory")
-
-    look = machine.driver.discover()
-
-    assert look.sightings[1].device.memory == 122_880
-    assert look.sightings[1].fault is None
-
-
-def test_memory_that_nobody_knows_keeps_the_card_back_and_names_the_remedy(rig: Callable[..., Any]) -> None:
-    machine = rig()
-    machine.simulator.inject("not-supported", 1, "memory")
-
-    fault = machine.driver.discover().sightings[1].fault
-
-    assert fault.reason == "MemoryUnknown"
-    assert "preConfiguredDeviceMemory" in fault.message
-
-
-@pytest.mark.parametrize("group", ["mig", "health", "events", "nvlink"])
-def test_what_a_card_does_not_know_is_no_fault(group: str, rig: Callable[..., Any]) -> None:
-    machine = rig()
-    machine.simulator.inject("not-supported", None, group)
-
-    assert machine.faults() == {}
-
-
-@pytest.mark.parametrize(
-    ("number", "action"), [(1, Action.RESET), (2, Action.REBOOT), (3, Action.DRAIN), (4, Action.RESET)]
-)
-def test_the_drivers_own_wish_for_recovery_is_a_fault(number: int, action: Action, rig: Callable[..., Any]) -> None:
-    machine = rig()
-    machine.simulator.inject("recovery-action", 6, number)
-
-    fault = machine.driver.discover().sightings[6].fault
-
-    assert (fault.reason, fault.action) == ("RecoveryAction", action)
-
-
-def test_memory_rows_that_wait_for_a_reset_are_a_fault(rig: Callable[..., Any]) -> None:
-    machine = rig()
-    machine.simulator.inject("ecc", 4, 2)
-
-    fault = machine.driver.discover().sightings[4].fault
-
-    assert (fault.reason, fault.action) == ("RowRemapPending", Action.RESET)
-
-
-def test_filtered_cards_are_left_out_of_everything(rig: Callable[..., Any]) -> None:
-    plain = rig()
-    machine = rig(filterDevices={"uuid": [plain.uuid(1)], "index": [0, 6]})
-
-    look, links = machine.driver.discover(), machine.driver.links()
-
-    kept = [machine.uuid(i) for i in (2, 3, 4, 5, 7)]
-    assert [sighting.device.uuid for sighting in look.sightings] == kept
-    assert {uuid for pair in links.pairs for uuid in pair} == set(kept)
-    assert not links.problems
-    machine.simulator.inject("xid", 1, 79)
-    machine.simulator.inject("lost", 6)
-    assert machine.driver.poll(0.01) == ()
-    assert machine.faults() == {}
-
-
-def test_a_crooked_link_counts_the_worse_way_and_is_named(rig: Callable[..., Any]) -> None:
-    machine = rig("dgx-1v")
-    machine.driver.discover()
-    straight = machine.driver.links()
-
-    machine.simulator.inject("asymmetric", 0)
-    crooked = machine.driver.links()
-
-    assert straight.asymmetric == ()
-    assert crooked.asymmetric
-    for a, b in crooked.asymmetric:
-        assert machine.uuid(0) in (a, b)
-        assert crooked.score(a, b) == straight.score(a, b) - 100
-
-
-def test_a_card_that_hangs_is_named_while_it_does(rig: Callable[..., Any]) -> None:
-    machine = rig("t4-4-pcie")
-    machine.driver.discover()
-    machine.simulator.inject("hang", 2)
-    looks: list[Any] = []
-    thread = threading.Thread(target=lambda: looks.append(machine.driver.discover()))
-
-    thread.start()
-    deadline = time.monotonic() + 10
-    while machine.driver.busy_with != machine.uuid(2) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    named = machine.driver.busy_with
-    machine.simulator.inject("back", 2)
-    thread.join(10)
-
-    assert named == machine.uuid(2)
-    assert len(looks[0].sightings) == 4
-    assert machine.driver.busy_with is None
 
 
 def test_a_closed_driver_opens_again_at_the_next_look(rig: Callable[..., Any]) -> None:

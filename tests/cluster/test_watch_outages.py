@@ -1,0 +1,143 @@
+"""Following pods and the node through servers that are away, silent, or unwilling."""
+
+import asyncio
+import dataclasses
+
+from hami_plugin.cluster.client import connect
+from tests.support.watching import (
+    LIST_PODS,
+    WATCH_PODS,
+    Nodes,
+    Pods,
+    manifest,
+    reachable,
+    requested,
+    running,
+    timers_towards,
+)
+
+
+async def test_a_server_that_is_away_shows_and_coming_back_heals(pods, cluster, server):
+    await server.refuse()
+    away = await reachable(cluster, bool)
+
+    server.create_pod(manifest("a"))
+    await server.accept()
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    assert away.startswith("unreachable: watch pods")
+    assert await reachable(cluster, lambda text: not text) == ""
+
+
+async def test_starting_before_the_server_is_there_only_takes_longer(cluster, server):
+    await server.refuse()
+    pods = Pods()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await reachable(cluster, lambda text: text.startswith("unreachable: list pods"))
+        await server.accept()
+        await pods.until(lambda pods: pods.replaced)
+
+
+async def test_a_list_that_hangs_ends_at_its_deadline_and_is_tried_again(cluster, server):
+    server.hang("GET /api/v1/pods", count=1)
+    pods = Pods()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+
+    assert server.count(LIST_PODS) == 2
+
+
+async def test_a_silent_peer_is_given_up_after_the_life_of_its_watch(server, rhythm, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    brief = dataclasses.replace(rhythm, watch=(1.0, 1.0), grace=-0.5)  # before the server would end it
+    pods = Pods()
+
+    async with connect("n1", kubeconfig=kubeconfig, rhythm=brief) as cluster, running(cluster.follow_pods(pods.feed)):
+        await requested(server, WATCH_PODS)
+        server.store.rewind(0)  # a version of the future: not even bookmarks come
+        said = await reachable(cluster, bool)
+
+    assert "the stream broke" in said
+
+
+async def test_the_kernel_asks_whether_the_peer_of_a_quiet_watch_still_lives(pods, server):
+    await requested(server, WATCH_PODS)
+    await asyncio.sleep(0.05)
+
+    assert "02" in timers_towards(int(server.url.rpartition(":")[2]))  # the timer of keep-alive probes
+
+
+async def test_retry_after_is_kept_by_the_watch_too(cluster, server):
+    server.error(429, match="GET /api/v1/pods", retry_after=0.6)
+    loop, pods = asyncio.get_running_loop(), Pods()
+    began = loop.time()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+
+    assert loop.time() - began >= 0.59
+
+
+async def test_a_watch_that_is_forbidden_says_so_and_keeps_trying(pods, cluster, server):
+    server.error(403, match="GET /api/v1/pods", message="pods is forbidden", count=3)
+    server.drop_watches()
+
+    said = await reachable(cluster, lambda text: "APIForbidden" in text)
+    server.create_pod(manifest("a"))
+    await pods.until(lambda pods: pods.names == {"a"})
+
+    assert 'allow verb "watch" on "pods"' in said
+    assert cluster.reachable.value == ""
+
+
+async def test_a_quiet_watch_is_renewed_when_its_time_is_up(server, rhythm, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    brief = dataclasses.replace(rhythm, watch=(1.0, 1.0))
+    pods = Pods()
+
+    async with connect("n1", kubeconfig=kubeconfig, rhythm=brief) as cluster, running(cluster.follow_pods(pods.feed)):
+        await requested(server, WATCH_PODS, 2)
+
+    assert server.count(LIST_PODS) == 1
+
+
+async def test_the_node_is_followed_through_deletion_and_recreation(cluster, server):
+    nodes = Nodes()
+
+    async with running(cluster.follow_node(nodes)):
+        await nodes.until(lambda node: node is not None)
+        server.create_node("n2")
+        server.annotate_node("n1", {"a": "1"})
+        await nodes.until(lambda node: node is not None and node.annotations)
+        server.delete_node("n1")
+        await nodes.until(lambda node: node is None)
+        again = server.create_node("n1")
+        await nodes.until(lambda node: node is not None)
+
+    assert nodes.seen[-1].uid == again["metadata"]["uid"]
+    assert nodes.seen[-1].annotations == {}
+    assert {node.name for node in nodes.seen if node} == {"n1"}
+
+
+async def test_a_node_that_does_not_exist_yet_is_none(cluster, server):
+    server.delete_node("n1")
+    nodes = Nodes()
+
+    async with running(cluster.follow_node(nodes)):
+        await nodes.until(lambda node: node is None)
+        server.create_node("n1")
+        await nodes.until(lambda node: node is not None)
+
+
+async def test_a_node_deleted_during_a_gap_is_none(cluster, server):
+    nodes = Nodes()
+
+    async with running(cluster.follow_node(nodes)):
+        await nodes.until(lambda node: node is not None)
+        await server.refuse()
+        server.delete_node("n1")
+        server.compact()
+        await server.accept()
+        await nodes.until(lambda node: node is None)
