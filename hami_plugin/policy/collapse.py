@@ -26,7 +26,10 @@ def added(pieces: Sequence[Piece]) -> Piece:
     for grant in (grant for piece in pieces for grant in piece):
         known = total.get(grant.uuid, replace(grant, memory=0, cores=0, slots=0))
         total[grant.uuid] = replace(
-            known, memory=known.memory + grant.memory, cores=known.cores + grant.cores, slots=known.slots + 1
+            known,
+            memory=known.memory + grant.memory,
+            cores=known.cores + grant.cores,
+            slots=known.slots + grant.slots,
         )
     return tuple(total[uuid] for uuid in sorted(total))
 
