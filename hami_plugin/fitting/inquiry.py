@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from hami_plugin.errors import HamiError
@@ -32,23 +32,28 @@ class Inquiry:
         return admitted(self.pod, self.families)
 
     def circumstances(self) -> Circumstances:
+        """The cluster's order and the namespace's quota. HamiError when a quota is no quantity."""
         try:
             counted = quota(self.pod.namespace, self.hard, self.families, self.pods) if self.hard else Quota()
         except ValueError as error:
             raise HamiError(f"the quota of namespace {self.pod.namespace}: {error}") from error
         return Circumstances(order=self.order, quota=counted)
 
-    def on(self, node: NodeView, without: Iterable[str] = ()) -> Placed | Unplaced | Denied:
-        """The answer for one node. ``without`` names pods that do not count, as namespace/name."""
+    def on(self, node: NodeView) -> Placed | Unplaced | Denied:
+        """The answer for one node."""
         pod = self.admitted()
         if isinstance(pod, Denied):
             return pod
-        left = [one for one in self.pods if one.key not in without]
-        return place(pod, rules(self.families), survey(node, self.families, left).site, self.circumstances())
+        site = survey(node, self.families, self.pods).site
+        return place(pod, rules(self.families), site, self.circumstances())
 
     def asking(self, pod: PodView) -> Inquiry:
         """The same about another pod."""
         return replace(self, pod=pod)
+
+    def without(self, keys: Container[str]) -> Inquiry:
+        """The same, once these pods (namespace/name) are over."""
+        return replace(self, pods=tuple(pod for pod in self.pods if pod.key not in keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

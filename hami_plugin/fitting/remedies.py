@@ -13,6 +13,7 @@ from hami_plugin.fitting.inquiry import Inquiry
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.pods import Placed, Step, Unplaced
+from hami_plugin.policy.states import Quota
 from hami_plugin.vendor import Family
 
 MOST_TRIED = 12
@@ -44,8 +45,8 @@ def remedies(inquiry: Inquiry, unplaced: Unplaced) -> tuple[Remedy, ...]:
     )
 
 
-def fits(inquiry: Inquiry, node: NodeView, *without: str) -> bool:
-    return isinstance(inquiry.on(node, without), Placed)
+def fits(inquiry: Inquiry, node: NodeView) -> bool:
+    return isinstance(inquiry.on(node), Placed)
 
 
 def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[Remedy]:
@@ -69,18 +70,26 @@ def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Itera
 
 
 def _amounts(container: ContainerView, step: Step, family: Family) -> Mapping[str, list[int]]:
-    """What may be asked instead, by resource, the largest first: what some device has left, or fewer devices."""
+    """What may be asked instead, by resource, the largest first: what a device or the quota has left; fewer devices."""
     names, factor = family.resources, max(1, family.memory_factor)
+    count, quota = step.context.demand.count, step.context.quota
     memory = {state.free_memory // factor for state in step.states}
+    memory |= {(limit * factor - used) // factor // count for limit, used in _left(quota, names.memory)}
     cores = {state.free_cores for state in step.states}
+    cores |= {(limit - used) // count for limit, used in _left(quota, names.cores)}
     percents = {state.free_memory * 100 // state.info.devmem for state in step.states if state.info.devmem}
     asks_percent = names.memory_percent in container.limits
     return {
         names.memory: [] if asks_percent else _below(container, names.memory, memory),
         names.memory_percent: _below(container, names.memory_percent, percents) if asks_percent else [],
         names.cores: _below(container, names.cores, cores),
-        names.count: list(range(step.context.demand.count - 1, 0, -1)),
+        names.count: list(range(count - 1, 0, -1)),
     }
+
+
+def _left(quota: Quota, resource: str) -> list[tuple[int, int]]:
+    """The limit and what is used of it, if there is a limit."""
+    return [(quota.limits[resource], quota.used.get(resource, 0))] if resource in quota.limits else []
 
 
 def _below(container: ContainerView, name: str, values: set[int]) -> list[int]:
@@ -127,8 +136,8 @@ def _without_quota(inquiry: Inquiry, node: NodeView) -> Iterator[Remedy]:
 def _without_pods(inquiry: Inquiry, node: NodeView, family: Family) -> Iterator[Remedy]:
     """One pod less; if that is not enough, all of them less."""
     holders = [pod.key for pod in inquiry.pods if pod.annotations.get(family.annotations.allocated)]
-    single = [key for key in holders if fits(inquiry, node, key)]
+    single = [key for key in holders if fits(inquiry.without([key]), node)]
     for key in single:
         yield Remedy(what=f"once pod {key} is over")
-    if holders and not single and fits(inquiry, node, *holders):
+    if holders and not single and fits(inquiry.without(holders), node):
         yield Remedy(what=f"once the other pods of this node that have {family.resources.count} are over")

@@ -67,14 +67,14 @@ def _table(devices: Sequence[Facts], *, explain: bool) -> list[str]:
     kinds = {device["type"] for device in devices}
     columns: list[tuple[str, Callable[[Facts], str]]] = [
         ("INDEX", lambda device: str(device["index"])),
+        ("NUMA", lambda device: str(device["numa"])),
         ("MEMORY FREE", lambda device: f"{device['memory_free']} of {device['memory_total']}"),
         ("CORES FREE", lambda device: f"{device['cores_free']} of {device['cores_total']}"),
         ("SHARES FREE", lambda device: f"{device['shares_free']} of {device['shares_total']}"),
-        ("NUMA", lambda device: str(device["numa"])),
-        ("UUID", lambda device: str(device["uuid"])),
-        *([("TYPE", lambda device: str(device["type"]))] if len(kinds) > 1 else []),
         *([("USED BY", lambda device: ", ".join(device["used_by"]) or "-")] if explain else []),
+        *([("TYPE", lambda device: str(device["type"]))] if len(kinds) > 1 else []),
         ("ANSWER", _mark),
+        ("UUID", lambda device: str(device["uuid"])),
     ]
     rows = [[title for title, _ in columns], *([cell(device) for _, cell in columns] for device in devices)]
     return [*([f"all are {next(iter(kinds))}"] if len(kinds) == 1 else []), *aligned(rows, right=range(5))]

@@ -1,0 +1,69 @@
+"""Where a pod's MIG instances are: written with the decision, read when usage is rebuilt."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.pods import Placed, place
+from hami_plugin.scheduling import patch, rules, survey
+from hami_plugin.wire.nodes import DeviceInfo, MigProfile, encode_json
+from vendors.nvidia import mig
+from vendors.nvidia.family import families
+from vendors.nvidia.settings import NvidiaSettings
+
+FAMILIES = families(NvidiaSettings())
+SMALL = MigProfile(name="1g.5gb", memory=4864, cores=14, slices=1, placements=tuple((n, 1) for n in range(7)))
+CARD = DeviceInfo(
+    id="GPU-0", count=7, devmem=40960, devcore=100, type="NVIDIA A100", mode="mig", health=True, mig_profiles=(SMALL,)
+)
+NODE = NodeView(name="n", annotations={"hami.io/node-nvidia-register": encode_json([CARD])})
+LIMITS = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4000"}
+POD = PodView(uid="u", namespace="x", name="p", containers=(ContainerView(name="c", limits=LIMITS),))
+
+
+def decided() -> PodView:
+    outcome = place(POD, rules(FAMILIES), survey(NODE, FAMILIES, []).site)
+    assert isinstance(outcome, Placed), outcome.why
+    return replace(POD, phase="Running", annotations=patch(FAMILIES, POD, outcome))
+
+
+def occupied(pod: PodView) -> list[tuple[str, int, int]]:
+    (state,) = survey(NODE, FAMILIES, [pod]).site.stocks["NVIDIA"].states
+    return [(one.profile, one.start, one.size) for one in state.slices]
+
+
+def test_a_decision_says_where_each_instance_is() -> None:
+    (first, second) = json.loads(decided().annotations[mig.ALLOCATIONS])
+
+    assert (first["gpuUUID"], first["profile"], first["placement"]) == ("GPU-0", "1g.5gb", {"start": 6, "size": 1})
+    assert second["placement"] == {"start": 5, "size": 1}
+
+
+def test_a_running_pods_instances_are_where_its_annotation_says() -> None:
+    pod = decided()
+    text = pod.annotations[mig.ALLOCATIONS].replace('"start":5', '"start":2')
+
+    assert occupied(pod) == [("1g.5gb", 6, 1), ("1g.5gb", 5, 1)]
+    assert occupied(replace(pod, annotations={**pod.annotations, mig.ALLOCATIONS: text})) == [
+        ("1g.5gb", 6, 1),
+        ("1g.5gb", 2, 1),
+    ]
+
+
+def test_without_that_annotation_they_are_where_they_would_be_put() -> None:
+    damaged = {**decided().annotations, mig.ALLOCATIONS: "{"}
+    missing = {key: text for key, text in damaged.items() if key != mig.ALLOCATIONS}
+
+    for written in (damaged, missing):
+        pod = replace(POD, phase="Running", annotations=written)
+        assert occupied(pod) == [("1g.5gb", 6, 1), ("1g.5gb", 5, 1)]
+
+
+def test_a_share_of_a_whole_card_has_no_place() -> None:
+    grant = Grant(uuid="GPU-9", word="NVIDIA", memory=1)
+    (family,) = FAMILIES
+
+    assert mig.ALLOCATIONS not in mig.patch(family, POD, {"NVIDIA": ((grant,),)})
