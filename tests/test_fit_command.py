@@ -136,6 +136,23 @@ def test_an_annotation_that_stands_in_the_way_is_named(folder: Path) -> None:
     assert "the pod's annotations name other devices" in fit(folder)[1]
 
 
+def test_a_number_that_does_not_go_together_is_told_with_those_that_do(folder: Path) -> None:
+    capacity = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"}
+    labels = {"node.kubernetes.io/instance-type": "trn1.32xlarge"}
+    metadata = {"name": "trn1", "labels": labels}
+    save(folder / "node.yaml", {"kind": "Node", "metadata": metadata, "status": {"capacity": capacity}})
+    three = pod()
+    three["spec"]["containers"][0]["resources"]["limits"] = {"aws.amazon.com/neuron": "3"}
+    save(folder / "pod.yaml", three)
+
+    code, output = fit(folder)
+
+    assert code == 1
+    assert "16 of the node's 16 devices would do, 3 are wanted; no such number of them belongs together" in output
+    assert "aws.amazon.com/neuron: 1 instead of 3" in output
+    assert "aws.amazon.com/neuron: 4 instead of 3" in output
+
+
 def test_several_pods_may_have_to_end(folder: Path) -> None:
     save(folder / "pod.yaml", pod(gpu=4, gpumem=80000))
     save(folder / "pods.yaml", listed(running("a", "0", 9000, 0), running("b", "1", 9000, 0)))

@@ -50,7 +50,7 @@ def fits(inquiry: Inquiry, node: NodeView) -> bool:
 
 
 def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[Remedy]:
-    """Less of one resource; if no single one helps, less memory and fewer cores together."""
+    """Less of one resource, or devices in a number that goes together; else less memory and fewer cores together."""
     container = inquiry.pod.container(step.container.name)
     if container is None:
         return
@@ -62,6 +62,10 @@ def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Itera
         if remedy := _first(inquiry, node, container, (dict([one]) for one in tried)):
             found = True
             yield remedy
+    count = step.context.demand.count
+    more = ({names.count: number} for number in range(count + 1, min(len(step.states), count + MOST_TRIED) + 1))
+    if remedy := _first(inquiry, node, container, more):
+        yield remedy
     if not found:
         pairs = product(amounts.get(names.memory, ()), amounts.get(names.cores, ()))
         both = ({names.memory: memory, names.cores: cores} for memory, cores in islice(pairs, MOST_TRIED**2))

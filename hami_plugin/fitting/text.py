@@ -68,9 +68,9 @@ def _table(devices: Sequence[Facts], *, explain: bool) -> list[str]:
     columns: list[tuple[str, Callable[[Facts], str]]] = [
         ("INDEX", lambda device: str(device["index"])),
         ("NUMA", lambda device: str(device["numa"])),
-        ("MEMORY FREE", lambda device: f"{device['memory_free']} of {device['memory_total']}"),
-        ("CORES FREE", lambda device: f"{device['cores_free']} of {device['cores_total']}"),
-        ("SHARES FREE", lambda device: f"{device['shares_free']} of {device['shares_total']}"),
+        ("MEMORY FREE", lambda device: _left(device, "memory")),
+        ("CORES FREE", lambda device: _left(device, "cores")),
+        ("SHARES FREE", lambda device: _left(device, "shares")),
         *([("USED BY", lambda device: ", ".join(device["used_by"]) or "-")] if explain else []),
         *([("TYPE", lambda device: str(device["type"]))] if len(kinds) > 1 else []),
         ("ANSWER", _mark),
@@ -96,6 +96,11 @@ def _granted(device: Facts) -> tuple[str, ...]:
     cores = f"{device['cores']} cores" if device["cores"] else "no limit on cores"
     memory = f"{device['memory']} MiB" if device["memory"] else "no limit on memory"
     return (str(device["index"]), device["uuid"], device["type"], memory, cores)
+
+
+def _left(device: Facts, what: str) -> str:
+    total = device[f"{what}_total"]
+    return f"{device[f'{what}_free']} of {total}" if total else "-"
 
 
 def _mark(device: Facts) -> str:
