@@ -34,7 +34,8 @@ def test_no_vendor_is_named_outside_its_own_folder(vendor):
 
 def test_no_module_is_too_long_to_read():
     lengths = {
-        path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources("hami_plugin", "cdi", "vendors", "tests", "bench")
+        path: len(path.read_text(encoding="utf-8").splitlines())
+        for path in sources("hami_plugin", "cdi", "vendors", "tests", "bench")
     }
 
     assert {str(path.relative_to(ROOT)): count for path, count in lengths.items() if count > MOST_LINES} == {}
