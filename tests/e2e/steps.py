@@ -1,6 +1,7 @@
 """What most scenarios do: start the daemon, bring a pod up, take it away."""
 
 from hami_plugin.demo.stage import Stage
+from hami_plugin.errors import HamiError
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.wire import keys
@@ -8,9 +9,22 @@ from tests.e2e.truth import annotation, difference, problems, recorded
 
 
 async def start(stage: Stage, *launcher: str) -> None:
-    """Start the daemon, and wait until everything is offered and registered."""
+    """Start the daemon, and wait until the kubelet talks to it, and everything is offered and registered.
+
+    The kubelet may not have noticed yet that a former daemon is gone: what that one offered does not count.
+    """
+    before = connection(stage)
     await stage.start_daemon(*launcher)
+    await stage.until(lambda: connection(stage) not in (None, before), "the registration", 20)
     await offered(stage, within=20)
+
+
+def connection(stage: Stage) -> object | None:
+    """The kubelet's connection to the plugin, if there is one."""
+    try:
+        return stage.kubelet.plugin(stage.resource)
+    except HamiError:
+        return None
 
 
 async def offered(stage: Stage, within: float = 10) -> float:
