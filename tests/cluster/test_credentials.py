@@ -24,7 +24,7 @@ def replace(path: Path, text: str) -> None:
 def certificate(tmp_path):
     """A self-signed certificate for 127.0.0.1: (certificate, key)."""
     if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
+        pytest.skip("openssl is missing, which makes the certificate: apt-get install openssl")
     files = tmp_path / "ca.crt", tmp_path / "ca.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     subject = ["-days", "2", "-subj", "/CN=simulated", "-addext", "subjectAltName=IP:127.0.0.1"]
