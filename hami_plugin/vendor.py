@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from cdi.edits import ContainerEdits
 from hami_plugin.errors import HamiError, UnknownVendorError
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device, Discovery, Fault
 from hami_plugin.model.links import Links
 from hami_plugin.model.machine import Machine
@@ -134,6 +135,14 @@ def _one(_device: Device) -> int:
     return 1
 
 
+def _nothing(*_asked: object) -> ContainerEdits:
+    return ContainerEdits()
+
+
+def _whole(*_asked: object) -> Mapping[str, ContainerEdits]:
+    return {}
+
+
 def _no_node_side(*_asked: object) -> NoReturn:
     raise HamiError(
         "this vendor's devices can be scheduled, and are served by the vendor's own device plugin",
@@ -150,6 +159,11 @@ class Family:
     says what containers will miss on this host, in words; ``memory_factor`` is how many MiB one unit of the memory
     resource means.
 
+    ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
+    with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
+    the parts of a device that have names of their own. ``delivery`` says how containers receive them, and ``inject``
+    is then left with what differs by container: its limits and its own files.
+
     For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
     which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
     """
@@ -164,6 +178,10 @@ class Family:
     lock: LockRule | None = SHARED_LOCK
     replicas: Callable[[Device], int] = _one
     register: Callable[[Device, bool], DeviceInfo] = _no_node_side
+    delivery: Delivery = field(default_factory=Delivery)
+    device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
+    shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
+    slices: Callable[[Device, HostFiles], Mapping[str, ContainerEdits]] = _whole
     inject: Callable[[Assignment, HostFiles], Injection] = _no_node_side
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False

@@ -7,7 +7,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
+
+from hami_plugin.model.delivery import Delivery, Way
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -46,6 +48,14 @@ ResourceName = Annotated[
 ]
 
 
+DnsName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253)
+]
+CdiClass = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([-A-Za-z0-9_]*[A-Za-z0-9])?$", max_length=63)]
+CdiPrefix = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/$", max_length=254)]
+AUTO = "auto"
+
+
 def setting(key: str, default: Any, description: str, **bounds: Any) -> Any:
     """A field under the key that HAMi's file uses."""
     return Field(default, alias=key, description=description, **bounds)
@@ -77,6 +87,70 @@ class VendorSettings(Section):
     def keyed(cls, section: object) -> object:
         """HAMi's section as one that has keys."""
         return {cls.hami_list: section} if cls.hami_list and isinstance(section, list) else section
+
+
+def listed(value: object) -> object:
+    """A comma list, as in HAMi's environment variables, or a YAML list."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class CdiSettings(Section):
+    """Devices by Container Device Interface: the runtime injects what a spec file of ours describes."""
+
+    enabled: bool = Field(
+        False, description="Hand devices over by CDI: adds `cdi-annotations` where `deviceListStrategy` has no CDI way."
+    )
+    vendor: DnsName = Field("hami.io", description="Vendor part of the devices' CDI names.")
+    cls: CdiClass = Field("gpu", alias="class", description="Class part of the devices' CDI names.")
+    annotation_prefix: CdiPrefix = Field(
+        "cdi.k8s.io/", alias="annotationPrefix", description="Under which annotations the runtime looks for CDI names."
+    )
+
+
+class ServedSettings(VendorSettings):
+    """What every vendor with a node side has. ``plain`` is how devices are handed over where nothing better is known,
+    ``served_ways`` what the vendor can do at all.
+    """
+
+    plain: ClassVar[Way] = Way.DEVICE_SPECS
+    served_ways: ClassVar[frozenset[Way]] = frozenset({Way.DEVICE_SPECS, Way.CDI_ANNOTATIONS, Way.CDI_CRI})
+
+    device_list_strategy: Annotated[tuple[Way | Literal["auto"], ...], BeforeValidator(listed)] = Field(
+        ("auto",),
+        min_length=1,
+        alias="deviceListStrategy",
+        description="How a container receives its devices; `auto` looks at what this node's container runtime can do.",
+    )
+    cdi: CdiSettings = Field(default_factory=CdiSettings, description="CDI names and specs.")
+
+    @field_validator("device_list_strategy")
+    @classmethod
+    def _known_ways(cls, value: tuple[Way | str, ...]) -> tuple[Way | str, ...]:
+        for way in value:
+            if way != AUTO and way not in cls.served_ways:
+                raise ValueError(
+                    f"{str(way)!r} is not served for this vendor; choose from: {', '.join(sorted(cls.served_ways))}"
+                )
+        if AUTO in value and len(value) > 1:
+            raise ValueError("'auto' stands alone; name the strategies, or leave the choice to auto")
+        return tuple(dict.fromkeys(value))
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the choice of ways is still to be made, from what the node's runtime can do."""
+        return AUTO in self.device_list_strategy and not self.cdi.enabled
+
+    @property
+    def delivery(self) -> Delivery:
+        """How devices are handed over. Where the choice is still to be made, the plain way."""
+        ways = tuple(way for way in self.device_list_strategy if isinstance(way, Way))
+        if self.cdi.enabled and not any(way.cdi for way in ways):
+            ways = (*ways, Way.CDI_ANNOTATIONS)
+        return Delivery(
+            ways=ways or (self.plain,),
+            kind=f"{self.cdi.vendor}/{self.cdi.cls}",
+            annotation_prefix=self.cdi.annotation_prefix,
+        )
 
 
 class HealthSettings(Section):
@@ -126,6 +200,13 @@ class Settings(Section):
         default_factory=_beside_device_plugins,
         alias="podResourcesSocket",
         description="The kubelet's PodResources socket; unless given, the one beside kubeletDir.",
+    )
+    cdi_dirs: tuple[AbsolutePath, ...] = Field(
+        (Path("/etc/cdi"), Path("/var/run/cdi")),
+        min_length=1,
+        alias="cdiDirs",
+        description="Where the container runtime looks for CDI specs; a later one outranks an earlier one. "
+        "Ours go to the last.",
     )
     state_dir: AbsolutePath = Field(
         Path("/var/lib/hami-plugin"), alias="stateDir", description="The daemon's own files: journal, health, lock."

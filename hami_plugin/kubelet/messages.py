@@ -13,6 +13,7 @@ from functools import cache
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
+from hami_plugin.model.delivery import Answer
 from hami_plugin.node.ports import Offer
 from hami_plugin.policy.replicas import physical_counts, physical_id, replica_ids
 
@@ -54,7 +55,8 @@ def offers_of(response: pb.ListAndWatchResponse) -> tuple[Offer, ...]:
     )
 
 
-def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
+def allocate_response(answer: Answer) -> pb.ContainerAllocateResponse:
+    edits = answer.edits
     return pb.ContainerAllocateResponse(
         envs=edits.env,
         mounts=[
@@ -65,12 +67,14 @@ def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
             pb.DeviceSpec(container_path=node.path, host_path=node.source, permissions=node.permissions)
             for node in edits.device_nodes
         ],
+        annotations=answer.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in answer.cdi_devices],
     )
 
 
-def edits_of(response: pb.ContainerAllocateResponse) -> ContainerEdits:
-    """What a container gets to see of a response; CDI names and annotations are the runtime's business."""
-    return ContainerEdits(
+def answer_of(response: pb.ContainerAllocateResponse) -> Answer:
+    """What a kubelet reads in a response."""
+    edits = ContainerEdits(
         env=dict(response.envs),
         device_nodes=tuple(
             DeviceNode(path=node.container_path, host_path=node.host_path, permissions=node.permissions)
@@ -80,6 +84,11 @@ def edits_of(response: pb.ContainerAllocateResponse) -> ContainerEdits:
             Mount(host_path=mount.host_path, container_path=mount.container_path, read_only=mount.read_only)
             for mount in response.mounts
         ),
+    )
+    return Answer(
+        edits=edits,
+        annotations=dict(response.annotations),
+        cdi_devices=tuple(device.name for device in response.cdi_devices),
     )
 
 

@@ -12,6 +12,7 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.files import make_shared_directory
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
+from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
@@ -20,6 +21,7 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Observer, Offer
 from hami_plugin.node.settlement import Settlement
+from hami_plugin.policy.answers import answered
 from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess
 from hami_plugin.policy.identity import Again, Found, Held, Identity, Pending, Unannotated, Unknown, identify, pending
 from hami_plugin.policy.preferred import preferred
@@ -120,7 +122,7 @@ class Allocator:
             stranger.container.amount(self.resource) == size for stranger in waiting.unannotated
         )
 
-    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+    async def allocate(self, ids: Sequence[str]) -> Answer:
         """Hand out what the container that asks may have. ``RefusedError`` with the reason otherwise."""
         start = time.perf_counter()
         outcome = "failed"
@@ -128,7 +130,7 @@ class Allocator:
             self._check_ids(ids)
             identity = await self._identify(ids)
             self._check_ids(ids)  # a device may have gone while we waited
-            edits = self._hand_out(ids, identity)
+            answer = self._hand_out(ids, identity)
             outcome = "ok"
         except RefusedError as refusal:
             outcome = refusal.reason
@@ -136,7 +138,7 @@ class Allocator:
             raise
         finally:
             self._observer.allocation(self.resource, outcome, time.perf_counter() - start)
-        return edits
+        return answer
 
     def require_host(self) -> None:
         """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again.
@@ -189,7 +191,7 @@ class Allocator:
                 return identity
             await self._pods.changes.changed(seen, timeout=left)
 
-    def _hand_out(self, ids: Sequence[str], identity: Identity) -> ContainerEdits:
+    def _hand_out(self, ids: Sequence[str], identity: Identity) -> Answer:
         match identity:
             case Unknown():
                 raise self._refused(identity.reason, identity.message, identity.pods)
@@ -238,9 +240,7 @@ class Allocator:
             for uuid in uuids
         )
 
-    def _grant(
-        self, ids: Sequence[str], pod: PodView, container: ContainerView, grants: Sequence[Grant]
-    ) -> ContainerEdits:
+    def _grant(self, ids: Sequence[str], pod: PodView, container: ContainerView, grants: Sequence[Grant]) -> Answer:
         held = Held(
             uid=pod.uid,
             namespace=pod.namespace,
@@ -252,7 +252,7 @@ class Allocator:
             init=container.init and not container.restartable,
         )
         shares = self._shares(held, pod)
-        edits = self._inject(Assignment(pod=pod, container=container, shares=shares))
+        answer = self._inject(Assignment(pod=pod, container=container, shares=shares))
         self._ledger.reserve(held)
         try:
             self._ledger.write(held)
@@ -267,18 +267,18 @@ class Allocator:
             resource=self.resource,
             devices=[share.device.uuid for share in shares],
         )
-        return edits
+        return answer
 
-    def _repeat(self, held: Held) -> ContainerEdits:
+    def _repeat(self, held: Held) -> Answer:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""
         pod = self._pods.get(held.uid)
         container = pod.container(held.container) if pod else None
         if pod is None or container is None or pod.phase != "Pending":
             message = f"these devices are held by {held.namespace}/{held.pod}, which is not starting"
             raise self._refused(RefusalReason.NO_PENDING_POD, message, (pod,) if pod else ())
-        edits = self._inject(Assignment(pod=pod, container=container, shares=self._shares(held, pod)))
+        answer = self._inject(Assignment(pod=pod, container=container, shares=self._shares(held, pod)))
         self._settlement.note(pod.uid)
-        return edits
+        return answer
 
     def _shares(self, held: Held, pod: PodView) -> tuple[Share, ...]:
         """Each grant beside its device, in device order: the order in which the container will number them."""
@@ -296,10 +296,11 @@ class Allocator:
             shares.append(Share(grant=grant, device=device))
         return tuple(sorted(shares, key=lambda share: (share.device.index, share.device.uuid)))
 
-    def _inject(self, assignment: Assignment) -> ContainerEdits:
+    def _inject(self, assignment: Assignment) -> Answer:
         """What the container receives, with the host made ready for it."""
         try:
             injection = self._family.inject(assignment, self._host)
+            answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
             for directory in injection.directories:
                 make_shared_directory(self._host.writable(directory))
         except OSError as error:
@@ -307,7 +308,14 @@ class Allocator:
         except RefusedError as refusal:
             told = self._failed(refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint)
             raise told from refusal
-        return injection.edits
+        return answer
+
+    def _described(self, assignment: Assignment) -> ContainerEdits:
+        """What a runtime would find in CDI specs, for the answer that must carry it itself."""
+        if Way.DEVICE_SPECS not in self._family.delivery.ways:
+            return ContainerEdits()
+        devices = (self._family.device_edits(share.device, self._host) for share in assignment.shares)
+        return self._family.shared_edits(self._host).merged(*devices)
 
     def _unprepared(self, pod: PodView, container: ContainerView, error: OSError) -> RefusedError:
         message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
+from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import Allocator
 from hami_plugin.node.holders import HolderCheck
@@ -40,7 +40,7 @@ class ResourcePlugin:
             self._offers.set(self._allocator.offers())
         self._offers.close()
 
-    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+    async def allocate(self, ids: Sequence[str]) -> Answer:
         return await self._allocator.allocate(ids)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
+from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.views import NodeView, PodView
 
@@ -102,7 +102,7 @@ class DevicePlugin(Protocol):
     def offers(self) -> Watched[tuple[Offer, ...]]:
         """All ids, sorted; whole states."""
 
-    async def allocate(self, ids: Sequence[str]) -> ContainerEdits: ...
+    async def allocate(self, ids: Sequence[str]) -> Answer: ...
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Which ids the kubelet should take; empty when there is no opinion. Never raises for a valid request."""

@@ -21,8 +21,9 @@ from hami_plugin.kubelet.messages import API_VERSION
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as podresources
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Ledger, Response, Reuse, wanted
+from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Ledger, Reuse, wanted
 from hami_plugin.simulation.kubelet_plugin import PluginConnection
 from hami_plugin.simulation.kubelet_podresources import PodResourcesServicer
 
@@ -174,9 +175,9 @@ class FakeKubelet(rpc.RegistrationServicer):
             for container in pod.containers
         }
 
-    async def start_container(self, uid: str, container: str) -> Response:
+    async def start_container(self, uid: str, container: str) -> Answer:
         """Confirm the start with each plugin that asked for it, and give out what the plugins answered to Allocate."""
-        merged = Response()
+        merged = Answer()
         for resource, held in self.ledger.held_by(uid, container).items():
             plugin = self.plugin(resource)
             if plugin.pre_start_required:
@@ -186,7 +187,7 @@ class FakeKubelet(rpc.RegistrationServicer):
                     raise StartError(
                         f"PreStartContainer failed for {container}: {error.code().name}: {error.details()}"
                     ) from error
-            merged = merged.merged(held.response)
+            merged = merged.merged(held.answer)
         return merged
 
     def remove(self, uid: str) -> None:
@@ -223,13 +224,13 @@ class FakeKubelet(rpc.RegistrationServicer):
             return
         try:
             ids = await self._choose(resource, amount, reusable)
-            response = await self.plugin(resource).allocate(ids)
+            answer = await self.plugin(resource).allocate(ids)
         except grpc.aio.AioRpcError as error:
             raise AdmissionError(
                 f"Allocate failed due to rpc error: code = {error.code().name} desc = {error.details()}",
                 code=error.code().name,
             ) from error
-        self.ledger.allotments[slot] = Allotment(ids=ids, response=response)
+        self.ledger.allotments[slot] = Allotment(ids=ids, answer=answer)
 
     async def _choose(self, resource: str, amount: int, reusable: frozenset[str]) -> tuple[str, ...]:
         """Ids that init containers left come first. For the rest the plugin is asked, and may leave it to chance."""

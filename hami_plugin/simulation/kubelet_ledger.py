@@ -7,10 +7,10 @@ manager, with no topology policy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from cdi.edits import ContainerEdits
 from hami_plugin.errors import HamiError
+from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.ports import Offer
 
@@ -26,27 +26,11 @@ class AdmissionError(HamiError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
-    """What a plugin answered to Allocate: the container's share, and what goes to the runtime."""
-
-    edits: ContainerEdits = field(default_factory=ContainerEdits)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    cdi_devices: tuple[str, ...] = ()
-
-    def merged(self, other: Response) -> Response:
-        return Response(
-            edits=self.edits.merged(other.edits),
-            annotations={**self.annotations, **other.annotations},
-            cdi_devices=tuple(dict.fromkeys((*self.cdi_devices, *other.cdi_devices))),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
     """The ids of one resource that one container holds, in the order of its Allocate."""
 
     ids: tuple[str, ...]
-    response: Response
+    answer: Answer
 
 
 Slot = tuple[str, str, str]

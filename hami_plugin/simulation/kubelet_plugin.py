@@ -9,11 +9,12 @@ from pathlib import Path
 import grpc
 
 from hami_plugin.aio import Watched, cancelled
-from hami_plugin.kubelet.messages import edits_of, offers_of
+from hami_plugin.kubelet.messages import answer_of, offers_of
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+from hami_plugin.model.delivery import Answer
 from hami_plugin.node.ports import Offer
-from hami_plugin.simulation.kubelet_ledger import AdmissionError, Response
+from hami_plugin.simulation.kubelet_ledger import AdmissionError
 
 # The kubelet leaves gRPC's limit of 4 MiB for a received message as it is, and so do we.
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost"))
@@ -60,18 +61,13 @@ class PluginConnection:
         answer = await self._stub.GetPreferredAllocation(pb.PreferredAllocationRequest(container_requests=[request]))
         return frozenset(device for container in answer.container_responses for device in container.deviceIDs)
 
-    async def allocate(self, ids: Sequence[str]) -> Response:
+    async def allocate(self, ids: Sequence[str]) -> Answer:
         """Without a deadline, as the kubelet does it."""
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
         answers = (await self._stub.Allocate(request)).container_responses
         if not answers:
             raise AdmissionError("no containers return in allocation response")
-        answer = answers[0]
-        return Response(
-            edits=edits_of(answer),
-            annotations=dict(answer.annotations),
-            cdi_devices=tuple(device.name for device in answer.cdi_devices),
-        )
+        return answer_of(answers[0])
 
     async def pre_start(self, ids: Sequence[str], *, within: float) -> None:
         await self._stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=within)

@@ -13,6 +13,7 @@ from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.kubelet.endpoint import Endpoint, Timing
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.servicer import DevicePluginServicer
+from hami_plugin.model.delivery import Answer
 from hami_plugin.node.ports import NullObserver, Offer
 from hami_plugin.simulation.kubelet import FakeKubelet
 
@@ -37,7 +38,7 @@ class Plugin:
         if self.failure:
             raise self.failure
         self.allocated.append(tuple(ids))
-        return ContainerEdits(env={"IDS": ",".join(sorted(ids))})
+        return Answer(edits=ContainerEdits(env={"IDS": ",".join(sorted(ids))}))
 
     async def prefer(self, available, must_include, size):
         return self.preference(available, must_include, size)

@@ -7,13 +7,14 @@ from hami_plugin.kubelet.messages import (
     MAX_LIST,
     OversizedListError,
     allocate_response,
-    edits_of,
+    answer_of,
     largest_split,
     list_response,
     list_size,
     offers_of,
     require_list_fits,
 )
+from hami_plugin.model.delivery import Answer
 from hami_plugin.node.ports import Offer
 from hami_plugin.policy.replicas import replica_ids
 
@@ -80,14 +81,16 @@ def test_edits_become_the_kubelets_fields_and_back():
         mounts=(Mount(host_path="/host", container_path="/in", read_only=False),),
     )
 
-    message = allocate_response(edits)
+    answer = Answer(edits=edits, annotations={"cdi.k8s.io/x": "v.com/c=d"}, cdi_devices=("v.com/c=d",))
+
+    message = allocate_response(answer)
 
     assert dict(message.envs) == {"A": "1"}
     assert message.devices[0].host_path == "/dev/real"
-    assert edits_of(message) == edits
+    assert answer_of(message) == answer
 
 
 def test_a_device_node_without_a_host_path_is_the_same_on_the_host():
-    message = allocate_response(ContainerEdits(device_nodes=(DeviceNode(path="/dev/x0"),)))
+    message = allocate_response(Answer(edits=ContainerEdits(device_nodes=(DeviceNode(path="/dev/x0"),))))
 
     assert message.devices[0].host_path == "/dev/x0"

@@ -29,7 +29,7 @@ async def refused(node, replicas) -> RefusedError:
 async def test_the_container_gets_the_limits_that_the_scheduler_wrote(node):
     node.cluster.add(pod("a", pieces=[[grant(2, 3000, 30)]]))
 
-    edits = await node.allocator.allocate(ids((2, 1)))
+    edits = (await node.allocator.allocate(ids((2, 1)))).edits
 
     assert edits.env == {"POD": "a-uid", "CONTAINER": "main", "DEVICES": uuid(2), "LIMIT_0": "3000m,30"}
     assert (node.root / "hook/containers/a-uid_main").stat().st_mode & 0o777 == 0o777
@@ -39,7 +39,7 @@ async def test_the_container_gets_the_limits_that_the_scheduler_wrote(node):
 async def test_limits_follow_the_order_in_which_the_container_sees_the_devices(node):
     node.cluster.add(pod("a", pieces=[[grant(3, 3000), grant(1, 1000)]]))
 
-    edits = await node.allocator.allocate(ids((3, 0), (1, 0)))
+    edits = (await node.allocator.allocate(ids((3, 0), (1, 0)))).edits
 
     assert edits.env["DEVICES"] == f"{uuid(1)},{uuid(3)}"
     assert (edits.env["LIMIT_0"], edits.env["LIMIT_1"]) == ("1000m,10", "3000m,10")
@@ -50,7 +50,7 @@ async def test_the_reply_waits_for_no_api_call(node):
     node.cluster.latency = 3600.0
 
     async with asyncio.timeout(1):
-        assert (await node.allocator.allocate(ids((0, 0)))).env["POD"] == "a-uid"
+        assert (await node.allocator.allocate(ids((0, 0)))).edits.env["POD"] == "a-uid"
 
 
 async def test_the_journal_is_written_before_the_reply(node):
@@ -145,7 +145,7 @@ async def test_a_suspect_device_is_still_served(node):
     node.snapshot.set(snapshot(4, d0=Health.SUSPECT))
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
-    assert (await node.allocator.allocate(ids((0, 0)))).env["DEVICES"] == uuid(0)
+    assert (await node.allocator.allocate(ids((0, 0)))).edits.env["DEVICES"] == uuid(0)
 
 
 async def test_a_decision_beyond_the_request_is_refused_and_the_lock_released(node):
@@ -168,7 +168,7 @@ async def test_a_failed_pod_leads_nobody_before_the_api_server_knows(node):
 
     node.cluster.add(pod("honest", pieces=[[grant(0, 1000)]]))
 
-    assert (await node.allocator.allocate(ids((0, 0)))).env["POD"] == "honest-uid"
+    assert (await node.allocator.allocate(ids((0, 0)))).edits.env["POD"] == "honest-uid"
 
 
 async def test_a_decision_that_comes_a_moment_late_is_awaited(node):
@@ -179,7 +179,7 @@ async def test_a_decision_that_comes_a_moment_late_is_awaited(node):
 
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
-    assert (await asked).env["POD"] == "a-uid"
+    assert (await asked).edits.env["POD"] == "a-uid"
 
 
 async def test_a_device_that_goes_while_the_decision_is_awaited_is_refused(node):
@@ -205,7 +205,7 @@ async def test_a_cancelled_call_leaves_nothing_behind_and_is_not_counted_as_serv
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
     assert node.observer.allocations == ["failed"]
-    assert (await node.allocator.allocate(ids((0, 0)))).env["POD"] == "a-uid"
+    assert (await node.allocator.allocate(ids((0, 0)))).edits.env["POD"] == "a-uid"
 
 
 async def test_64_concurrent_calls_in_any_order_each_get_their_own_limits(node):
@@ -216,7 +216,7 @@ async def test_64_concurrent_calls_in_any_order_each_get_their_own_limits(node):
 
     answers = await asyncio.gather(*(node.allocator.allocate(ids((n, n % 4))) for n in order))
 
-    told = [(edits.env["POD"], edits.env["LIMIT_0"]) for edits in answers]
+    told = [(edits.env["POD"], edits.env["LIMIT_0"]) for edits in (answer.edits for answer in answers)]
     assert told == [(f"p{n}-uid", f"{1000 + n}m,10") for n in order]
 
 

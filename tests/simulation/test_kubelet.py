@@ -12,6 +12,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.podresources import PodResourcesClient
+from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.ports import Holder, NullObserver, Offer
 from hami_plugin.simulation.kubelet import FakeKubelet, Manners, StartError
@@ -34,7 +35,7 @@ class Plugin:
         self.calls.append(("allocate", sorted(ids)))
         if self.failure:
             raise self.failure
-        return ContainerEdits(env={"IDS": ",".join(sorted(ids))})
+        return Answer(edits=ContainerEdits(env={"IDS": ",".join(sorted(ids))}))
 
     async def prefer(self, available, must_include, size):
         self.calls.append(("prefer", sorted(available), sorted(must_include), size))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import ContainerView, PodView
@@ -142,7 +143,8 @@ FAMILY = Family(
 )
 
 
-def received(edits: ContainerEdits) -> tuple[str, str, dict[str, str]]:
+def received(answer: Answer) -> tuple[str, str, dict[str, str]]:
     """Pod UID, container, and limits by device, out of what ``inject`` has made."""
+    edits = answer.edits
     cards = edits.env["DEVICES"].split(",")
     return edits.env["POD"], edits.env["CONTAINER"], {card: edits.env[f"LIMIT_{i}"] for i, card in enumerate(cards)}

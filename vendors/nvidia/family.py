@@ -42,6 +42,7 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         admit=admission(settings),
         node_devices=annotated(ANNOTATIONS.register, decode_json),
         patch=mig.patch,
+        delivery=settings.delivery,
         replicas=lambda _device: settings.device_split_count,
         register=partial(register, settings),
         inject=partial(inject, settings),

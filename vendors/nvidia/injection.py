@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.model.delivery import Way
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.vendor import Injection
 
@@ -73,9 +74,10 @@ def check_names(assignment: Assignment) -> None:
 def _visible(settings: NvidiaSettings, shares: Sequence[Share]) -> ContainerEdits:
     uuids = [share.device.uuid for share in shares]
     edits = ContainerEdits()
-    if "envvar" in settings.device_list_strategy:
+    ways = settings.delivery.ways
+    if Way.ENVVAR in ways:
         edits = edits.merged(ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}))
-    if "volume-mounts" in settings.device_list_strategy:
+    if Way.VOLUME_MOUNTS in ways:
         mounts = tuple(
             Mount(host_path="/dev/null", container_path=f"{DEVICE_LIST_FOLDER}/{name}", read_only=False)
             for name in uuids

@@ -8,17 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from hami_plugin.config.settings import ResourceName, Section, VendorSettings
+from hami_plugin.config.settings import CdiSettings, DnsName, ResourceName, Section, ServedSettings, listed
+from hami_plugin.model.delivery import Way
 from vendors.nvidia.xid import XidPolicy, parse_selection
 
-Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
-
 _SCHEDULER = "Read by HAMi's scheduler and webhook; accepted here so that one file serves both."
-
-
-def _listed(value: object) -> object:
-    """A comma list, as in HAMi's environment variables, or a YAML list."""
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 def _number(value: object) -> object:
@@ -40,10 +34,10 @@ class FilterDevices(Section):
 class HealthChecks(Section):
     """Which XIDs count, in the syntax of HAMi's ``DP_DISABLE_HEALTHCHECKS`` and ``DP_ENABLE_HEALTHCHECKS``."""
 
-    disable: Annotated[tuple[str | int, ...], BeforeValidator(_listed)] = Field(
+    disable: Annotated[tuple[str | int, ...], BeforeValidator(listed)] = Field(
         (), description="XIDs to ignore besides the application faults; `all` or `xids` for every one."
     )
-    enable: Annotated[tuple[str | int, ...], BeforeValidator(_listed)] = Field(
+    enable: Annotated[tuple[str | int, ...], BeforeValidator(listed)] = Field(
         (), description="XIDs to act upon after all; outranks `disable`. `all` includes application faults."
     )
 
@@ -64,11 +58,21 @@ class MigProfiles(Section):
     profiles: tuple[str, ...]
 
 
-class NvidiaSettings(VendorSettings):
+class NvidiaCdi(CdiSettings):
+    """CDI names as HAMi's own."""
+
+    vendor: DnsName = Field("k8s.device-plugin.nvidia.com", description="Vendor part of the devices' CDI names.")
+
+
+class NvidiaSettings(ServedSettings):
     """NVIDIA cards: keys of HAMi's ``nvidia`` section with HAMi's defaults, then the flags of its plugin, then ours."""
+
+    plain: ClassVar[Way] = Way.ENVVAR
+    served_ways: ClassVar[frozenset[Way]] = frozenset(Way) - {Way.DEVICE_SPECS}
 
     environment: ClassVar[Mapping[str, str]] = {
         "DEVICE_LIST_STRATEGY": "deviceListStrategy",
+        "CDI_ANNOTATION_PREFIX": "cdi.annotationPrefix",
         "PASS_DEVICE_SPECS": "passDeviceSpecs",
         "GDRCOPY_ENABLED": "gdrcopyEnabled",
         "GDS_ENABLED": "gdsEnabled",
@@ -156,9 +160,13 @@ class NvidiaSettings(VendorSettings):
         description="How cards are shared. mps is registered as such and injects as hami-core does; mig is not served.",
     )
 
-    device_list_strategy: Annotated[tuple[Strategy, ...], BeforeValidator(_listed)] = Field(
-        ("envvar",), min_length=1, alias="deviceListStrategy", description="How a container is told its cards."
+    device_list_strategy: Annotated[tuple[Way | Literal["auto"], ...], BeforeValidator(listed)] = Field(
+        (Way.ENVVAR,),
+        min_length=1,
+        alias="deviceListStrategy",
+        description="How a container receives its cards; `auto` looks at what this node's container runtime can do.",
     )
+    cdi: NvidiaCdi = Field(default_factory=NvidiaCdi, description="CDI names and specs.")
     pass_device_specs: bool = Field(
         False, alias="passDeviceSpecs", description="Hand the cards' device nodes to the kubelet too."
     )
@@ -217,16 +225,6 @@ class NvidiaSettings(VendorSettings):
                 "operating mode 'mig' is not supported yet; use 'hami-core' and switch MIG off (nvidia-smi -mig 0)"
             )
         return value
-
-    @field_validator("device_list_strategy")
-    @classmethod
-    def _served_strategies(cls, value: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        cdi = [strategy for strategy in value if strategy.startswith("cdi-")]
-        if cdi:
-            raise ValueError(
-                f"device list strategy {cdi[0]!r} is not supported yet; use 'envvar' (the default) or 'volume-mounts'"
-            )
-        return tuple(dict.fromkeys(value))
 
     @model_validator(mode="after")
     def _distinct_names(self) -> NvidiaSettings:

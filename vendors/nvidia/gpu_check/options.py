@@ -5,10 +5,11 @@ A test holds this against ``NvidiaSettings``, field by field.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from hami_plugin.model.delivery import Delivery, Way
 from vendors.nvidia.xid import XidPolicy
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class Options:
     disable_core_limit: bool = False
     filter_devices: NothingHidden = NothingHidden()
     operating_mode: str = "hami-core"
-    device_list_strategy: tuple[str, ...] = ("envvar",)
+    delivery: Delivery = field(
+        default_factory=lambda: Delivery(ways=(Way.ENVVAR,), kind="k8s.device-plugin.nvidia.com/gpu")
+    )
     pass_device_specs: bool = False
     gdrcopy_enabled: bool = False
     gds_enabled: bool = False
