@@ -1,0 +1,113 @@
+"""What this node's container runtime does with CDI names, read from its configuration file.
+
+containerd before 2.0 ignores them silently unless its configuration switches them on, and a container would then run
+without its devices. So a runtime that nothing is known of counts as one that cannot.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+USUAL_FILES = (
+    Path("/etc/containerd/config.toml"),
+    Path("/etc/crio/crio.conf"),
+    Path("/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
+    Path("/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
+    Path("/etc/k0s/containerd.toml"),
+    Path("/var/snap/microk8s/current/args/containerd.toml"),
+)
+"""Where distributions keep it, in the order in which they are tried. Source: their documentation."""
+
+USUAL_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
+
+_CONTAINERD_SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
+_CONTAINERD_2 = 3  # the version of the configuration that came with it; there CDI is on unless switched off
+_SAME = {Path("/run"): Path("/var/run")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A runtime's part in CDI: whether it reads names at all, in which directories, and how this is known."""
+
+    cdi: bool
+    directories: tuple[Path, ...] = ()
+    why: str
+
+    def reads(self, directory: Path) -> bool:
+        """Whether a spec in ``directory`` would be found."""
+        return self.cdi and _plain(directory) in map(_plain, self.directories)
+
+
+def look(files: Iterable[Path] = USUAL_FILES) -> Runtime:
+    """Read the first of ``files`` that is there. Nothing is raised: what cannot be read is a runtime without CDI."""
+    tried = list(files)
+    for file in tried:
+        try:
+            return _runtime(file)
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError, TypeError) as error:
+            return Runtime(cdi=False, why=f"{file} cannot be read: {error}")
+    return Runtime(cdi=False, why=f"no container runtime's configuration was found at {', '.join(map(str, tried))}")
+
+
+def _runtime(file: Path) -> Runtime:
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    is_crio = "crio" in content or file.name.startswith("crio")
+    return _crio(file, content) if is_crio else _containerd(file, content)
+
+
+def _crio(file: Path, content: Mapping[str, Any]) -> Runtime:
+    """Since 1.23 it reads CDI names always; drop-in files are read in the order of their names."""
+    parts = [content, *map(_toml, sorted(file.parent.glob(f"{file.name}.d/*.conf")))]
+    runtime = _last({}, *(part.get("crio", {}).get("runtime", {}) for part in parts))
+    directories = _directories(runtime.get("cdi_spec_dirs"))
+    return Runtime(cdi=bool(directories), directories=directories, why=f"CRI-O reads CDI specs ({file})")
+
+
+def _containerd(file: Path, content: Mapping[str, Any]) -> Runtime:
+    parts = [content, *map(_toml, _imported(file, content))]
+    sections = [part.get("plugins", {}).get(name, {}) for part in parts for name in reversed(_CONTAINERD_SECTIONS)]
+    merged = _last({}, *sections)
+    said = merged.get("enable_cdi")
+    directories = _directories(merged.get("cdi_spec_dirs"))
+    if said is not None:
+        words = "on" if said else "off"
+        return Runtime(cdi=bool(said), directories=directories, why=f"containerd's enable_cdi is {words} in {file}")
+    if content.get("version", 1) >= _CONTAINERD_2:
+        return Runtime(cdi=True, directories=directories, why=f"containerd 2 reads CDI specs ({file})")
+    why = f"{file} does not say enable_cdi = true, and containerd before 2.0 then ignores CDI names"
+    return Runtime(cdi=False, directories=directories, why=why)
+
+
+def _imported(file: Path, content: Mapping[str, Any]) -> Iterator[Path]:
+    """Files that a containerd configuration takes in, relative to it, in order."""
+    for pattern in content.get("imports", ()):
+        path = Path(pattern)
+        base = Path(path.anchor) if path.is_absolute() else file.parent
+        yield from sorted(base.glob(str(path.relative_to(path.anchor))))
+
+
+def _toml(file: Path) -> Mapping[str, Any]:
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def _last(*sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of all, where a later section outranks an earlier one."""
+    return {key: value for section in sections for key, value in section.items()}
+
+
+def _directories(said: Sequence[str] | None) -> tuple[Path, ...]:
+    return USUAL_DIRECTORIES if said is None else tuple(map(Path, said))
+
+
+def _plain(directory: Path) -> Path:
+    """``/run`` and ``/var/run`` are one directory on every Linux that runs Kubernetes."""
+    for short, long in _SAME.items():
+        if directory.is_relative_to(short):
+            return long / directory.relative_to(short)
+    return directory
