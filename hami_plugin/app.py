@@ -13,15 +13,18 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from cdi.errors import CdiError
+from hami_plugin.aio import Watched
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
-from hami_plugin.errors import HamiError
+from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.files import Journal, StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
+from hami_plugin.model.device import Snapshot
 from hami_plugin.model.views import PodView
 from hami_plugin.node.allocation import AllocationRules, Allocator, question_of
 from hami_plugin.node.discovery import Pace, Watch
@@ -37,6 +40,8 @@ from hami_plugin.node.pods import PodTable
 from hami_plugin.node.recovery import Recovery
 from hami_plugin.node.registration import Registration, Source, Style
 from hami_plugin.node.settlement import Settlement
+from hami_plugin.node.spec_files import SpecFiles, tidy
+from hami_plugin.node.specs import SpecPublisher
 from hami_plugin.policy.health import Patience
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.http import TelemetryServer
@@ -79,14 +84,17 @@ class Daemon:
         self._directory = DirectoryWatch(settings.kubelet_dir)
         self._metrics = metrics
         self._watches: list[Watch] = []
-        self._plugins: list[tuple[ResourcePlugin, Endpoint, Watch]] = []
+        self._specs: list[SpecPublisher] = []
+        self._plugins: list[tuple[ResourcePlugin, Endpoint, Watched[Snapshot]]] = []
         sources: list[Source] = []
         for served in process.vendors:
             watch = self._watch(served)
             self._watches.append(watch)
             for family in served.vendor.families(served.settings):
-                sources.append(Source(family=family, snapshot=watch.snapshot))
-                self._plugins.append((*self._plugin(family, watch), watch))
+                snapshot = self._described(family, watch)
+                sources.append(Source(family=family, snapshot=snapshot))
+                self._plugins.append((*self._plugin(family, snapshot), snapshot))
+            log.info("devices are handed over", vendor=served.vendor.name, **served.handover)
         self._families = [source.family for source in sources]
         self._settlement.questions = [question_of(source.family) for source in sources]
         self._reaper = LockReaper(
@@ -112,6 +120,7 @@ class Daemon:
             return
         log.info("journal read", shares=self._ledger.load())
         self._look_at_host()
+        self._tidy_specs()
         self._blocked = ""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work, name=name) for name, work in self._work().items()]
@@ -131,7 +140,9 @@ class Daemon:
             snapshot = watch.snapshot.value
             words = f"{snapshot.reason}: {snapshot.message}" if snapshot.message else snapshot.reason
             answer[f"driver {watch.vendor}"] = "" if snapshot.ready else words
-        for plugin, endpoint, _watch in self._plugins:
+        for specs in self._specs:
+            answer[f"cdi {specs.kind}"] = specs.problem
+        for plugin, endpoint, _snapshot in self._plugins:
             state = endpoint.state.value
             waiting = state.problem or "the kubelet has not taken the first list yet"
             answer[f"kubelet {plugin.resource}"] = "" if state.ready else waiting
@@ -151,6 +162,19 @@ class Daemon:
                 log.warning("host not prepared", resource=family.resources.count, problem=problem)
                 self._events.node("HostNotPrepared", problem)
 
+    def _tidy_specs(self) -> None:
+        """A container that restarts asks for its device again, so specs are removed only where others took over."""
+        if not self._specs:
+            return
+        directory = self._settings.cdi_dirs[-1]
+        try:
+            removed = tidy(directory, [specs.kind for specs in self._specs]).removed
+        except CdiError as error:
+            log.warning("cdi directory not tidied", directory=str(directory), why=str(error))
+        else:
+            if removed:
+                log.info("cdi specs removed", directory=str(directory), files=removed)
+
     def _work(self) -> dict[str, Coroutine[None, None, None]]:
         work = {
             "pods": self._cluster.follow_pods(self._pods.feed),
@@ -162,9 +186,11 @@ class Daemon:
         }
         for watch in self._watches:
             work[f"driver {watch.vendor}"] = watch.run()
-        for plugin, endpoint, watch in self._plugins:
+        for specs in self._specs:
+            work[f"cdi {specs.kind}"] = specs.run()
+        for plugin, endpoint, snapshot in self._plugins:
             work[f"offers {plugin.resource}"] = plugin.follow()
-            work[f"kubelet {plugin.resource}"] = _once_ready(watch, endpoint.run)
+            work[f"kubelet {plugin.resource}"] = _once_ready(snapshot, endpoint.run)
         return work
 
     async def _claim_state(self, stop: asyncio.Event) -> None:
@@ -203,11 +229,28 @@ class Daemon:
             remember=lambda: self._memory.note(name, inventory.conditions),
         )
 
-    def _plugin(self, family: Family, watch: Watch) -> tuple[ResourcePlugin, Endpoint]:
+    def _described(self, family: Family, watch: Watch) -> Watched[Snapshot]:
+        """A family's devices as the others may see them: once their CDI specs are there, where runtimes need those."""
+        kind = family.delivery.kind
+        if not family.delivery.cdi:
+            return watch.snapshot
+        if any(specs.kind == kind for specs in self._specs):
+            raise ConfigError([f"two families would both be CDI kind {kind}; set cdi.class of one of them"])
+        specs = SpecPublisher(
+            kind,
+            watch.snapshot,
+            SpecFiles(family, self._settings.cdi_dirs, self._host),
+            events=self._events,
+            observe=lambda snapshot: self._metrics.snapshot(watch.vendor, snapshot),
+        )
+        self._specs.append(specs)
+        return specs.snapshot
+
+    def _plugin(self, family: Family, snapshot: Watched[Snapshot]) -> tuple[ResourcePlugin, Endpoint]:
         settings = self._settings
         allocator = Allocator(
             family,
-            snapshot=watch.snapshot,
+            snapshot=snapshot,
             pods=self._pods,
             ledger=self._ledger,
             settlement=self._settlement,
@@ -229,7 +272,7 @@ class Daemon:
             observer=self._metrics,
             fail=self._settlement.fail,
         )
-        plugin = ResourcePlugin(allocator, check if settings.identity_check == "required" else None, watch.snapshot)
+        plugin = ResourcePlugin(allocator, check if settings.identity_check == "required" else None, snapshot)
         endpoint = Endpoint(
             plugin,
             settings.kubelet_dir,
@@ -250,17 +293,19 @@ class Daemon:
         """Streams end first, so that the servers stop at once; devices stay with the pods that have them."""
         for watch in self._watches:
             watch.snapshot.close()
-        for _plugin, endpoint, _watch in self._plugins:
+        for specs in self._specs:
+            specs.snapshot.close()
+        for _plugin, endpoint, _snapshot in self._plugins:
             await endpoint.close()
         await self._settlement.close()
         for watch in self._watches:
             await watch.close()
 
 
-async def _once_ready(watch: Watch, run: Callable[[], Coroutine[None, None, None]]) -> None:
+async def _once_ready(snapshot: Watched[Snapshot], run: Callable[[], Coroutine[None, None, None]]) -> None:
     """Tell the kubelet nothing before the driver has shown devices: an empty list would withdraw what pods wait for."""
-    while not watch.snapshot.value.ready and not watch.snapshot.closed:
-        await watch.snapshot.changed(watch.snapshot.version)
+    while not snapshot.value.ready and not snapshot.closed:
+        await snapshot.changed(snapshot.version)
     await run()
 
 

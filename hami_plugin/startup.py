@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hami_plugin.config.load import Configuration, load
-from hami_plugin.config.settings import VendorSettings
+from hami_plugin.config.settings import ServedSettings, Settings, VendorSettings
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.runtimes import USUAL_FILES
+from hami_plugin.host.runtimes import look as read_runtime
+from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate
 from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
@@ -32,11 +35,12 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A vendor as this process serves it."""
+    """A vendor as this process serves it. ``handover`` says how containers receive its devices, and why so."""
 
     vendor: Vendor
     settings: VendorSettings
     driver: Driver
+    handover: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +86,35 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     A vendor without a node side is passed over, unless somebody has written ``enabled: true``.
     """
     served: list[Served] = []
+    own = ready.configuration.settings
     for name, settings in ready.configuration.vendors.items():
         vendor = load_vendor(name)
         if vendor.open:
-            served.append(Served(vendor=vendor, settings=settings, driver=vendor.open(settings, host)))
+            chosen, handover = settled(settings, own)
+            driver = vendor.open(chosen, host)
+            served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
         elif "enabled" in settings.model_fields_set:
             raise HamiError(
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",
             )
     return tuple(served)
+
+
+def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, dict[str, str]]:
+    """A vendor's settings with ``auto`` decided, and the words for the log."""
+    if not isinstance(settings, ServedSettings):
+        return settings, {}
+    ways, why = settings.delivery.ways, "as configured"
+    if settings.automatic:
+        runtime = read_runtime([own.runtime_config] if own.runtime_config else USUAL_FILES)
+        ways, why = (settings.plain,), runtime.why
+        if runtime.reads(own.cdi_dirs[-1]):
+            ways = (Way.CDI_ANNOTATIONS,)
+        elif runtime.cdi:
+            why = f"{runtime.why}, but not from {own.cdi_dirs[-1]}"
+        settings = settings.model_copy(update={"device_list_strategy": ways})
+    return settings, {"by": ", ".join(ways), "why": why}
 
 
 def look(options: Options, environment: Mapping[str, str]) -> Iterator[Snapshot]:

@@ -208,6 +208,11 @@ class Settings(Section):
         description="Where the container runtime looks for CDI specs; a later one outranks an earlier one. "
         "Ours go to the last.",
     )
+    runtime_config: AbsolutePath | None = Field(
+        None,
+        alias="runtimeConfig",
+        description="The container runtime's configuration, for `deviceListStrategy: auto`. Empty: the usual places.",
+    )
     state_dir: AbsolutePath = Field(
         Path("/var/lib/hami-plugin"), alias="stateDir", description="The daemon's own files: journal, health, lock."
     )
