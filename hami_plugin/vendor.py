@@ -161,8 +161,9 @@ class Family:
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
-    the parts of a device that have names of their own. ``delivery`` says how containers receive them, and ``inject``
-    is then left with what differs by container: its limits and its own files.
+    the parts of a device that have names of their own, and ``explain_edits`` tells people where files were looked for.
+    ``delivery`` says how containers receive them, and ``inject`` is then left with what differs by container: its
+    limits and its own files.
 
     For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
     which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
@@ -182,6 +183,7 @@ class Family:
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
     slices: Callable[[Device, HostFiles], Mapping[str, ContainerEdits]] = _whole
+    explain_edits: Callable[[HostFiles], tuple[str, ...]] = lambda _host: ()
     inject: Callable[[Assignment, HostFiles], Injection] = _no_node_side
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False

@@ -49,7 +49,10 @@ def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tupl
     for device in devices:
         try:
             edits, slices = family.device_edits(device, host), family.slices(device, host)
-            found.append(Described(device=device, edits=edits, slices=slices))
+            if edits == ContainerEdits():
+                problems.append(f"{device.uuid} adds nothing to a container: its device node is not known")
+            else:
+                found.append(Described(device=device, edits=edits, slices=slices))
         except (HamiError, OSError) as error:
             problems.append(str(error))
     return specification(Kind.parse(family.delivery.kind), found, shared), tuple(problems)

@@ -6,21 +6,21 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from cdi.errors import CdiError
+from hami_plugin.cli.cdi import cdi
+from hami_plugin.cli.options import configuration_options, quietly
 from hami_plugin.errors import ConfigError, HamiError
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 USAGE_ERROR = 2
 MOST_PROBLEMS = 50
-DIFFERENCES = Path(__file__).parents[1] / "docs" / "differences.md"
+DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
 
 
 class Commands(click.Group):
@@ -37,7 +37,7 @@ class Commands(click.Group):
             if count > MOST_PROBLEMS:
                 click.echo(f"  and {count - MOST_PROBLEMS} more", err=True)
             ctx.exit(USAGE_ERROR)
-        except HamiError as error:
+        except (HamiError, CdiError) as error:
             click.echo(f"Error: {error}", err=True)
             ctx.exit(1)
         except OSError as error:
@@ -56,46 +56,7 @@ def main() -> None:
     """Share accelerators on this Kubernetes node, speaking HAMi's wire protocol."""
 
 
-def quietly() -> AbstractContextManager[object]:
-    """Logging for commands that print an answer: warnings only, and beside it."""
-    from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
-
-    return closing(configure("warning", "auto", sys.stderr))
-
-
-def configuration_options(command: F) -> F:
-    """The options by which every command finds its configuration."""
-    path = click.Path(path_type=Path, dir_okay=False)
-    options = (
-        click.option("--config", type=path, envvar="HAMI_PLUGIN_CONFIG", help="The daemon's own YAML file."),
-        click.option(
-            "--device-config",
-            type=path,
-            envvar="CONFIG_FILE",
-            help="HAMi's device-config.yaml. Default: /device-config.yaml where it exists.",
-        ),
-        click.option(
-            "--node-config",
-            type=path,
-            help="HAMi's per-node config.json. Default: /config/config.json where it exists.",
-        ),
-        click.option(
-            "--nvml-library", type=path, help="The driver's NVML library, where the loader does not find it by itself."
-        ),
-        click.option(
-            "--simulate",
-            metavar="PROFILE",
-            help="Use a simulated machine, by name (see `hami-plugin discover --help`) or file.",
-        ),
-        click.option(
-            "--simulation-dir",
-            type=click.Path(path_type=Path, file_okay=False),
-            help="Where the simulated machine's state is kept, so that faults can be injected from outside.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+main.add_command(cdi)
 
 
 @main.command(epilog="Example: hami-plugin run --node-name node-1 --config /etc/hami-plugin/config.yaml")

@@ -1,0 +1,77 @@
+"""CDI specs for people: of this machine or a simulated one, and what a runtime would make of the spec directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from cdi.directories import read_directories
+from cdi.documents import write
+from cdi.registry import Registry, SpecFile, registry
+from cdi.spec import Spec
+from hami_plugin.errors import DriverUnavailableError, HamiError
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.node.spec_files import describe, file_name
+from hami_plugin.startup import Options, opened, plan, snapshot_of
+from hami_plugin.vendor import Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """One family's spec, under the file name that the daemon would use. ``problems`` are devices left out, in words."""
+
+    family: Family
+    file: str
+    spec: Spec
+    problems: tuple[str, ...]
+    host: HostFiles
+
+    def explained(self) -> tuple[str, ...]:
+        """Where the vendor looked for what every container needs, and what it found."""
+        return self.family.explain_edits(self.host)
+
+    def text(self, extension: str = ".json") -> str:
+        """The spec as a file with this extension would have it."""
+        return write(self.spec, f"{Path(self.file).stem}{extension}")
+
+
+def described(options: Options, environment: Mapping[str, str]) -> Iterator[Described]:
+    """A spec for each family that has devices here. ``HamiError`` when none has."""
+    ready = plan(options, {"NODE_NAME": "this-node", **environment})
+    paths = HostPaths(hook=ready.configuration.settings.hook_path, hook_view=ready.configuration.settings.hook_path)
+    problems: list[str] = []
+    found = 0
+    host = HostFiles(paths=paths)
+    for served in opened(ready, paths):
+        try:
+            devices = snapshot_of(served.driver).devices
+        except DriverUnavailableError as error:
+            problems.append(f"{served.vendor.title}: {error.reason}: {error}")
+            continue
+        finally:
+            served.driver.close()
+        for family in served.vendor.families(served.settings):
+            spec, left_out = describe(family, devices, host)
+            if spec.devices:
+                found += 1
+                yield Described(family=family, file=file_name(str(spec.kind)), spec=spec, problems=left_out, host=host)
+    if not found:
+        raise HamiError(f"there is nothing to describe. {' '.join(problems)}".strip(), hint="try --simulate dgx-h100")
+
+
+def view(directories: Sequence[Path], specs: Sequence[Described] = ()) -> Registry:
+    """What a runtime makes of ``directories``, or of ``specs`` alone where any are given."""
+    files: Sequence[SpecFile] = (
+        [SpecFile(path=one.file, priority=0, text=one.text()) for one in specs]
+        if specs
+        else read_directories(directories)
+    )
+    return registry(files, yaml=yaml_reader)
+
+
+def yaml_reader(text: str) -> object:
+    """A YAML document as plain values, by the fast parser."""
+    return yaml.load(text, Loader=yaml.CSafeLoader)
