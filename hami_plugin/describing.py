@@ -29,9 +29,9 @@ class Described:
     problems: tuple[str, ...]
     host: HostFiles
 
-    def explained(self) -> tuple[str, ...]:
+    def explained(self) -> Sequence[str]:
         """Where the vendor looked for what every container needs, and what it found."""
-        return self.family.explain_edits(self.host)
+        return self.family.explain(self.host)
 
     def text(self, extension: str = ".json") -> str:
         """The spec as a file with this extension would have it."""

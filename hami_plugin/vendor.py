@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from cdi.edits import ContainerEdits
+from cdi.spec import Spec
 from hami_plugin.errors import HamiError, UnknownVendorError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
@@ -161,7 +162,8 @@ class Family:
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
-    the parts of a device that have names of their own, and ``explain_edits`` tells people where files were looked for.
+    the parts of a device that have names of their own. ``specification`` describes them all by other means, and raises
+    ``HamiError`` where the family's own description has to do; ``explain`` says in lines how that one came about.
     ``delivery`` says how containers receive them, and ``inject`` is then left with what differs by container: its
     limits and its own files.
 
@@ -183,7 +185,8 @@ class Family:
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
     slices: Callable[[Device, HostFiles], Mapping[str, ContainerEdits]] = _whole
-    explain_edits: Callable[[HostFiles], tuple[str, ...]] = lambda _host: ()
+    specification: Callable[[Sequence[Device], HostFiles], Spec] | None = None
+    explain: Callable[[HostFiles], Sequence[str]] = lambda _host: ()
     inject: Callable[[Assignment, HostFiles], Injection] = _no_node_side
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False

@@ -40,6 +40,11 @@ def tidy(directory: Path, kinds: Iterable[str]) -> Changes:
 def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tuple[Spec, tuple[str, ...]]:
     """The spec of a family's devices, and what could not be described, in words."""
     problems: list[str] = []
+    if family.specification:
+        try:
+            return family.specification(devices, host), ()
+        except HamiError as error:
+            problems.append(str(error))
     found: list[Described] = []
     shared = ContainerEdits()
     try:

@@ -9,10 +9,11 @@ from hami_plugin.model.device import Device
 from hami_plugin.policy.registered import annotated
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
 from hami_plugin.wire.nodes import DeviceInfo, decode_json
-from vendors.nvidia import mig
+from vendors.nvidia import described, mig
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.injection import inject, missing_library
 from vendors.nvidia.policy import admission, policy
+from vendors.nvidia.toolkit import generator
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
@@ -43,6 +44,11 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         node_devices=annotated(ANNOTATIONS.register, decode_json),
         patch=mig.patch,
         delivery=settings.delivery,
+        device_edits=partial(described.device_edits, settings),
+        shared_edits=partial(described.shared_edits, settings, described.Reports()),
+        slices=partial(described.slices, settings),
+        specification=generator(settings),
+        explain=partial(described.explain, settings),
         replicas=lambda _device: settings.device_split_count,
         register=partial(register, settings),
         inject=partial(inject, settings),

@@ -18,6 +18,9 @@ from hami_plugin.vendor import Injection
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
 
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+VOID = "void"
+"""Opens nothing, and adds nothing, in a container of NVIDIA's own runtime."""
 DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
 LOCK_FOLDER = Path("/tmp/vgpulock")  # noqa: S108  # HAMi-core's contract; a host path, not our scratch space
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -73,16 +76,17 @@ def check_names(assignment: Assignment) -> None:
 
 def _visible(settings: NvidiaSettings, shares: Sequence[Share]) -> ContainerEdits:
     uuids = [share.device.uuid for share in shares]
-    edits = ContainerEdits()
     ways = settings.delivery.ways
+    # Where the runtime finds the cards in CDI specs, what an image says must open nothing in NVIDIA's own runtime.
+    edits = ContainerEdits(env={VISIBLE: VOID} if settings.delivery.cdi else {})
     if Way.ENVVAR in ways:
-        edits = edits.merged(ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}))
+        edits = edits.merged(ContainerEdits(env={VISIBLE: ",".join(uuids)}))
     if Way.VOLUME_MOUNTS in ways:
         mounts = tuple(
             Mount(host_path="/dev/null", container_path=f"{DEVICE_LIST_FOLDER}/{name}", read_only=False)
             for name in uuids
         )
-        edits = edits.merged(ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": DEVICE_LIST_FOLDER}, mounts=mounts))
+        edits = edits.merged(ContainerEdits(env={VISIBLE: DEVICE_LIST_FOLDER}, mounts=mounts))
     return edits
 
 

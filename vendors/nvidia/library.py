@@ -209,6 +209,25 @@ class Nvml:
         current, _pending = self._ask("nvmlDeviceGetMigMode", handle)
         return bool(current)
 
+    def mig_places(self, handle: Handle) -> int:
+        """How many MIG devices a card can have at most."""
+        return int(self._ask("nvmlDeviceGetMaxMigDeviceCount", handle))
+
+    def mig_device(self, handle: Handle, index: int) -> Handle | None:
+        """The MIG device at a place of a card; None when the place is free."""
+        try:
+            return Handle(self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index))
+        except NvmlError as error:
+            if error.code == pynvml.NVML_ERROR_NOT_FOUND:
+                return None
+            raise
+
+    def gpu_instance(self, mig_device: Handle) -> int:
+        return int(self._ask("nvmlDeviceGetGpuInstanceId", mig_device))
+
+    def compute_instance(self, mig_device: Handle) -> int:
+        return int(self._ask("nvmlDeviceGetComputeInstanceId", mig_device))
+
     def remapped_rows(self, handle: Handle) -> tuple[bool, bool]:
         """Whether row replacements wait for a reset, and whether one has failed."""
         _correctable, _uncorrectable, pending, failed = self._ask("nvmlDeviceGetRemappedRows", handle)

@@ -16,6 +16,7 @@ from hami_plugin.policy.selectors import linked_choice, topology_aware, when
 from hami_plugin.policy.states import Context, DeviceState
 from vendors.nvidia import mig
 from vendors.nvidia.host import FAMILY
+from vendors.nvidia.injection import VISIBLE, VOID
 
 if TYPE_CHECKING:  # parts of the package also run where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
@@ -95,7 +96,8 @@ def admission(settings: NvidiaSettings) -> Admit:
             limits[settings.resource_core_name] = "100"
             found = True
         if not found and settings.overwrite_env:
-            env["NVIDIA_VISIBLE_DEVICES"] = "none"
+            # NVIDIA's runtime adds the driver's files for none, and nothing at all for void.
+            env[VISIBLE] = VOID if settings.delivery.cdi else "none"
         return Admitted(found=found, limits=limits, env=env, runtime_class=settings.runtime_class_name if found else "")
 
     return admit

@@ -59,8 +59,11 @@ class MigProfiles(Section):
 
 
 class NvidiaCdi(CdiSettings):
-    """CDI names as HAMi's own."""
+    """CDI names as HAMi's own, and who writes the spec."""
 
+    generator: Literal["builtin", "nvidia-ctk"] = Field(
+        "builtin", description="Who describes the cards: this daemon, or NVIDIA's nvidia-ctk where it is installed."
+    )
     vendor: DnsName = Field("k8s.device-plugin.nvidia.com", description="Vendor part of the devices' CDI names.")
 
 
@@ -81,6 +84,8 @@ class NvidiaSettings(ServedSettings):
         "NVIDIA_DEV_ROOT": "nvidiaDevRoot",
         "DRIVER_ROOT_CTR_PATH": "containerDriverRoot",
         "CONTAINER_DRIVER_ROOT": "containerDriverRoot",
+        "NVIDIA_CDI_HOOK_PATH": "nvidiaCdiHookPath",
+        "NVIDIA_CTK_PATH": "nvidiaCdiHookPath",
         "DP_DISABLE_HEALTHCHECKS": "healthchecks.disable",
         "DP_ENABLE_HEALTHCHECKS": "healthchecks.enable",
     }
@@ -185,6 +190,12 @@ class NvidiaSettings(ServedSettings):
         description="Where this process sees nvidiaDriverRoot; searched for the driver library.",
     )
 
+    nvidia_cdi_hook_path: Path | None = Field(
+        None,
+        alias="nvidiaCdiHookPath",
+        description="nvidia-cdi-hook or nvidia-ctk on the host, for CDI. Empty: looked for in the usual places.",
+    )
+
     nvml_library: Path | None = Field(
         None, alias="nvmlLibrary", description="Driver library to load. Empty: the loader's libnvidia-ml.so.1."
     )
@@ -239,6 +250,10 @@ class NvidiaSettings(ServedSettings):
         if twice:
             raise ValueError(f"resource name {twice[0]!r} is used twice; each resource needs its own name")
         return self
+
+    @property
+    def cdi_generator(self) -> str:
+        return self.cdi.generator
 
     def device_node(self, name: str) -> Path:
         """Host path of a device node, such as ``nvidia0``."""

@@ -57,7 +57,11 @@ class Options:
     gdrcopy_enabled: bool = False
     gds_enabled: bool = False
     mofed_enabled: bool = False
+    nvidia_driver_root: Path = Path("/")
+    nvidia_dev_root: Path | None = None
     container_driver_root: Path = Path("/driver-root")
+    nvidia_cdi_hook_path: Path | None = None
+    cdi_generator: str = "builtin"
     nvml_library: Path | None = None
     sysfs_root: Path | None = None
     proc_root: Path | None = None
