@@ -1,0 +1,202 @@
+"""Devices by CDI through the whole daemon: what it answers resolves, and faults of the directories end in reasons."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cdi.annotations import annotated
+from cdi.directories import load
+from hami_plugin.node.spec_files import file_name
+from tests.e2e.manifests import asking, manifest, small
+from tests.e2e.steps import offered, start
+
+KIND = "k8s.device-plugin.nvidia.com/gpu"
+PROFILE = "hgx-a100-4gpu"
+
+
+@pytest.fixture
+def directories(tmp_path):
+    found = [tmp_path / name for name in ("etc", "run")]
+    for directory in found:
+        directory.mkdir()
+    return found
+
+
+@pytest.fixture
+async def stage(set_up, directories):
+    """Not started yet."""
+    return await by_cdi(set_up, directories)
+
+
+async def by_cdi(set_up, directories, ways="cdi-annotations,cdi-cri"):
+    return await set_up(
+        PROFILE,
+        cdiDirs=[str(directory) for directory in directories],
+        vendors={"nvidia": {"deviceListStrategy": ways}},
+    )
+
+
+def view(directories):
+    return load(directories, yaml=yaml.safe_load)
+
+
+def spec_of(directories) -> Path:
+    return directories[-1] / file_name(KIND)
+
+
+async def answer(stage, pod_manifest):
+    pod = stage.scheduler.place(pod_manifest)
+    await stage.kubelet.admit(pod)
+    return pod, await stage.kubelet.start_container(pod.uid, "main")
+
+
+def healthy(stage):
+    return {info.id for info in stage.registered() if info.health}
+
+
+async def test_a_container_is_given_names_that_resolve_to_its_devices_and_no_other(stage, directories):
+    await start(stage)
+    wanted = manifest("two", [asking("main", stage.family.resources, count=2, memory=3000, cores=30)])
+
+    pod, given = await answer(stage, wanted)
+
+    names = annotated(given.annotations)
+    assert tuple(map(str, names)) == given.cdi_devices
+    granted = {device.uuid: device.minor for device in stage.hardware.machine.devices}
+    chosen = {name.device for name in names}
+    told = pod.annotations[stage.family.annotations.allocated]
+    assert len(chosen) == 2
+    assert all(uuid in told for uuid in chosen)
+    edits = view(directories).resolve(names)
+    nodes = {node.path for node in edits.device_nodes if node.path.removeprefix("/dev/nvidia").isdecimal()}
+    assert nodes == {f"/dev/nvidia{granted[uuid]}" for uuid in chosen}
+    assert given.edits.env["NVIDIA_VISIBLE_DEVICES"] == edits.env["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert given.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
+    assert any(mount.container_path == "/etc/ld.so.preload" for mount in given.edits.mounts)
+
+
+async def test_the_same_answer_without_cdi_names_nothing(set_up, directories):
+    stage = await by_cdi(set_up, directories, "envvar")
+    await start(stage)
+
+    _pod, given = await answer(stage, small("plain", stage.family.resources))
+
+    assert given.annotations == {}
+    assert given.cdi_devices == ()
+    assert given.edits.env["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
+    assert list(directories[-1].iterdir()) == []
+
+
+async def test_a_half_written_file_of_a_killed_daemon_is_cleaned_and_the_spec_is_whole(stage, directories):
+    await start(stage)
+    await stage.stop_daemon(kill=True)
+    leftover = directories[-1] / f".{file_name(KIND)}.writing"
+    leftover.write_text('{"cdiVersion": "0.')
+
+    await start(stage)
+
+    assert not leftover.exists()
+    assert view(directories).problems == ()
+
+
+@pytest.mark.parametrize("harm", ["delete", "edit"])
+async def test_a_spec_that_somebody_spoils_is_back_within_five_seconds(stage, directories, harm):
+    await start(stage)
+    good = spec_of(directories).read_text()
+    if harm == "delete":
+        spec_of(directories).unlink()
+    else:
+        spec_of(directories).write_text(good.replace("/dev/nvidia0", "/dev/sda"))
+
+    await stage.until(
+        lambda: spec_of(directories).exists() and spec_of(directories).read_text() == good, "the spec's return", 5
+    )
+    await offered(stage)
+
+
+async def test_a_second_spec_of_a_device_takes_that_device_away_and_names_both_files(stage, directories):
+    await start(stage)
+    first = stage.hardware.machine.devices[0].uuid
+    foreign = directories[0] / "foreign.json"
+    foreign.write_text(
+        json.dumps(
+            {
+                "cdiVersion": "0.5.0",
+                "kind": KIND,
+                "devices": [{"name": first, "containerEdits": {"env": ["FOREIGN=yes"]}}],
+            }
+        )
+    )
+
+    everybody = {device.uuid for device in stage.hardware.machine.devices}
+    await stage.until(lambda: healthy(stage) == everybody - {first}, "the conflict in the register")
+    await stage.until(lambda: any(e["reason"] == "CDIConflict" for e in stage.api.events()), "the Event")
+    (event,) = [e for e in stage.api.events() if e["reason"] == "CDIConflict"]
+    assert str(foreign) in event["message"]
+    assert str(spec_of(directories)) in event["message"]
+    assert first in (await stage.get("/readyz"))[1]
+
+    foreign.unlink()
+    await offered(stage)
+
+
+@contextmanager
+def small_disk(directory: Path):
+    """A file system of 64 KiB at ``directory``."""
+    words = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"needs the right to mount a tmpfs (run as root): {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def remount(directory: Path, mode: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{mode}", str(directory)], check=True)
+
+
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+async def test_a_disk_that_takes_nothing_makes_devices_wait_with_the_reason_and_heals(set_up, directories, fault):
+    with small_disk(directories[-1]):
+        filler = directories[-1] / "filler"
+        if fault == "full":
+            with pytest.raises(OSError, match="space"):
+                filler.write_bytes(bytes(128 * 1024))
+        else:
+            remount(directories[-1], "ro")
+        stage = await by_cdi(set_up, directories)
+        await stage.start_daemon()
+
+        await stage.until(lambda: len(stage.registered()) == len(stage.hardware.machine.devices), "the register")
+        assert healthy(stage) == set()
+        reasons = (await stage.get("/readyz"))[1]
+        assert ("free space" if fault == "full" else "mount it for writing") in reasons
+
+        if fault == "full":
+            filler.unlink()
+        else:
+            remount(directories[-1], "rw")
+        await offered(stage)
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o000])
+async def test_the_umask_of_the_daemon_does_not_matter(stage, directories, mask):
+    directories[-1].rmdir()
+    before = os.umask(mask)
+    try:
+        await start(stage)
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(spec_of(directories).stat().st_mode) == 0o644
+    assert stat.S_IMODE(directories[-1].stat().st_mode) == 0o755
