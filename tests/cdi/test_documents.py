@@ -139,6 +139,16 @@ def test_what_a_runtime_would_refuse_is_not_written(edits, wrong):
         assert str(refused.value).startswith("ours.json: ")
 
 
+def test_json_is_readable_for_the_readers_of_yaml_that_runtimes_have():
+    """They refuse control characters that are not escaped, and halves of a surrogate pair that are."""
+    made = spec("gpu0", env={"A": "\x80\u2028\ufeff \x01 é \U0001f600 \U000e0001"})
+
+    written = to_json(made)
+
+    assert "\\u0080\\u2028\\uFEFF \\u0001 é \U0001f600 \U000e0001" in written
+    assert yaml.safe_load(written) == json.loads(written) == plain_spec(made)
+
+
 def test_a_variable_is_not_torn_at_an_equals_sign_in_its_name():
     with pytest.raises(InvalidNameError, match='variable "A=B" has "=" in its name'):
         to_json(spec("gpu0", env={"A=B": "c"}))

@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import tempfile
 from pathlib import Path
 
 import cdi
@@ -9,7 +10,8 @@ import cdi
 PAGE = Path(cdi.__file__).with_name("README.md")
 
 
-def test_the_examples_print_what_the_page_says():
+def test_the_examples_print_what_the_page_says(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the page's store leaves its files
     page = PAGE.read_text(encoding="utf-8")
     examples = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE))
     report = []

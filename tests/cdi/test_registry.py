@@ -7,7 +7,7 @@ import yaml
 
 from cdi.directories import DIRECTORIES, host_node, load, read_directories
 from cdi.documents import to_json, write
-from cdi.edits import ContainerEdits, DeviceNode, Hook
+from cdi.edits import ContainerEdits, Hook
 from cdi.errors import UnresolvableError
 from cdi.inject import HostNode
 from cdi.names import QualifiedName
@@ -133,6 +133,19 @@ def test_directories_are_read_as_a_runtime_reads_them(tmp_path):
     assert [str(path) for path in DIRECTORIES] == ["/etc/cdi", "/var/run/cdi"]
 
 
+def test_a_directory_that_is_a_link_has_nothing_for_a_runtime(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.json").write_text(to_json(spec("gpu0")), encoding="utf-8")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "run").symlink_to(tmp_path)
+
+    assert load([tmp_path / "run" / "real"]).names == (GPU0,)
+    assert load([tmp_path / "link"]).names == ()
+    assert [str(problem) for problem in load([tmp_path / "link"]).problems] == [
+        f"{tmp_path}/link: is a link, which runtimes do not follow"
+    ]
+
+
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
     (tmp_path / "a.json").write_bytes(b"\xff\xfe")
     (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
@@ -160,4 +173,3 @@ def test_a_node_of_the_host_is_described(tmp_path):
     assert host_node(str(tmp_path / "pipe")).type == "p"
     with pytest.raises(ValueError, match="is not a device node"):
         host_node(str(tmp_path))
-    assert DeviceNode(path="/dev/null").source == "/dev/null"
