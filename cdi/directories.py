@@ -42,6 +42,8 @@ def host_node(path: str) -> HostNode:
 
 
 def _directory_files(directory: Path, priority: int) -> list[SpecFile]:
+    if directory.is_symlink():
+        return [SpecFile(path=str(directory), priority=priority, unreadable="is a link, which runtimes do not follow")]
     try:
         with os.scandir(directory) as entries:
             # As runtimes do it: no search in subdirectories, and a link is a file whatever it leads to.

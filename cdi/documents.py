@@ -7,6 +7,7 @@ Writing needs none.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeAlias
@@ -19,6 +20,10 @@ from cdi.validate import problems
 
 EXTENSIONS = (".json", ".yaml")
 """Of the files in a spec directory; runtimes pass over all others, ``.yml`` too."""
+
+# Runtimes read JSON with a reader of YAML. It refuses these characters unless they are escaped, and others, beyond the
+# basic plane, when they are: so these are, and the others are not.
+_UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 YamlReader: TypeAlias = Callable[[str], object]
 """Text to plain values. It must build plain values only, as ``yaml.safe_load`` of PyYAML does."""
@@ -34,7 +39,8 @@ def write(spec: Spec, file: str) -> str:
 
 def to_json(spec: Spec, file: str = "") -> str:
     """``InvalidSpecError`` when a runtime would refuse ``spec``; ``file`` is named in it."""
-    return json.dumps(_document(spec, file), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(_document(spec, file), indent=2, ensure_ascii=False)
+    return _UNREADABLE.sub(lambda found: f"\\u{ord(found[0]):04X}", text) + "\n"
 
 
 def to_yaml(spec: Spec, file: str = "") -> str:
