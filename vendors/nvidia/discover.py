@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device, Fault, Sighting
+from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.health import examine
 from vendors.nvidia.host import FAMILY, UUID, HostTrees, pci_address
-from vendors.nvidia.library import Handle, Nvml, NvmlError
+from vendors.nvidia.library import Handle, Nvml
 from vendors.nvidia.trouble import fault_of, no_devices, no_permission
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed

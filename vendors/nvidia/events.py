@@ -9,8 +9,9 @@ from contextlib import suppress
 from hami_plugin.log import logger
 from hami_plugin.model.device import Fault
 from hami_plugin.vendor import HealthEvent
+from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.discover import Busy
-from vendors.nvidia.library import Event, EventSet, Handle, Nvml, NvmlError
+from vendors.nvidia.library import Event, EventSet, Handle, Nvml
 from vendors.nvidia.trouble import fault_of
 from vendors.nvidia.xid import XidPolicy
 

@@ -61,7 +61,7 @@ def test_the_options_have_everything_that_the_driver_reads():
 
 def test_the_type_of_every_answer_that_the_driver_reads_is_compared():
     """By the binding's names in the façade. A wait's event and what returns nothing are judged with the events."""
-    asked = set(re.findall(r'_ask\("(nvml\w+)"', (PACKAGE / "library.py").read_text(encoding="utf-8")))
+    asked = set(re.findall(r'\bask\("(nvml\w+)"', (PACKAGE / "library.py").read_text(encoding="utf-8")))
     compared = {question.function for question in (*answers.SYSTEM, *answers.OF_A_CARD)}
     elsewhere = {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetHandleByIndex", "nvmlDeviceRegisterEvents"}
     elsewhere |= {"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait_v2"}
