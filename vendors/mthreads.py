@@ -7,19 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hami_plugin.config.settings import ResourceName, VendorSettings, setting
-from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.parity import Difference, Json, Parity, sound
 from hami_plugin.policy.admission import Admit, Admitted, Denied
 from hami_plugin.policy.checks import CHARGED, on_the_pods_device, standard
 from hami_plugin.policy.demand import Asked, Demand
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.registered import NodeDevices, capacity
+from hami_plugin.policy.registered import summed
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Context, Given
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Vendor
 from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo
 from hami_plugin.wire.pods import encode_devices
 
 WORD = "Mthreads"
@@ -64,7 +63,9 @@ def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns
             annotations=KEYS,
             policy=policy,
             admit=admission(settings),
-            node_devices=cards(settings),
+            node_devices=summed(
+                settings.cores, settings.memory, each=CARD_CORES, unit=UNIT, name="mthreads", word=WORD
+            ),
             patch=patch(clock),
             lock=None,
             memory_factor=UNIT,
@@ -105,27 +106,6 @@ def admission(settings: MthreadsSettings) -> Admit:
         return Admitted(found=True, limits=whole, pod_annotations=annotations)
 
     return admit
-
-
-def cards(settings: MthreadsSettings) -> NodeDevices:
-    """The node's capacity has the cores and the memory of all cards."""
-
-    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
-        cores, memory = capacity(node, settings.cores), capacity(node, settings.memory)
-        return tuple(
-            DeviceInfo(
-                id=f"{node.name}-mthreads-{number}",
-                index=number,
-                count=100,
-                devmem=memory * UNIT * CARD_CORES // cores,
-                devcore=CARD_CORES,
-                type=WORD,
-                health=True,
-            )
-            for number in range(-(-cores // CARD_CORES))
-        )
-
-    return devices
 
 
 def shares_on_one_card(candidate: Candidate, context: Context, eligible: Sequence[Candidate]) -> Reason | None:

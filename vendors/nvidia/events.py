@@ -39,8 +39,7 @@ class EventWatch:
         self._nvml = nvml
         self._policy = policy
         self._busy = busy
-        self._sleep = sleep
-        self._clock = clock
+        self._sleep, self._clock = sleep, clock
         self._events: EventSet | None = None
         self._handles: dict[str, Handle] = {}
         self._silent: set[str] = set()

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from vendors.nvidia.gpu_check.bench import Bench
 from vendors.nvidia.gpu_check.binding import ask, constant, kind
-from vendors.nvidia.gpu_check.card import Bench, Card
-from vendors.nvidia.gpu_check.verdicts import Findings, Refused
+from vendors.nvidia.gpu_check.card import Card
+from vendors.nvidia.gpu_check.refused import Refused
+from vendors.nvidia.gpu_check.verdicts import Findings
 
 HANDLE = "LP_struct_c_nvmlDevice_t"
 _RECOVERY_FIELD = 230

@@ -50,7 +50,6 @@ class Site:
 
     kubelet: FakeKubelet
     pods: PodTable
-    family: Family
     times_ms: dict[str, float]
 
 
@@ -66,21 +65,21 @@ async def check_kubelet(findings: Findings, family: Family, snapshot: Snapshot, 
             findings.equal("capacity", every, site.kubelet.capacity(resource))
             findings.equal("allocatable", well, site.kubelet.allocatable(resource))
             if offered:
-                await _admit(findings, site, offered[-1])
+                await _admit(findings, site, family, offered[-1])
             else:
                 findings.not_done("Allocate", "no card is offered; the faults are among the checks of discovery")
             return site.times_ms
 
 
-async def _admit(findings: Findings, site: Site, device: Device) -> None:
+async def _admit(findings: Findings, site: Site, family: Family, device: Device) -> None:
     """A scheduler has chosen ``device`` for a pod; the kubelet admits the pod."""
-    pod = _pod(site.family, device)
+    pod = _pod(family, device)
     site.pods.update(pod)
     start = time.perf_counter()
     ids = await site.kubelet.admit(pod)
     site.times_ms["admission"] = round((time.perf_counter() - start) * 1000, 3)
     edits = (await site.kubelet.start_container(pod.uid, "main")).edits
-    chosen = [physical_id(name) for name in ids["main"][site.family.resources.count]]
+    chosen = [physical_id(name) for name in ids["main"][family.resources.count]]
     findings.equal("the kubelet's card is the scheduler's", [device.uuid], chosen)
     _edits(findings, edits, device)
     findings.equal("the pod is told", PHASE_SUCCESS, await _told(site.pods, pod.uid))
@@ -111,7 +110,7 @@ async def _registered(family: Family, snapshot: Snapshot, scratch: Path) -> Asyn
         start = time.perf_counter()
         await register(kubelet.directory, plugin, path.name, timeout=DEADLINE_S)
         times = {"registration": round((time.perf_counter() - start) * 1000, 3)}
-        yield Site(kubelet=kubelet, pods=pods, family=family, times_ms=times)
+        yield Site(kubelet=kubelet, pods=pods, times_ms=times)
 
 
 async def _plugin(
