@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hami_plugin.config.settings import ResourceName, VendorSettings, setting
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.parity import Json, Parity, asks_fit, but_for, differences, granted, sound
 from hami_plugin.policy.admission import Admit, Admitted, Denied
 from hami_plugin.policy.checks import CHARGED, on_the_pods_device, standard
 from hami_plugin.policy.demand import Asked, Demand
@@ -138,9 +138,13 @@ def patch(clock: Callable[[], int]) -> Patch:
     return written
 
 
+PLACE = (Reason.CUSTOM_RULE, Reason.TOO_FEW)
+"""What HAMi and we count otherwise when a card is left out for the sake of the pod's others."""
+
+
 def _whole_cards_in_a_pod(question: Json) -> bool:
     """The pod has cards already, and a whole one is among them or asked for."""
-    if question["fn"] != "fit" or question["vendor"] != WORD:
+    if not asks_fit(question, WORD):
         return False
     cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
     had = [grant for piece in (question.get("allocated") or {}).get(WORD, ()) for grant in piece or ()]
@@ -151,11 +155,11 @@ def _whole_cards_in_a_pod(question: Json) -> bool:
 def _placed_apart(question: Json, ours: Json, theirs: Json) -> bool:
     """Each new card is a whole one, or the one that all shares of the pod are on; or no on both sides."""
     if not ours["ok"]:
-        return not theirs["ok"] and _but_for_place(ours["reason"]) == _but_for_place(theirs["reason"])
+        return not theirs["ok"] and but_for(ours["reason"], *PLACE) == but_for(theirs["reason"], *PLACE)
     cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
     had = [grant for piece in question["allocated"][WORD] for grant in piece or ()]
     shared = {grant["uuid"] for grant in had if not _is_whole(grant, cores)}
-    new = [grant for grants in ours["devices"].values() for grant in grants]
+    new = granted(ours)
     return sound(question, ours) and all(_is_whole(grant, cores) or shared <= {grant["uuid"]} for grant in new)
 
 
@@ -163,14 +167,10 @@ def _is_whole(grant: Json, cores: Json) -> bool:
     return all_of(cores.get(grant["uuid"], 0), grant.get("usedcores", 0))
 
 
-def _but_for_place(reason: str) -> set[str]:
-    return {part for part in reason.split(", ") if not part.endswith((Reason.CUSTOM_RULE, Reason.TOO_FEW))}
-
-
 VENDOR = Vendor(
     name="mthreads",
     title="Moore Threads GPUs",
     settings=MthreadsSettings,
     families=families,
-    parity=lambda: Parity(differences=(Difference(id="D-190", applies=_whole_cards_in_a_pod, right=_placed_apart),)),
+    parity=lambda: Parity(differences=differences({"D-190": (_whole_cards_in_a_pod, _placed_apart)})),
 )
