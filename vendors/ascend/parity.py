@@ -82,15 +82,15 @@ def _denied(_question: Json, ours: Json, theirs: Json) -> bool:
     return bool(ours.get("err")) and not theirs.get("err")
 
 
+RULES = {
+    "D-170": (_several_groups, _grouped_alike),
+    "D-171": (_other_chips, _of_the_chip),
+    "D-172": (_unnumbered_networks, _all_of_them),
+    "D-173": (_beyond_any_request, _denied),
+}
+"""When a difference applies, and what is right then."""
+
+
 def parity() -> Parity:
     """Ascend's part in the comparison."""
-    return Parity(
-        differences=differences(
-            {
-                "D-170": (_several_groups, _grouped_alike),
-                "D-171": (_other_chips, _of_the_chip),
-                "D-172": (_unnumbered_networks, _all_of_them),
-                "D-173": (_beyond_any_request, _denied),
-            }
-        )
-    )
+    return Parity(differences=differences(RULES))

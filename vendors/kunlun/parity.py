@@ -18,15 +18,12 @@ CROSSING = ({0, 1, 4, 5}, {2, 3, 6, 7}, {0, 2, 4, 6}, {1, 3, 5, 7}, {0, 3, 4, 7}
 
 def parity() -> Parity:
     """Kunlun's part in the comparison."""
-    return Parity(
-        differences=differences(
-            {
-                "D-140": (_out_of_order, _well_wired),
-                "D-141": (_out_of_slots, _well_wired),
-                "D-142": (_no_part, _turned_away),
-            }
-        )
-    )
+    rules = {
+        "D-140": (_out_of_order, _well_wired),
+        "D-141": (_out_of_slots, _well_wired),
+        "D-142": (_no_part, _turned_away),
+    }
+    return Parity(differences=differences(rules))
 
 
 def _out_of_order(question: Json) -> bool:

@@ -111,12 +111,11 @@ def _pairs(answer: Json, zones: dict[str, int]) -> int:
     return sum(one == other > 0 for one, other in combinations(of, 2))
 
 
-DIFFERENCES = differences(
-    {
-        "D-120": (_second_whole, _another_card),
-        "D-121": (_not_foretold, _last_place),
-        "D-122": (_odd_amount, _refused_or_meant),
-        "D-123": (_second_of_a_class, _among_its_like),
-        "D-124": (_several_zones, _linked_alike),
-    }
-)
+_RULES = {
+    "D-120": (_second_whole, _another_card),
+    "D-121": (_not_foretold, _last_place),
+    "D-122": (_odd_amount, _refused_or_meant),
+    "D-123": (_second_of_a_class, _among_its_like),
+    "D-124": (_several_zones, _linked_alike),
+}
+DIFFERENCES = differences(_RULES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
@@ -25,13 +24,19 @@ ANNOTATIONS = AnnotationKeys(
 
 def scheduled(settings: NvidiaSettings) -> Family:
     """The family without its node side."""
-    names = ResourceNames(
-        count=settings.resource_count_name,
-        memory=settings.resource_memory_name,
-        memory_percent=settings.resource_memory_percentage_name,
-        cores=settings.resource_core_name,
-        priority=settings.resource_priority_name,
+    return Family.registered(
+        FAMILY,
+        ResourceNames(
+            count=settings.resource_count_name,
+            memory=settings.resource_memory_name,
+            memory_percent=settings.resource_memory_percentage_name,
+            cores=settings.resource_core_name,
+            priority=settings.resource_priority_name,
+        ),
+        ANNOTATIONS,
+        policy(settings),
+        decode=decode_json,
+        admit=admission(settings),
+        patch=mig.patch,
+        memory_factor=settings.memory_factor,
     )
-    rules, admit, factor = policy(settings), admission(settings), settings.memory_factor
-    family = Family.registered(FAMILY, names, ANNOTATIONS, rules, decode=decode_json, admit=admit, memory_factor=factor)
-    return replace(family, patch=mig.patch)
