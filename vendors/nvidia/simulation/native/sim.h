@@ -71,7 +71,7 @@ static inline void sim_leave(const nvmlReturn_t *entered)
 #define OPEN(code, out)                                                      \
     __attribute__((cleanup(sim_leave))) const nvmlReturn_t entered = (code); \
     if (entered || !(out))                                                   \
-    return entered ? entered : NVML_INVALID_ARGUMENT
+        return entered ? entered : NVML_INVALID_ARGUMENT
 
 /* Without a handle. */
 #define BEGIN(out) OPEN(sim_begin(__func__), out)
@@ -85,7 +85,7 @@ static inline void sim_leave(const nvmlReturn_t *entered)
 /* A condition of the call, and what it answers where that does not hold. */
 #define REQUIRE(condition, code) \
     if (!(condition))            \
-    return code
+        return code
 
 #define REQUIRE_VERSION(structure, type, number) \
     REQUIRE((structure)->version == STRUCT_VERSION(type, number), NVML_ARGUMENT_VERSION_MISMATCH)

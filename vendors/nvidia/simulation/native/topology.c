@@ -13,7 +13,7 @@ enum { LINK_REMOTE_SWITCH = 2, LINK_CAPABILITIES = 6, FABRIC_UNSUPPORTED = 0 };
     sim_target peer;                                          \
     const nvmlReturn_t also = sim_also(__func__, two, &peer); \
     if (also || !(out))                                       \
-    return also ? also : NVML_INVALID_ARGUMENT
+        return also ? also : NVML_INVALID_ARGUMENT
 
 API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t two, unsigned *level)
 {
