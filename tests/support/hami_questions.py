@@ -47,8 +47,29 @@ CONTEXT = {
     "HygonResourceCount": "resourceCountName",
     "HygonResourceMemory": "resourceMemoryName",
     "HygonResourceCores": "resourceCoreName",
+    "MLUResourceCount": "resourceCountName",
+    "MLUResourceMemory": "resourceMemoryName",
+    "MLUResourceCores": "resourceCoreName",
     "MemoryFactor": "memoryFactor",
 }
+
+WORDS = {
+    "amd": "AMD",
+    "awsneuron": "AWSNeuron",
+    "biren": "Biren",
+    "cambricon": "MLU",
+    "EnflameDevices": "Enflame",
+    "GCUDevices": "GCU",
+    "hygon": "DCU",
+    "iluvatar": "MR-V100",
+    "KunlunDevices": "kunlun",
+    "kunlun": "XPU",
+    "MetaxDevices": "Metax-GPU",
+    "mthreads": "Mthreads",
+    "nvidia": "NVIDIA",
+    "vastai": "Vastai",
+}
+"""Our families by HAMi's type, or by its package where that has one."""
 
 
 @cache
@@ -58,6 +79,13 @@ def catalog() -> Catalog:
 
 def family(word: str) -> Family:
     return catalog().find({"vendor": word}).family
+
+
+def word_of(case: Json) -> str:
+    """The family that a case is about. Ascend's chips have theirs in the configuration."""
+    package, *name = case["fn"].split(".")
+    configured = (case["input"].get("backend") or {}).get("config", {}).get("common_word", "Ascend910A")
+    return WORDS.get(name[0]) or WORDS.get(package) or configured
 
 
 def renamed(value: Any) -> Any:
@@ -90,11 +118,15 @@ def camel(name: str) -> str:
     return first + "".join(word.title() for word in more)
 
 
-def question(case: Json, word: str, vendor: str) -> Case:
-    """A case as a question to the family with this word, of the vendor with this section."""
+def question(case: Json) -> Case:
+    """A case as a question to its family."""
     kind = QUESTIONS[case["fn"].rpartition(".")[2]]
     given = renamed(case["input"])
     where = given.get("node_info") or {}
+    lists = {key: given[key] for key in ("devices", "previous", "pod_devices") if given.get(key)}
+    pieces = lists.pop("pod_devices", ())
+    named_ones = {key: [called(one, "id", "index") for one in devices] for key, devices in lists.items()}
+    granted = [[called(one, "uuid", "idx") for one in piece] for piece in pieces]
     infos = [info for infos in (where.get("devices") or {}).values() for info in infos]
     quotas = case.get("context", {}).get("quotas", {}).get((given.get("pod") or {}).get("namespace"), {})
     return Case(
@@ -102,9 +134,11 @@ def question(case: Json, word: str, vendor: str) -> Case:
         question={
             "node": where.get("node"),
             **given,
+            **named_ones,
+            **({"pod_devices": granted} if granted else {}),
             "fn": kind,
-            "vendor": word,
-            "config": yaml.safe_dump({vendor: section(case)}),
+            "vendor": word_of(case),
+            "config": yaml.safe_dump({case["fn"].partition(".")[0]: section(case)}),
             "request": {**NO_REQUEST, **given.get("request", {})},
             "pair_scores": [
                 {"uuid": info["id"], "score": info["device_pair_score"]["scores"]}
@@ -116,6 +150,11 @@ def question(case: Json, word: str, vendor: str) -> Case:
         },
         answers=(answer(kind, case),),
     )
+
+
+def called(device: Json, name: str, number: str) -> Json:
+    """A device that a test leaves without a name is called by its number."""
+    return {name: str(device.get(number, 0)), **device}
 
 
 def answer(kind: str, case: Json) -> Json:
@@ -139,3 +178,9 @@ def answer(kind: str, case: Json) -> Json:
         "pod_annotations": pod.get("annotations"),
         "runtime_class": pod.get("runtime_class_name"),
     }
+
+
+def expected(item: Json) -> Json:
+    """Without what is zero, and without what is not the device's own: its vendor, and its links."""
+    others = ("vendor", "device_vendor", "device_pair_score")
+    return {key: value for key, value in item.items() if value and key not in others}

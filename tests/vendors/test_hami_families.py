@@ -16,24 +16,9 @@ from hami_plugin.wire.handshake import believed
 from hami_plugin.wire.keys import NODE_LOCK
 from hami_plugin.wire.lock import owned_by
 from tests.support.hami import Json, asks
-from tests.support.hami_questions import catalog, family
+from tests.support.hami_questions import catalog, expected, family, renamed, word_of
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
-WORDS = {
-    "amd": "AMD",
-    "awsneuron": "AWSNeuron",
-    "biren": "Biren",
-    "cambricon": "MLU",
-    "EnflameDevices": "Enflame",
-    "GCUDevices": "GCU",
-    "hygon": "DCU",
-    "iluvatar": "MR-V100",
-    "kunlun": "XPU",
-    "MetaxDevices": "Metax-GPU",
-    "mthreads": "Mthreads",
-    "nvidia": "NVIDIA",
-    "vastai": "Vastai",
-}
 EXCUSED = {
     "NodeCleanUp": "removes the handshake of a node that a scheduler has given up; the node itself writes it here",
     "NodeDeleted": "forgets what a scheduler remembers of a node; here nothing is remembered between two looks",
@@ -41,10 +26,7 @@ EXCUSED = {
 
 
 def about(case: Json) -> Family:
-    """The family that a case is about, by its type's name or its package's."""
-    package, *name = case["fn"].split(".")
-    configured = (case["input"].get("backend") or {}).get("config", {}).get("common_word")
-    return family(WORDS.get(name[0]) or WORDS.get(package) or configured)
+    return family(word_of(case))
 
 
 @asks(
@@ -186,3 +168,69 @@ def test_a_lock_that_names_nobody_bars_everybody_until_it_is_old(case: Json) -> 
 
     assert free is ((after.get("annotations") or {}).get(rule.annotation) == "{now}")
     assert free is (case["expected"]["error"] is None)
+
+
+WRITTEN = (
+    "amd",
+    "biren",
+    "cambricon",
+    "enflame_fit",
+    "enflame_gcu",
+    "hygon",
+    "iluvatar",
+    "kunlun_vxpu",
+    "mthreads",
+    "vastai",
+)
+
+
+@asks((*WRITTEN, "nvidia_node"), "PatchAnnotations")
+def test_a_decision_is_written_alike(case: Json) -> None:
+    one = about(case)
+    given = {word: values.pieces(renamed(pieces)) for word, pieces in case["input"]["pod_devices"].items()}
+    written = one.patch(one, values.pod(case["input"]["pod"]), given) if given else {}
+    theirs = case["expected"]["annotations"]
+    if "" in theirs:  # the test has not named the annotations
+        assert set(written.values()) == set(theirs.values())
+        return
+    misspelt = {
+        key.replace("IGNED", "IGHED"): text for key, text in theirs.items() if key == "CAMBRICON_DSMLU_ASSIGNED"
+    }
+    theirs = {**theirs, **misspelt}  # D-160
+    assert {**written, **{key: text for key, text in theirs.items() if text == "{now_unix_nano}"}} == theirs
+
+
+TAKEN = ("ascend_fit", "biren", "cambricon", "enflame_fit", "enflame_gcu", "hygon", "kunlun_vxpu", "metax_gpu")
+
+
+@asks((*TAKEN, "mthreads", "nvidia_mig", "vastai", "awsneuron_fit"), "AddResourceUsage")
+def test_a_grant_takes_alike(case: Json) -> None:
+    policy = about(case).policy
+    assert policy
+    given = without_mask(renamed(case["input"]))
+    after = {**given, **without_mask(renamed(case["expected"].get("after", {})))}
+
+    node, container = values.state({"id": "", **given["node"]}), values.grant({"uuid": "", **given["container"]})
+    booking = policy.book(node, container, values.pod({}))
+
+    assert not isinstance(booking, Reason)
+    state, grant = (values.usage(booking[0]), values.granted(booking[1]))
+    if case["fn"].startswith("enflame.") and case["id"] in UNCLAMPED:
+        assert state["used"] == UNCLAMPED[case["id"]]
+        return
+    for ours, theirs in ((state, after["node"]), (grant, after["container"])):
+        assert {key: theirs.get(key, 0) for key, value in ours.items() if value or theirs.get(key)} == expected(ours)
+
+
+UNCLAMPED = {"AddResourceUsage-002": 2 * (2**31 - 1), "AddResourceUsage-003": 1}
+"""Where Enflame's sums stop at 32 bits for HAMi, and a text beyond them is the largest number (D-301)."""
+
+
+def without_mask(items: Json) -> Json:
+    """Without AWS's second account of a device's cores: the first is `usedcores`, and the only one here."""
+    return {
+        key: {**item, "custominfo": {k: v for k, v in item["custominfo"].items() if k != "awsusageinfo"}}
+        if isinstance(item, dict) and "custominfo" in item
+        else item
+        for key, item in items.items()
+    }
