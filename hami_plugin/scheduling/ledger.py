@@ -52,11 +52,11 @@ class Ledger:
     def entries(self) -> Mapping[str, Entry]:
         return self._entries
 
-    def on(self, node: str, *, without: str = "") -> Sequence[Entry]:
+    def on(self, node: str, *, without: str | None = None) -> Sequence[Entry]:
         """A node's entries, without that of one pod."""
         return [one for uid, one in self._nodes.get(node, {}).items() if uid != without]
 
-    def of(self, namespace: str, *, without: str = "") -> Sequence[Entry]:
+    def of(self, namespace: str, *, without: str | None = None) -> Sequence[Entry]:
         """A namespace's entries, without that of one pod."""
         return [one for uid, one in self._entries.items() if one.pod.namespace == namespace and uid != without]
 

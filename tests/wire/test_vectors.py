@@ -31,6 +31,7 @@ from hami_plugin.wire.nodes import (
     encode_legacy,
 )
 from hami_plugin.wire.pods import decode_devices, encode_devices
+from tests.support.hami import answers
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 REFUSED = "refused"
@@ -219,16 +220,19 @@ OURS: dict[str, Callable[[Json], Any]] = {
     "device.CheckHealth": conclusion,
 }
 
-ELSEWHERE = {
+EXCUSED = {
     "device.ExtractMigTemplatesFromUUID": "static MIG names of HAMi 2.7 to 2.9",
     "device.PlatternMIG": "static MIG geometries of HAMi 2.7 to 2.9",
     "device.GetDevicesUUIDList": "a projection, no format",
-    "device.EncodeContainerDeviceType": "written by a scheduler only",
-    "nodelock.LockNode": "locking is a scheduler's",
-    "nodelock.SetNodeLock": "locking is a scheduler's",
-    "nodelock.GeneratePodNamespaceName": "joins two words",
-    "nodelock.IsNodeLockContention": "an error type of a scheduler",
-    "nodelock.setupNodeLockTimeout": "a scheduler's setting",
+    "device.EncodeContainerDeviceType": "picks one family's devices out of a mixed list; here a piece has one family's",
+}
+
+ELSEWHERE = {
+    "nodelock.LockNode": "tests/policy/test_locking_hami.py",
+    "nodelock.SetNodeLock": "tests/policy/test_locking_hami.py",
+    "nodelock.GeneratePodNamespaceName": "excused there",
+    "nodelock.IsNodeLockContention": "excused there",
+    "nodelock.setupNodeLockTimeout": "excused there",
     "nvidia.selectMigCandidate": "scheduling",
     "nvidia.selectMigPlacement": "scheduling",
     "nvidia.canPlaceMigProfiles": "scheduling",
@@ -366,6 +370,7 @@ def ours(case: Case) -> Any:
 ASKED = [case for case in cases() if case.function in OURS]
 
 
+@answers(("annotations_codec", "node_lock", "health_handshake", "nvidia_mig"), *(name for name in OURS if "." in name))
 @pytest.mark.parametrize("case", ASKED, ids=lambda case: f"{case.function}-{case.id}")
 def test_our_codecs_answer_as_hami_does(case: Case):
     mine, his = ours(case), theirs(case)
@@ -386,5 +391,5 @@ def test_every_difference_is_needed():
 
 
 def test_every_recorded_function_is_answered_or_somebody_elses():
-    assert {case.function for case in cases()} == OURS.keys() | ELSEWHERE.keys()
-    assert not OURS.keys() & ELSEWHERE.keys()
+    assert {case.function for case in cases()} == OURS.keys() | ELSEWHERE.keys() | EXCUSED.keys()
+    assert not OURS.keys() & (ELSEWHERE.keys() | EXCUSED.keys())
