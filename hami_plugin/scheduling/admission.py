@@ -153,9 +153,15 @@ def _container(raw: Mapping[str, Any], before: ContainerView, after: ContainerVi
             resources[key] = {**(resources.get(key) or {}), **added}
     changed = {**raw, "resources": resources} if resources else dict(raw)
     if added := _added(before.env, after.env):
-        kept = [one for one in raw.get("env") or () if one.get("name") not in added]
-        changed["env"] = [*kept, *({"name": name, "value": value} for name, value in added.items())]
+        changed["env"] = _environment(raw.get("env") or (), added)
     return changed
+
+
+def _environment(own: Sequence[Mapping[str, Any]], added: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """Variables in their old places, since later ones may refer to earlier ones; new ones last."""
+    new = {name: {"name": name, "value": value} for name, value in added.items()}
+    there = {str(one.get("name")) for one in own}
+    return [*(new.get(str(one.get("name")), one) for one in own), *(new[name] for name in new if name not in there)]
 
 
 def _added(before: Mapping[str, str], after: Mapping[str, str]) -> Mapping[str, str]:
