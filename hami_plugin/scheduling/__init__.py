@@ -6,6 +6,6 @@ Values and functions, without a watch, a clock or HTTP: those belong to whoever 
 from hami_plugin.scheduling.admission import admitted
 from hami_plugin.scheduling.decisions import patch
 from hami_plugin.scheduling.quotas import quota
-from hami_plugin.scheduling.sites import Surveyed, rules, site, stock, survey
+from hami_plugin.scheduling.sites import Surveyed, rules, stock, survey
 
-__all__ = ["Surveyed", "admitted", "patch", "quota", "rules", "site", "stock", "survey"]
+__all__ = ["Surveyed", "admitted", "patch", "quota", "rules", "stock", "survey"]

@@ -11,7 +11,7 @@ from hami_plugin.policy.nodes import choose
 from hami_plugin.policy.pods import Circumstances, Placed, Site, demands
 from hami_plugin.policy.reasons import read
 from hami_plugin.scheduling.ledger import Ledger
-from hami_plugin.scheduling.sites import rules, site
+from hami_plugin.scheduling.sites import occupied, registered, rules
 from hami_plugin.vendor import Family
 
 UNREGISTERED = "node unregistered"
@@ -20,10 +20,10 @@ UNREGISTERED = "node unregistered"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a scheduler knows when it is asked: the cluster's nodes by name, and who has what of them."""
+    """What a scheduler knows when it is asked: the cluster's nodes by name, as registered, and who has what of them."""
 
     families: tuple[Family, ...]
-    nodes: Mapping[str, NodeView]
+    nodes: Mapping[str, Site]
     ledger: Ledger = field(default_factory=Ledger)
     circumstances: Circumstances = field(default_factory=Circumstances)
     node_order: str = "binpack"
@@ -63,7 +63,7 @@ def filtered(scene: Scene, pod: PodView, names: Iterable[str]) -> Filtered | Una
 
 def simulated(scene: Scene, pod: PodView, nodes: Sequence[NodeView]) -> Filtered | Unasked:
     """The same for nodes that need not exist, as a cluster autoscaler asks: nobody has anything of them."""
-    offered = {node.name: node for node in nodes}
+    offered = {node.name: registered(node, scene.families).site for node in nodes}
     return filtered(replace(scene, nodes=offered, ledger=Ledger()), pod, offered)
 
 
@@ -71,11 +71,10 @@ def _sites(scene: Scene, pod: PodView, names: Iterable[str]) -> tuple[list[Site]
     sites: list[Site] = []
     failed: dict[str, str] = {}
     for name in names:
-        node = scene.nodes.get(name)
-        held = [one.held for one in scene.ledger.on(name, without=pod.uid)]
-        found = site(node, scene.families, held).site if node else None
-        if found is None or not found.states:
+        known = scene.nodes.get(name)
+        if known is None or not known.states:
             failed[name] = UNREGISTERED
-        else:
-            sites.append(found)
+            continue
+        held = [one.held for one in scene.ledger.on(name, without=pod.uid)]
+        sites.append(occupied(known, scene.families, held))
     return sites, failed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.usage import Holding
-from hami_plugin.scheduling.sites import holdings
+from hami_plugin.scheduling.sites import holdings, whereabouts
 from hami_plugin.vendor import Family
 from hami_plugin.wire.keys import ASSIGNED_NODE
 
@@ -27,16 +27,12 @@ class Entry:
 
 
 def entry(pod: PodView, families: Iterable[Family]) -> Entry | None:
-    """What a pod's annotations say. None when no scheduler has decided on it.
-
-    A pod that is bound is where it is, whatever its author has written.
-    """
+    """What a pod's annotations say. None when no scheduler has decided on it."""
     if not pod.annotations.get(ASSIGNED_NODE):
         return None
-    node = pod.node or pod.annotations[ASSIGNED_NODE]
     problems: list[str] = []
     held = holdings(pod, families, problems)
-    return Entry(pod=pod, node=node, held=held, problems=tuple(problems))
+    return Entry(pod=pod, node=whereabouts(pod), held=held, problems=tuple(problems))
 
 
 class Ledger:

@@ -33,32 +33,53 @@ def rules(families: Iterable[Family]) -> Rules:
 
 def survey(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> Surveyed:
     """The node's devices, less what these pods have of them. Pods of other nodes and finished ones have nothing."""
-    here = [pod for pod in pods if node.name in (pod.node, pod.annotations.get(ASSIGNED_NODE)) and not pod.terminal]
     problems: list[str] = []
-    held = [holdings(pod, families, problems) for pod in here]
-    found = site(node, families, held)
-    return replace(found, problems=(*problems, *found.problems))
+    held = [holdings(pod, families, problems) for pod in pods if whereabouts(pod) == node.name and not pod.terminal]
+    idle_site = registered(node, families)
+    return Surveyed(site=occupied(idle_site.site, families, held), problems=(*problems, *idle_site.problems))
 
 
-def site(node: NodeView, families: Sequence[Family], held: Sequence[Mapping[str, Holding]]) -> Surveyed:
-    """The node's devices, less what is held of them, by family word for each pod."""
+def whereabouts(pod: PodView) -> str:
+    """The node of a pod. One that is bound is where it is, whatever its author has written."""
+    return pod.node or pod.annotations.get(ASSIGNED_NODE, "")
+
+
+def registered(node: NodeView, families: Iterable[Family]) -> Surveyed:
+    """The node's devices, as if nobody had anything of them. It only changes with the node, so it can be kept."""
     problems: list[str] = []
     stocks: dict[str, Stock] = {}
     for family in families:
         try:
-            stocks[family.word] = stock(node, family, [one[family.word] for one in held if family.word in one])
+            stocks[family.word] = _idle(node, family)
         except WireError as error:
             problems.append(f"node {node.name}, {family.word}: {error}")
     return Surveyed(site=Site(node=node, stocks=stocks), problems=tuple(problems))
 
 
+def occupied(site: Site, families: Iterable[Family], held: Sequence[Mapping[str, Holding]]) -> Site:
+    """The node, less what is held of it, by family word for each pod."""
+    stocks = dict(site.stocks)
+    for family in families:
+        if theirs := [one[family.word] for one in held if family.word in one and family.word in stocks]:
+            stocks[family.word] = _taken(stocks[family.word], family, theirs)
+    return replace(site, stocks=stocks)
+
+
 def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:
     """The node's devices of one family, less what is held. WireError when an annotation of the node is damaged."""
+    return _taken(_idle(node, family), family, held)
+
+
+def _idle(node: NodeView, family: Family) -> Stock:
     states = tuple(idle(info) for info in family.node_devices(node))
-    if family.policy is None or not states:
-        return Stock(states=states)
-    states = in_use(states, held, family.policy.request, family.policy.restore)
-    return Stock(states=states, links=_links(node, family.annotations.score))
+    known = states and family.policy
+    return Stock(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
+
+
+def _taken(stock: Stock, family: Family, held: Iterable[Holding]) -> Stock:
+    if family.policy is None or not stock.states:
+        return stock
+    return replace(stock, states=in_use(stock.states, held, family.policy.request, family.policy.restore))
 
 
 def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, Holding]:

@@ -16,6 +16,7 @@ from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, filtered,
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.scheduling.payloads import admission_response, filter_result, offer
 from hami_plugin.scheduling.quotas import limits
+from hami_plugin.scheduling.sites import registered
 from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE
 from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from tests.support.pods import nvidia
@@ -38,7 +39,7 @@ def pod(uid: str = "u1", memory: int = 1000) -> PodView:
 
 
 def scene(*nodes: NodeView) -> Scene:
-    return Scene(families=FAMILIES, nodes={one.name: one for one in nodes})
+    return Scene(families=FAMILIES, nodes={one.name: registered(one, FAMILIES).site for one in nodes})
 
 
 def placed(outcome: Filtered | Unasked) -> Filtered:

@@ -12,6 +12,7 @@ from hami_plugin.scheduling.decisions import assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.scheduling.payloads import Offer, decided, filter_result, offer
+from hami_plugin.scheduling.sites import registered
 from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from tests.support.hami import Json, asks
 from tests.support.pods import entry, json_of, nvidia
@@ -21,7 +22,7 @@ NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 REGISTER = FAMILIES[0].annotations.register
 
 
-def registered(name: str, known: Json) -> NodeView:
+def node(name: str, known: Json) -> NodeView:
     devices = [info(item) for item in known["devices"].get("NVIDIA", ())]
     return NodeView(name=name, annotations={REGISTER: encode_json(devices)})
 
@@ -42,7 +43,7 @@ def scene(case: Json) -> Scene:
     )
     return Scene(
         families=FAMILIES,
-        nodes={name: registered(name, known) for name, known in state["nodes"].items()},
+        nodes={name: registered(node(name, known), FAMILIES).site for name, known in state["nodes"].items()},
         ledger=Ledger(entry(item) for item in state["pods"].values()),
         circumstances=Circumstances(order="spread", quota=quota),
         node_order=case["context"]["NodeSchedulerPolicy"],
