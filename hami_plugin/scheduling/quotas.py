@@ -74,7 +74,7 @@ def excess(pod: PodView, families: Sequence[Family], quota: Quota) -> str:
     for family in families:
         needed = _most(pod, wanted, family.word)
         for name, amount, factor in zip(_names(family), needed, (family.memory_factor, 1), strict=True):
-            if amount and not quota.allows(name, amount, factor):
+            if any(needed) and not quota.allows(name, amount, factor):
                 taken, limit = quota.used.get(name, 0), quota.limits[name] * max(1, factor)
                 return f"{PREFIX}{name}: the pod needs {amount}, and {taken} of {limit} are used"
     return ""

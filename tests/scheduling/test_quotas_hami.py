@@ -130,6 +130,6 @@ def test_a_pod_beyond_its_namespaces_quota_is_told_which(case: Json):
 
     assert (not problem) == case["expected"]["result"]
     if problem:
-        name = problem.removeprefix("limits.").split(":")[0]
+        name, _, numbers = problem.removeprefix("limits.").partition(": ")
         assert name in there.limits
-        assert f"of {there.limits[name]}" in problem or "of" in problem
+        assert f"and {there.used.get(name, 0)} of " in numbers
