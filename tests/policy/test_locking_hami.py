@@ -12,7 +12,7 @@ from tests.support.pods import view
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 EXCUSED = {
-    "nodelock.GeneratePodNamespaceName": "joins two words",
+    "nodelock.GeneratePodNamespaceName": "joins a namespace and a name",
     "nodelock.IsNodeLockContention": "contention is a value here, `Busy`, and no error to be recognised",
     "nodelock.setupNodeLockTimeout": "reads an environment variable; the time-out is an argument here",
 }
