@@ -225,12 +225,7 @@ EXCUSED = {
     "device.ExtractMigTemplatesFromUUID": "static MIG names of HAMi 2.7 to 2.9",
     "device.PlatternMIG": "static MIG geometries of HAMi 2.7 to 2.9",
     "device.GetDevicesUUIDList": "lists a pod's UUIDs, which is no format",
-    "device.EncodeContainerDeviceType": "written by a scheduler only",
-    "nodelock.LockNode": "locking is a scheduler's",
-    "nodelock.SetNodeLock": "locking is a scheduler's",
-    "nodelock.GeneratePodNamespaceName": "joins a namespace and a name",
-    "nodelock.IsNodeLockContention": "an error type of a scheduler",
-    "nodelock.setupNodeLockTimeout": "a scheduler's setting",
+    "device.EncodeContainerDeviceType": "picks one family's devices out of a mixed list; here a piece has one family's",
 }
 
 _NAMES = {
