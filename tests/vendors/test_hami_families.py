@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import yaml
+
 from hami_plugin.conformance import values
 from hami_plugin.conformance.answers import NO_REQUEST
 from hami_plugin.model.views import PodView
@@ -16,7 +18,7 @@ from hami_plugin.wire.handshake import believed
 from hami_plugin.wire.keys import NODE_LOCK
 from hami_plugin.wire.lock import owned_by
 from tests.support.hami import Json, asks
-from tests.support.hami_questions import catalog, expected, family, renamed, word_of
+from tests.support.hami_questions import catalog, expected, family, renamed, section, word_of
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 EXCUSED = {
@@ -36,11 +38,14 @@ def test_a_family_has_hamis_word(case: Json) -> None:
     assert about(case).word == case["expected"]["result"]
 
 
-@asks("nvidia_fit", "GetResourceNames")
+@asks(("kunlun_vxpu", "nvidia_fit"), "GetResourceNames")
 def test_a_quota_is_kept_by_the_configured_names(case: Json) -> None:
-    names, default = case["expected"]["result"], about(case).resources
-    assert set(names) == {"resource_count_name", "resource_memory_name", "resource_core_name"}
-    assert all((default.count, default.memory, default.cores))
+    config = yaml.safe_dump({case["fn"].partition(".")[0]: section(case)})
+    names = catalog().find({"vendor": word_of(case), "config": config}).family.resources
+
+    ours = {"resource_count_name": names.count, "resource_memory_name": names.memory, "resource_core_name": names.cores}
+
+    assert {key: name for key, name in ours.items() if name} == case["expected"]["result"]
 
 
 TYPED = ("amd", "biren", "cambricon", "enflame_fit", "hygon", "iluvatar", "metax_gpu", "mthreads", "nvidia_fit")
