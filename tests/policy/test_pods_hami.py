@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from vendors.nvidia.policy import in_mode
 
 from hami_plugin.conformance import values
 from hami_plugin.conformance.catalog import Catalog
@@ -24,6 +23,7 @@ from hami_plugin.policy.states import Context
 from hami_plugin.policy.usage import Holding, used
 from tests.support.hami import Json, asks
 from tests.support.pods import nvidia
+from vendors.nvidia.scheduling.policy import in_mode
 
 WORDS = ("NVIDIA", "kunlun")
 EXCUSED = {

@@ -7,7 +7,6 @@ from itertools import combinations
 
 import pytest
 from pydantic import ValidationError
-from vendors.nvidia.policy import NUMA_BIND
 
 from hami_plugin.conformance import values
 from hami_plugin.model.links import Link, Links, symmetric
@@ -21,7 +20,8 @@ from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Q
 from hami_plugin.wire.nodes import DeviceInfo, MigProfile, decode_scores, encode_scores
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import renamed
-from vendors.nvidia import mig
+from vendors.nvidia.scheduling import mig
+from vendors.nvidia.scheduling.policy import NUMA_BIND
 from vendors.nvidia.settings import NvidiaSettings
 
 EXCUSED = {"defaultExclusiveCoreIfNeeded": "its one case is a missing container, which admission here is never given"}
