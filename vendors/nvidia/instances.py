@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hami_plugin.model.device import Device
-from vendors.nvidia.library import Handle, Nvml, NvmlError
+from vendors.nvidia.binding import NvmlError
+from vendors.nvidia.library import Handle, Nvml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
+from tests.support.hami import answers
 from vendors.nvidia.injection import inject, missing_library
 from vendors.nvidia.settings import NvidiaSettings
 
@@ -83,6 +84,7 @@ def recorded() -> list[Any]:
     ]
 
 
+@answers("nvidia_device_plugin", "NvidiaDevicePlugin.Allocate")
 @pytest.mark.parametrize("vector", recorded())
 def test_hamis_recorded_responses_come_out(vector: Mapping[str, Any], tmp_path: Path) -> None:
     pod = next(iter(vector["input"]["cluster"]["pods"].values()))

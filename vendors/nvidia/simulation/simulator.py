@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.model.machine import Machine
-from vendors.nvidia.simulation import faults, host, layout, native_build, records
+from vendors.nvidia.simulation import faults, host, limits, native_build, records
 from vendors.nvidia.simulation.state import STATE, State, create, opened
 
 
@@ -44,7 +44,7 @@ class NvmlSimulator:
         for index, device in enumerate(state.devices):
             move = host.hide if device.unplugged else host.show
             move(self.directory, index, records.sysfs_name(device), device.minor)
-        if state.header.driver == layout.DRIVER_GONE:
+        if state.header.driver == limits.DRIVER_GONE:
             host.remove_version(self.directory)
         else:
             host.write_version(self.directory, state.header.driver_version.decode())
