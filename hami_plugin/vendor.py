@@ -202,6 +202,7 @@ class Family:
         *,
         decode: Callable[[str], tuple[DeviceInfo, ...]],
         admit: Admit | None = None,
+        patch: Patch = both_keys,
         memory_factor: int = 1,
     ) -> Family:
         """A family whose devices an agent writes to the node. Without ``admit`` containers are admitted as they are."""
@@ -212,6 +213,7 @@ class Family:
             policy=policy,
             admit=admit or if_limited(resources.count),
             node_devices=annotated(annotations.register, decode),
+            patch=patch,
             memory_factor=memory_factor,
         )
 

@@ -29,9 +29,10 @@ from vendors.enflame.vendor import families
 
 HAMI = Path(__file__).parents[1] / "vectors" / "hami-tests"
 NAMES = {"custom_info": "custominfo", "mem_percentagereq": "mempercentagereq"}
+DECIDED_AT = 1_700_000_000_000_000_001
 KNOWN = {
     family.word: Known(vendor="enflame", family=family, parity=VENDOR.parity())
-    for family in families(EnflameSettings())
+    for family in families(EnflameSettings(), clock=lambda: DECIDED_AT)
 }
 DRS, GCU, SHARED = (known.family for known in KNOWN.values())
 SEED = NodeView(name="node1", capacity={"enflame.com/gcu-count": "2", "enflame.com/shared-gcu": "8"})
@@ -221,10 +222,10 @@ def test_the_agent_is_told_every_partition_and_the_first_by_keys_of_its_own() ->
         outcome = fit(DRS.policy, states, Context(demand=asked, pod=pod())) if isinstance(asked, Demand) else None
         pieces.append(outcome.grants if isinstance(outcome, Granted) else ())
 
-    written = dict(DRS.patch(DRS, pod("a", "cpu", "b"), {"Enflame": tuple(pieces)}))
+    written = DRS.patch(DRS, pod("a", "cpu", "b"), {"Enflame": tuple(pieces)})
 
-    assert int(written.pop("enflame.com/gcu-assigned-time")) > 0
     assert written == {
+        "enflame.com/gcu-assigned-time": str(DECIDED_AT),
         "hami.io/enflame-vgpu-devices-allocated": "n-enflame-drs-0,Enflame,8192,17:;"
         ";n-enflame-drs-0,Enflame,24576,50:;",
         "enflame.com/gcu-assigned": "false",
@@ -266,9 +267,9 @@ def test_a_quarter_of_the_card_that_the_pod_names() -> None:
     outcome = fit(SHARED.policy, shares(), Context(demand=asked, pod=asking))
 
     assert isinstance(outcome, Granted)
-    written = dict(SHARED.patch(SHARED, asking, {"vGCU": (outcome.grants,)}))
-    assert int(written.pop("enflame.com/gcu-assigned-time")) > 0
+    written = SHARED.patch(SHARED, asking, {"vGCU": (outcome.grants,)})
     assert written == {
+        "enflame.com/gcu-assigned-time": str(DECIDED_AT),
         "hami.io/enflame-vgpu-devices-allocated": "node1-enflame-0,Enflame,25,0:;",
         "enflame.com/gcu-assigned": "false",
         "enflame.com/gcu-assigned-id": "0",

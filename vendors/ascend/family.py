@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.registered import annotated
 from hami_plugin.policy.states import Given
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, both_keys
 from hami_plugin.wire.nodes import decode_json
@@ -29,13 +28,13 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         to_allocate=f"hami.io/{chip.word}-devices-to-allocate",
         allocated=f"hami.io/{chip.word}-devices-allocated",
     )
-    return Family(
-        word=chip.word,
-        resources=ResourceNames(count=chip.count, memory=chip.memory, cores=chip.cores),
-        annotations=keys,
-        policy=policy(chip, soft_nodes=settings.soft),
+    return Family.registered(
+        chip.word,
+        ResourceNames(count=chip.count, memory=chip.memory, cores=chip.cores),
+        keys,
+        policy(chip, soft_nodes=settings.soft),
+        decode=decode_json,
         admit=admission(chip, settings.chips),
-        node_devices=annotated(keys.register, decode_json),
         patch=_patch(chip, clock),
         memory_factor=max(1, chip.memory_factor),
     )

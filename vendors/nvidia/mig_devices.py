@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.instances import Instance
-from vendors.nvidia.library import Handle, Nvml, NvmlError
+from vendors.nvidia.library import Handle, Nvml
 
 
 def look(nvml: Nvml, card: Handle) -> tuple[Instance, ...] | None:

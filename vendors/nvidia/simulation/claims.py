@@ -27,8 +27,8 @@ CLAIMS: Final = Path(__file__).parents[1] / "gpu_check" / "claims.json"
 _STRUCT = re.compile(r"typedef struct \{(?P<body>.*?)\n\} (?P<name>\w+);", re.DOTALL)
 _UNION = re.compile(r"union \{.*?\}", re.DOTALL)
 _MEMBER = re.compile(r"(\w+)(?:\[\d+\])?\s*[,;]")
-_CODE = re.compile(r"^\s+NVML_(\w+) = (\d+),$", re.MULTILINE)
-_VERSION = re.compile(r"STRUCT_VERSION\((\w+), (\d+)\)")
+_CODE = re.compile(r"\bNVML_(\w+) = (\d+),")
+_VERSION = re.compile(r"\b(?:STRUCT|REQUIRE)_VERSION\((?:\w+, )?(nvml\w+), (\d+)\)")
 
 
 def text() -> str:

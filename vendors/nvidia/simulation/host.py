@@ -8,7 +8,8 @@ from typing import Final
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from vendors.nvidia.simulation import wiring
-from vendors.nvidia.simulation.records import Bus, cpus
+from vendors.nvidia.simulation.bus import Bus
+from vendors.nvidia.simulation.records import cpus
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _CLASS_3D = "0x030200"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.model.machine import Machine
-from vendors.nvidia.simulation import driver_root, faults, host, layout, mig_cut, native_build, nodes, records
+from vendors.nvidia.simulation import driver_root, faults, host, limits, mig_cut, native_build, nodes, records
 from vendors.nvidia.simulation.state import STATE, State, create, opened
 
 
@@ -53,7 +53,7 @@ class NvmlSimulator:
             move(self.directory, index, records.sysfs_name(device), device.minor)
         nodes.follow(self.directory, state)
         driver_root.write(self.directory, state.header.nvml_version.decode().partition(".")[2])
-        if state.header.driver == layout.DRIVER_GONE:
+        if state.header.driver == limits.DRIVER_GONE:
             host.remove_version(self.directory)
         else:
             host.write_version(self.directory, state.header.driver_version.decode())

@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from vendors.nvidia.simulation import BuildError, build
-from vendors.nvidia.simulation.layout import C_HEADER
+from vendors.nvidia.simulation.c_header import C_HEADER
 from vendors.nvidia.simulation.native_build import LIBRARY, SOURCES
 from vendors.nvidia.simulation.symbols import EXPORTED, SYMBOLS
 
