@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device, Fault, Sighting
-from vendors.nvidia import instances
+from vendors.nvidia import mig_devices
 from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.facts import memory_of, minor_of
 from vendors.nvidia.health import examine
@@ -139,7 +139,7 @@ class Discoverer:
             pci=pci,
             numa=self._host.numa_node(pci),
             mode=self._settings.operating_mode,
-            traits=instances.look(self._nvml, handle),
+            traits=mig_devices.look(self._nvml, handle),
         )
         return device, memory if isinstance(memory, Fault) else None
 

@@ -1,4 +1,4 @@
-"""The sections within NVIDIA's section: cards left out, XIDs that count, MIG profiles allowed, CDI names."""
+"""The sections within NVIDIA's section: cards left out, XIDs that count, MIG profiles, CDI."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class NvidiaSettings(ServedSettings):
         "How a container receives its cards; `auto` looks at what this node's container runtime can do.",
         min_length=1,
     )
-    cdi: NvidiaCdi = Field(NvidiaCdi(), description="CDI names and specs.")
+    cdi: NvidiaCdi = Field(default_factory=NvidiaCdi, description="CDI names and specs.")
     pass_device_specs: bool = setting("passDeviceSpecs", False, "Hand the cards' device nodes to the kubelet too.")
     gdrcopy_enabled: bool = setting("gdrcopyEnabled", False, "Ask the runtime for GDRCopy.")
     gds_enabled: bool = setting("gdsEnabled", False, "Ask the runtime for GPUDirect Storage.")

@@ -14,8 +14,7 @@ from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import amount, counted, percentage, written
 from hami_plugin.policy.selectors import linked_choice, topology_aware, when
 from hami_plugin.policy.states import Context, DeviceState
-from vendors.nvidia.host import FAMILY
-from vendors.nvidia.injection import VISIBLE, VOID
+from vendors.nvidia.host import FAMILY, VISIBLE, VOID
 from vendors.nvidia.scheduling import mig
 
 if TYPE_CHECKING:  # parts of the package also run where pydantic is not installed

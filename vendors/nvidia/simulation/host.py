@@ -84,6 +84,9 @@ def _device(machine: Machine, device: MachineDevice, directory: Path) -> None:
         "local_cpulist": _ranges(sorted(cpus(machine, device.numa))),
     }
     _files(_pci(directory, bus_id), facts)
+    for name in (f"card{device.minor}", f"renderD{128 + device.minor}"):
+        (_pci(directory, bus_id) / "drm" / name).mkdir(parents=True, exist_ok=True)
+        _node(directory, f"dri/{name}")
     information = {
         "Model": device.model,
         "GPU UUID": device.uuid,
@@ -107,8 +110,9 @@ def _files(folder: Path, content: Mapping[str, str]) -> None:
 
 
 def _node(directory: Path, name: str) -> None:
-    (directory / "dev").mkdir(parents=True, exist_ok=True)
-    (directory / "dev" / name).touch()
+    place = directory / "dev" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.touch()
 
 
 def _ranges(numbers: list[int]) -> str:
