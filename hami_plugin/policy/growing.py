@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import add
 
+from hami_plugin.policy.fields import Fields
 from hami_plugin.policy.worth import Worth
 
 
@@ -16,12 +16,21 @@ def grown(worth: Worth, count: int) -> tuple[int, int]:
 
 
 class _Growth:
+    """What each position would add to a choice stands in a field, and below it a number that names the position: of
+    equals, the first one's is the highest.
+    """
+
     def __init__(self, worth: Worth, count: int) -> None:
+        self._count, self._last, self._shift = count, worth.size - 1, worth.size.bit_length()
         self._pairs = [[worth.factor * link for link in row] for row in worth.links]
-        self._alone = worth.alone
-        self._count = count
-        self._below = -1 - max(worth.alone) - sum(map(max, self._pairs))  # no gain, whatever is taken, makes up for it
-        self._known: set[int] = set()  # members of all that was met, as bits
+        most = max(worth.alone) + max(map(sum, self._pairs))
+        self._fields = Fields(worth.size, most.bit_length() + self._shift)
+        self._rows = [self._fields.packed(row) << self._shift for row in self._pairs]
+        self._names = (1 << self._shift) - 1
+        self._alone = self._fields.packed([(alone << self._shift) + self._last - p for p, alone in enumerate(worth.alone)])
+        whole = (1 << self._fields.width) - 1
+        self._places = [whole << p * self._fields.width for p in range(worth.size)]
+        self._known: set[int] = set()  # the places that are left, for all choices that were met
 
     @property
     def steps(self) -> int:
@@ -29,35 +38,30 @@ class _Growth:
 
     def choice(self, start: int) -> list[int]:
         """Members of a choice; none where it comes to what another start has come to, for what follows is known."""
-        pairs, known = self._pairs, self._known
-        inside, members, best, gains = [], 0, start, list(self._alone)
+        inside, best, gains, left = [], start, self._alone, sum(self._places)
         while True:
             inside.append(best)
-            members |= 1 << best
-            if members in known:
+            left ^= self._places[best]
+            if left in self._known:
                 return []
-            known.add(members)
-            gains = list(map(add, gains, pairs[best]))
-            gains[best] += self._below  # a member is no candidate
+            self._known.add(left)
+            gains += self._rows[best]
             if len(inside) == self._count:
-                break
-            best = gains.index(max(gains))
-        for p in inside:
-            gains[p] -= self._below
-        return self._exchanged(inside, members, gains)
+                return self._exchanged(inside, left, gains)
+            best = self._last - (self._fields.highest(gains & left) & self._names)
 
-    def _exchanged(self, inside: list[int], members: int, gains: list[int]) -> list[int]:
+    def _exchanged(self, inside: list[int], left: int, gains: int) -> list[int]:
         """The best exchange of two at a time. ``gains``: what each adds to the others, or would."""
         while True:
-            old, new = self._exchange(inside, gains)
+            old, new = self._exchange(inside, [gain >> self._shift for gain in self._fields.unpacked(gains)])
             if old == new:
                 return inside
             inside[inside.index(old)] = new
-            members ^= 1 << old | 1 << new
-            if members in self._known:
+            left ^= self._places[old] | self._places[new]
+            if left in self._known:
                 return []
-            self._known.add(members)
-            gains = [g - a + b for g, a, b in zip(gains, self._pairs[old], self._pairs[new], strict=True)]
+            self._known.add(left)
+            gains += self._rows[new] - self._rows[old]
 
     def _exchange(self, inside: Sequence[int], gains: Sequence[int]) -> tuple[int, int]:
         """Which member to give for which other position; twice the same when none is worth it."""

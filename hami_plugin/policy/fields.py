@@ -1,0 +1,48 @@
+"""Many numbers in one: fields of a long integer, which one operation of the interpreter adds, or compares, all at once.
+
+The highest bit of each field stays clear. Set in the one of two integers before the other is taken away, it survives
+where a field of the first is not less, and no field borrows from its neighbour.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+_WORD = 64
+
+
+class Fields:
+    """``count`` (at least 1) fields for numbers of at most ``bits`` bits. The first number stands lowest."""
+
+    def __init__(self, count: int, bits: int) -> None:
+        self.count, self.width = count, max(_WORD, (bits + 8) // 8 * 8)
+        self.ones = ((1 << count * self.width) - 1) // ((1 << self.width) - 1)
+        self.guard = 1 << self.width - 1
+        self._rounds: list[tuple[int, int, int]] = []
+        while count > 1:
+            count = (count + 1) // 2
+            half = (1 << count * self.width) - 1
+            self._rounds.append((count * self.width, half, self.guard * (self.ones & half)))
+
+    def packed(self, numbers: Sequence[int]) -> int:
+        if self.width == _WORD:
+            return int.from_bytes(struct.pack(f"<{len(numbers)}Q", *numbers), "little")
+        return int.from_bytes(b"".join(number.to_bytes(self.width // 8, "little") for number in numbers), "little")
+
+    def unpacked(self, fields: int) -> tuple[int, ...]:
+        data = fields.to_bytes(self.count * self.width // 8, "little")
+        if self.width == _WORD:
+            return struct.unpack(f"<{self.count}Q", data)
+        size = self.width // 8
+        return tuple(int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size))
+
+    def highest(self, fields: int) -> int:
+        """The largest number of all: one half against the other, until one is left."""
+        shift = self.width - 1
+        for cut, half, guards in self._rounds:
+            other = fields >> cut
+            excess = (fields & half | guards) - other
+            ahead = excess & guards
+            fields = other + (excess & ahead - (ahead >> shift))
+        return fields
