@@ -39,11 +39,14 @@ def leader(block: Block) -> int:
 
 def blocks(links: Sequence[Sequence[int]]) -> Block:
     """All positions (at least one) of a symmetric matrix as a tree of blocks."""
-    near: list[dict[int, int]] = [{} for _ in links]
-    for p, row in enumerate(links):
-        for q, link in enumerate(row):
-            if p != q:
-                near[p][link] = near[p].get(link, 0) | 1 << q
+    near: list[dict[int, int]] = []
+    bits = [1 << p for p in range(len(links))]
+    for own, row in zip(bits, links, strict=True):
+        peers: dict[int, int] = {}
+        for bit, link in zip(bits, row, strict=True):
+            if bit != own:
+                peers[link] = peers.get(link, 0) | bit
+        near.append(peers)
     return _Tree(near=near).block((1 << len(links)) - 1)
 
 

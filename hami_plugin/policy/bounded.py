@@ -22,6 +22,8 @@ def improved(tree: Block, worth: Worth, count: int, looks: int = LOOKS) -> tuple
     """The best choice found, ranked, and whether it is proven. ``count`` is at least 1, and less than there are."""
     first, steps = grown(worth, count)
     looks -= steps * worth.size * 2 // 5 + worth.size**2  # in looks of the same time
+    if looks <= 0:
+        return first, False
     search = _Search(worth=worth, before=dict(_twins(tree, worth)), best=first, looks=looks)
     search.visit(0, 0, count, 0, [worth.ranked([p]) for p in range(worth.size)])
     return search.best, search.looks > 0

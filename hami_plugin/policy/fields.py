@@ -30,12 +30,12 @@ class Fields:
             return int.from_bytes(struct.pack(f"<{len(numbers)}Q", *numbers), "little")
         return int.from_bytes(b"".join(number.to_bytes(self.width // 8, "little") for number in numbers), "little")
 
-    def unpacked(self, fields: int) -> tuple[int, ...]:
-        data = fields.to_bytes(self.count * self.width // 8, "little")
+    def unpacked(self, fields: int) -> Sequence[int]:
+        size = self.width // 8
+        data = fields.to_bytes(self.count * size, "little")
         if self.width == _WORD:
             return struct.unpack(f"<{self.count}Q", data)
-        size = self.width // 8
-        return tuple(int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size))
+        return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
     def highest(self, fields: int) -> int:
         """The largest number of all: one half against the other, until one is left."""

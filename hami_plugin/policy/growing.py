@@ -21,16 +21,17 @@ class _Growth:
     """
 
     def __init__(self, worth: Worth, count: int) -> None:
-        self._count, self._last, self._shift = count, worth.size - 1, worth.size.bit_length()
-        self._pairs = [[worth.factor * link for link in row] for row in worth.links]
-        most = max(worth.alone) + max(map(sum, self._pairs))
-        self._fields = Fields(worth.size, most.bit_length() + self._shift)
-        self._rows = [self._fields.packed(row) << self._shift for row in self._pairs]
-        self._names = (1 << self._shift) - 1
-        self._alone = self._fields.packed([(alone << self._shift) + self._last - p for p, alone in enumerate(worth.alone)])
-        whole = (1 << self._fields.width) - 1
-        self._places = [whole << p * self._fields.width for p in range(worth.size)]
-        self._known: set[int] = set()  # the places that are left, for all choices that were met
+        self._count, self._links, self._last = count, worth.links, worth.size - 1
+        shift = worth.size.bit_length() + 1
+        self._names, self._pair = (1 << shift) - 1, worth.factor << shift
+        most = (max(worth.alone) << shift) + self._pair * max(map(sum, worth.links)) + self._last
+        self._fields = Fields(worth.size, most.bit_length())
+        self._rows = [self._pair * self._fields.packed(row) for row in worth.links]
+        self._alone = self._fields.packed([(alone << shift) + self._last - p for p, alone in enumerate(worth.alone)])
+        place = (1 << self._fields.width) - 1
+        self._places = [place << p * self._fields.width for p in range(worth.size)]
+        self._all = place * self._fields.ones
+        self._known: set[int] = set()  # members of all that was met, as bits
 
     @property
     def steps(self) -> int:
@@ -38,40 +39,43 @@ class _Growth:
 
     def choice(self, start: int) -> list[int]:
         """Members of a choice; none where it comes to what another start has come to, for what follows is known."""
-        inside, best, gains, left = [], start, self._alone, sum(self._places)
+        inside, members, best, gains, left = [], 0, start, self._alone, self._all
         while True:
             inside.append(best)
-            left ^= self._places[best]
-            if left in self._known:
+            members |= 1 << best
+            if members in self._known:
                 return []
-            self._known.add(left)
+            self._known.add(members)
             gains += self._rows[best]
             if len(inside) == self._count:
-                return self._exchanged(inside, left, gains)
+                return self._exchanged(inside, members, gains)
+            left ^= self._places[best]
             best = self._last - (self._fields.highest(gains & left) & self._names)
 
-    def _exchanged(self, inside: list[int], left: int, gains: int) -> list[int]:
+    def _exchanged(self, inside: list[int], members: int, gains: int) -> list[int]:
         """The best exchange of two at a time. ``gains``: what each adds to the others, or would."""
         while True:
-            old, new = self._exchange(inside, [gain >> self._shift for gain in self._fields.unpacked(gains)])
+            old, new = self._exchange(inside, self._fields.unpacked(gains))
             if old == new:
                 return inside
             inside[inside.index(old)] = new
-            left ^= self._places[old] | self._places[new]
-            if left in self._known:
+            members ^= 1 << old | 1 << new
+            if members in self._known:
                 return []
-            self._known.add(left)
+            self._known.add(members)
             gains += self._rows[new] - self._rows[old]
 
     def _exchange(self, inside: Sequence[int], gains: Sequence[int]) -> tuple[int, int]:
         """Which member to give for which other position; twice the same when none is worth it."""
         others = sorted(set(range(len(gains))).difference(inside), key=gains.__getitem__, reverse=True)
-        better, exchange = 0, (-1, -1)
+        better, exchange = self._last, (-1, -1)  # names alone differ by no more, links by more
         for old in sorted(inside, key=gains.__getitem__):
+            if gains[others[0]] - gains[old] <= better:
+                break  # nor is any later exchange better: links are not negative
             for new in others:
                 most = gains[new] - gains[old]
                 if most <= better:
-                    break  # nor is any later one better: links are not negative
-                if most - self._pairs[old][new] > better:
-                    better, exchange = most - self._pairs[old][new], (old, new)
+                    break
+                if most - self._pair * self._links[old][new] > better:
+                    better, exchange = most - self._pair * self._links[old][new], (old, new)
         return exchange
