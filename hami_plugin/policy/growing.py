@@ -16,18 +16,18 @@ def grown(worth: Worth, count: int) -> tuple[int, int]:
 
 
 class _Growth:
-    """What each position would add to a choice stands in a field, and below it a number that names the position: of
+    """By links alone. What each position would add stands in a field, and below it a number that names the position: of
     equals, the first one's is the highest.
     """
 
     def __init__(self, worth: Worth, count: int) -> None:
         self._count, self._links, self._last = count, worth.links, worth.size - 1
         shift = worth.size.bit_length() + 1
-        self._names, self._pair = (1 << shift) - 1, worth.factor << shift
-        most = (max(worth.alone) << shift) + self._pair * max(map(sum, worth.links)) + self._last
-        self._fields = Fields(worth.size, most.bit_length())
-        self._rows = [self._pair * self._fields.packed(row) for row in worth.links]
-        self._alone = self._fields.packed([(alone << shift) + self._last - p for p, alone in enumerate(worth.alone)])
+        self._names, self._link = (1 << shift) - 1, 1 << shift
+        alone = [(each // worth.factor << shift) + self._last - p for p, each in enumerate(worth.alone)]
+        self._fields = Fields(worth.size, (max(alone) + self._link * max(map(sum, worth.links))).bit_length())
+        self._alone = self._fields.packed(alone)
+        self._rows = [self._link * self._fields.packed(row) for row in worth.links]
         place = (1 << self._fields.width) - 1
         self._places = [place << p * self._fields.width for p in range(worth.size)]
         self._all = place * self._fields.ones
@@ -76,6 +76,6 @@ class _Growth:
                 most = gains[new] - gains[old]
                 if most <= better:
                     break
-                if most - self._pair * self._links[old][new] > better:
-                    better, exchange = most - self._pair * self._links[old][new], (old, new)
+                if most - self._link * self._links[old][new] > better:
+                    better, exchange = most - self._link * self._links[old][new], (old, new)
         return exchange

@@ -17,8 +17,8 @@ from hami_plugin.policy.fields import Fields
 
 
 class Halves:
-    """``tables``: what the best 0, 1, 2, ... devices of each part (at least two) are worth. Two devices of two parts add
-    ``pair`` times their ``links``. Nothing is negative, and no choice is worth more than ``most``.
+    """``tables``: what the best 0, 1, 2, ... devices of each of at least two parts are worth. A pair of devices of two
+    parts adds ``pair`` times their ``links``. Nothing is negative, and no choice is worth more than ``most``.
     """
 
     def __init__(

@@ -27,10 +27,11 @@ def choose(devices: Sequence[str], count: int, links: Links, *, required: Sequen
     Of equal ones: those that leave the best-linked rest, then those that stand first in ``devices``. The answer keeps
     the order of ``devices``. ValueError when there is no such choice.
 
-    Exact where machines are regular, whatever is in use: devices that all others see alike are exchangeable, which
-    leaves numbers to find instead of sets (``blocks``, ``structure``); and where they form a ring or a grid, the halves
-    of up to 18 are tried against each other (``halves``). Beyond, it is never worse than what growing from every device
-    and exchanging finds (``growing``), and what is left of some 10 ms goes into proving or improving it (``bounded``).
+    Exact on every machine that is built of boards, switches and sockets, whatever is in use: how well a part's devices
+    are linked to the others depends only on how many of them are taken, so the best ones of each number do (``blocks``,
+    ``structure``). Where no two are alike, every choice from up to 20 devices is looked at (``halves``). Beyond, it is
+    never worse than growing from every device and exchanging (``growing``), and what that leaves of some 10 ms goes
+    into looking at whatever could still be better (``bounded``): ``proven`` when that came to its end.
     """
     needed = [i for i, uuid in enumerate(devices) if uuid in set(required)]
     if len(needed) != len(set(required)) or not len(needed) <= count <= len(devices):

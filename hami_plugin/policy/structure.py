@@ -15,7 +15,7 @@ from hami_plugin.policy.halves import Halves
 from hami_plugin.policy.worth import Worth
 
 EFFORT = 1 << 26
-"""Combinations that may be tried, times the bits of what each is worth: of 20 devices, some 5 ms and less than 1 MiB."""
+"""Combinations that may be tried, times the bits of what each is worth. Those of 20 devices: 4 ms, less than 1 MiB."""
 EVERY_NUMBER = 4
 """Trying all combinations of a block, not only those of one number of devices, takes some four times as long."""
 
