@@ -24,6 +24,7 @@ class _Growth:
         self._count, self._links, self._last = count, worth.links, worth.size - 1
         shift = worth.size.bit_length() + 1
         self._names, self._link = (1 << shift) - 1, 1 << shift
+        # What is left of ``alone`` are links to the required devices: its tie-break is less than the factor.
         alone = [(each // worth.factor << shift) + self._last - p for p, each in enumerate(worth.alone)]
         self._fields = Fields(worth.size, (max(alone) + self._link * max(map(sum, worth.links))).bit_length())
         self._alone = self._fields.packed(alone)

@@ -49,13 +49,13 @@ class Halves:
         start, end = (at * self._fields.width for at in self._starts[theirs : theirs + 2])
         mask = (1 << end - start) - 1
         ones, guard, shift = self._fields.ones & mask, self._fields.guard, self._fields.width - 1
-        guards, worths = guard * ones, self._worths
+        guards, left = guard * ones, self._worths
         rows = [row >> start & mask for row in self._rows]
         low, high = sums(rows[: len(self._low)], self._low), sums(rows[len(self._low) :], self._high)
-        split, top = len(low), 0
+        split, top = len(low), 0  # a combination of the left half is one of its lower parts and one of its upper ones
         for combination in combinations:
             linked = low[combination % split] + high[combination // split]
-            excess = (worths[combination] | guard) * ones + linked - top
+            excess = (left[combination] | guard) * ones + linked - top
             ahead = excess & guards
             top += excess & ahead - (ahead >> shift)
         return top + (self._own >> start & mask) << start
