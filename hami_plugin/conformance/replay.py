@@ -36,6 +36,7 @@ CLOSE = 1e-4
 MOST_TRIED = 200
 
 Answer = Callable[[Json], Json]
+Consistent = Callable[[Json, Json], bool]
 
 
 class Unexplained(Exception):  # noqa: N818  # control flow within this module, no error of anybody
@@ -43,18 +44,42 @@ class Unexplained(Exception):  # noqa: N818  # control flow within this module, 
 
 
 def explained(
-    question: Json, ours: Json, theirs: Json, catalog: Catalog, *, known: Sequence[Difference], answer: Answer
+    question: Json,
+    ours: Json,
+    theirs: Json,
+    catalog: Catalog,
+    *,
+    known: Sequence[Difference],
+    answer: Answer,
+    consistent: Consistent,
 ) -> tuple[str, ...]:
-    """The ids of all differences by which this decision differs, if every part of it has one; else none."""
+    """The ids of all differences by which this decision differs, if every part of it has one; else none.
+
+    Ours is followed in the same way first: it must be what its own steps lead to.
+    """
     asked = situation(question, catalog)
     wanted, weighing = demands(asked.pod, asked.rules), weights(asked.pod.annotations)
     if isinstance(wanted, Invalid) or isinstance(weighing, Invalid) or not sound_decision(asked, wanted, ours):
         return ()
-    replay = _Replay(asked=asked, wanted=wanted, weighing=weighing, theirs=theirs, known=known, answer=answer)
+    mine, replay = (
+        _Replay(
+            asked=asked,
+            wanted=wanted,
+            weighing=weighing,
+            theirs=decision,
+            known=known,
+            answer=answer,
+            consistent=consistent,
+        )
+        for decision in (ours, theirs)
+    )
     try:
+        mine.follow()
         replay.follow()
         replay.compare_best(ours)
     except Unexplained:
+        return ()
+    if mine.ids:
         return ()
     # A difference in a step says more than the padding that often comes with it.
     return tuple(sorted(dict.fromkeys(replay.ids), key=lambda found: found == PADDING))
@@ -68,6 +93,7 @@ class _Replay:
     theirs: Json
     known: Sequence[Difference]
     answer: Answer
+    consistent: Consistent
     ids: list[str] = field(default_factory=list)
 
     def follow(self) -> None:
@@ -261,6 +287,8 @@ class _Replay:
         return Walk(pod=pod, rules=policies, site=site, weighing=self.weighing, circumstances=CIRCUMSTANCES)
 
     def _reasons(self, question: Json, ours: Json, theirs: Json) -> Iterator[str]:
+        if not self.consistent(question, ours):
+            return
         for one in self.known:
             if one.applies(question) and one.right(question, ours, theirs):
                 yield one.id

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.conformance import replay
-from hami_plugin.conformance.answers import DECISION, answer
+from hami_plugin.conformance.answers import DECISION, answer, consistent
 from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.compare import Disagreement, compared
 from hami_plugin.conformance.differences import DIFFERENCES
@@ -70,6 +70,8 @@ def _explained(
 ) -> str | None:
     if case.question["fn"] == DECISION:
         return _explained_decision(case, ours, known, documented, catalog)
+    if not consistent(case.question, ours, catalog):
+        return None
     return next(
         (
             difference.id
@@ -86,7 +88,13 @@ def _explained_decision(
     """A decision may differ in several ways: the first stands for all of them."""
     for theirs in case.answers:
         ids = replay.explained(
-            case.question, ours, theirs, catalog, known=known, answer=lambda asked: answer(asked, catalog)
+            case.question,
+            ours,
+            theirs,
+            catalog,
+            known=known,
+            answer=lambda asked: answer(asked, catalog),
+            consistent=lambda asked, told: consistent(asked, told, catalog),
         )
         if ids and all(found in documented for found in ids):
             return ids[0]

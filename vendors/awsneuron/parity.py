@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from itertools import dropwhile
 from typing import Any
 
-from hami_plugin.conformance import values
+from hami_plugin.conformance import fits, values
+from hami_plugin.conformance.compare import compared
 from hami_plugin.parity import Difference, Json, Parity
 from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import INT32_MAX
 from hami_plugin.policy.states import DeviceState
-from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD
+from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD, AwsNeuronSettings, families
 
 BOOKED = "awsusageinfo"
 """Where HAMi keeps a copy of a device's mask."""
@@ -20,6 +22,7 @@ BOOKED = "awsusageinfo"
 def parity() -> Parity:
     """Neuron's part in the comparison."""
     return Parity(
+        one_reason=True,
         settings=lambda question: {"coresPerDevice": question.get("cores_per_neuron") or 2},
         demand=_demand,
         said=_with_masks,
@@ -30,7 +33,7 @@ def parity() -> Parity:
             Difference(id="D-133", applies=_unseen, right=_sound),
             Difference(id="D-134", applies=_cores_of_unusual_devices, right=_split_by_device),
             Difference(id="D-135", applies=_devices_of_an_unseen_node, right=_whole_devices),
-            Difference(id="D-136", applies=_countless_cores, right=lambda _question, ours, _theirs: "err" in ours),
+            Difference(id="D-136", applies=_countless_cores, right=_denied),
         ),
     )
 
@@ -91,7 +94,7 @@ def _unseen(question: Json) -> bool:
 
 
 def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
-    """Idle neighbours, or as many free cores as asked for; none if there are none."""
+    """The first idle neighbours, or as many free cores as asked for of the first device that has them; none if none."""
     request = question["request"]
     per_device = max(state.info.devcore.bit_length() for state in _states(question))
     count, cores = request["nums"], request["coresreq"]
@@ -102,15 +105,23 @@ def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
         count, cores = (0, 0) if cores else (count, per_device)
     possible = _possible(question, count, cores) if count else []
     if not ours["ok"]:
-        return not possible
-    return {one["idx"]: one["usedcores"] for one in ours["devices"][WORD]} in possible
+        return not possible and _refused(question, ours["reason"], count)
+    return bool(possible) and {one["idx"]: one["usedcores"] for one in ours["devices"][WORD]} == possible[0]
+
+
+def _refused(question: Json, reason: str, count: int) -> bool:
+    """Devices are too few by one reason for all of them; for a single one each tells its own."""
+    if count == 1:
+        (family,) = families(AwsNeuronSettings())
+        return bool(family.policy) and fits.reasons_hold(question, reason, family.policy, _demand(question["request"]))
+    return reason == f"1/{len(question['devices'])} {Reason.NUMA if count else Reason.NO_CORES}"
 
 
 def _possible(question: Json, count: int, cores: int) -> list[Mapping[int, int]]:
-    """Everything that could be granted: masks by index."""
+    """Everything that could be granted, the first choice first: masks by index."""
     mutex = "mutex" in (question["pod"].get("annotations") or {}).get("hami.io/gpu-scheduler-policy", "")
     free: dict[int, list[int]] = {}
-    for state in _states(question):
+    for state in reversed(_states(question)):
         idle = not state.slots if count > 1 or mutex else state.slots < state.info.count
         if idle and state.info.health and _allowed(question, state.uuid):
             masks = [((1 << cores) - 1) << start for start in range(state.info.devcore.bit_length() - cores + 1)]
@@ -118,7 +129,7 @@ def _possible(question: Json, count: int, cores: int) -> list[Mapping[int, int]]
     if count == 1:
         return [{index: mask} for index, masks in free.items() for mask in masks]
     ring = "inf" in str(_states(question)[0].notes[KIND]).lower()
-    starts = [start for start in free if ring or (count in (4, 8, 16) and start % count == 0)]
+    starts = [start for start in sorted(free) if ring or (count in (4, 8, 16) and start % count == 0)]
     runs = [range(start, start + count) for start in starts]
     return [{index: free[index][0] for index in run} for run in runs if all(free.get(index) for index in run)]
 
@@ -149,23 +160,45 @@ def _cores_of_unusual_devices(question: Json) -> bool:
 
 
 def _split_by_device(question: Json, ours: Json, _theirs: Json) -> bool:
-    """Cores of one device, or all of several; no request if that cannot be."""
+    """Cores of one device, or all of several; no request, or a denial, if that cannot be."""
     asked, most = _cores(question, "request", "mutate"), question["cores_per_neuron"]
     works = asked <= most or asked % most == 0
     if question["fn"] == "mutate":
-        return bool(works) == ("err" not in ours)
-    request = ours["request"]
-    split = (1, asked) if asked <= most else (asked // most, most)
-    return bool((request["nums"], request["coresreq"]) == split if works else not request["nums"])
+        return _admitted(question, ours) if works else "err" in ours
+    if not works:
+        return not ours["request"]["nums"]
+    count, cores = (1, asked) if asked <= most else (asked // most, most)
+    return bool(ours["request"] == _request(count, cores))
+
+
+def _request(count: int, cores: int) -> Json:
+    return {"nums": count, "type": WORD, "memreq": 0, "mempercentagereq": 0, "coresreq": cores}
+
+
+def _admitted(question: Json, ours: Json) -> bool:
+    """As it is."""
+    container, pod = question["container"], question["pod"]
+    stays = {"limits": container.get("limits"), "requests": container.get("requests"), "env": container.get("env")}
+    whole = {**stays, "pod_annotations": pod.get("annotations"), "found": True}
+    return not compared(question, ours, whole)
 
 
 def _devices_of_an_unseen_node(question: Json) -> bool:
     return bool(_asks(question, ("request",), "aws.amazon.com/neuron") and question["cores_per_neuron"] == 0)
 
 
-def _whole_devices(_question: Json, ours: Json, theirs: Json) -> bool:
-    return bool({**ours["request"], "coresreq": 0} == theirs["request"] and ours["request"]["coresreq"])
+def _whole_devices(question: Json, ours: Json, theirs: Json) -> bool:
+    """As many as HAMi says, with the cores that a device has when none was seen."""
+    seen = AwsNeuronSettings().cores_per_device
+    return bool(not question["cores_per_neuron"] and ours["request"] == _request(theirs["request"]["nums"], seen))
 
 
 def _countless_cores(question: Json) -> bool:
-    return _cores(question, "mutate") > INT32_MAX
+    return _cores(question, "request", "mutate") > INT32_MAX
+
+
+def _denied(question: Json, ours: Json, theirs: Json) -> bool:
+    """Denied, and no request, where HAMi takes it for one."""
+    if question["fn"] == "mutate":
+        return "err" in ours and not theirs.get("err")
+    return not ours["request"]["nums"] and bool(theirs["request"]["nums"])

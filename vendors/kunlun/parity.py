@@ -19,6 +19,7 @@ CROSSING = ({0, 1, 4, 5}, {2, 3, 6, 7}, {0, 2, 4, 6}, {1, 3, 5, 7}, {0, 3, 4, 7}
 def parity() -> Parity:
     """Kunlun's part in the comparison."""
     return Parity(
+        one_reason=True,
         differences=(
             Difference(id="D-140", applies=_out_of_order, right=_well_wired),
             Difference(id="D-141", applies=_out_of_slots, right=_well_wired),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations, groupby
+from itertools import combinations, groupby, permutations
 from math import comb
 
-from hami_plugin.conformance import values
+from hami_plugin.conformance import fits, values
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.parity import Difference, Json, Parity, sound
-from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.groups import GO_TRUE
 from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import ORDER_KEY, Context, Slice
+from hami_plugin.policy.states import ORDER_KEY, Slice
 from vendors.nvidia import mig
 from vendors.nvidia.policy import NUMA_BIND, policy
 from vendors.nvidia.settings import NvidiaSettings
@@ -103,15 +103,17 @@ def _odd_pairs(question: Json) -> bool:
 
 
 def _even_pairs_alike(question: Json, ours: Json, theirs: Json) -> bool:
-    """Other pairs score as for HAMi, odd ones as the worse of their directions."""
+    """Each pair once in each direction: even ones as for HAMi, odd ones as the worse of their directions."""
     odd, directed = _odd(question), _directed(question["links"])
     his = {(row["uuid"], peer): score for row in theirs["scores"] for peer, score in row["score"].items()}
-    for row in ours["scores"]:
-        for peer, score in row["score"].items():
-            sides = [directed[pair].score for pair in ((row["uuid"], peer), (peer, row["uuid"])) if pair in directed]
-            is_odd = frozenset((row["uuid"], peer)) in odd
-            if score != (min(sides) if is_odd else his.get((row["uuid"], peer), 0)):
-                return False
+    mine = {(row["uuid"], peer): score for row in ours["scores"] for peer, score in row["score"].items()}
+    uuids = [device["uuid"] for device in question["links"]]
+    if [row["uuid"] for row in ours["scores"]] != uuids or mine.keys() != set(permutations(uuids, 2)):
+        return False
+    for (one, other), score in mine.items():
+        sides = [directed[pair].score for pair in ((one, other), (other, one)) if pair in directed]
+        if score != (min(sides) if {one, other} in odd else his.get((one, other), 0)):
+            return False
     return bool(ours["asymmetric"])
 
 
@@ -137,12 +139,14 @@ def _numa_bound(question: Json) -> bool:
 
 
 def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
-    """A grant within one NUMA node where HAMi finds none; or no grant either, for the same reasons but NUMA."""
+    """HAMi finds none. The first NUMA node with enough cards serves; or there is none, for the same reasons but NUMA."""
     if theirs["ok"]:
         return False
+    able = _pool(question)
     if ours["ok"]:
-        return sound(question, ours) and len({_numa(question, uuid) for uuid in _uuids(ours)}) == 1
-    return _without_numa(ours["reason"]) == _without_numa(theirs["reason"])
+        return sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able)
+    no_node = len(able) < question["request"]["nums"]
+    return no_node and _without_numa(ours["reason"]) == _without_numa(theirs["reason"])
 
 
 def _without_numa(reason: str) -> set[str]:
@@ -155,37 +159,42 @@ def _by_topology(question: Json) -> bool:
 
 
 def _linked_best(question: Json, ours: Json, theirs: Json) -> bool:
-    """Both grant, and no other choice would be linked better (one card: tear less)."""
-    if not (theirs["ok"] and sound(question, ours)):
+    """Both grant, and ours is the choice of those that could be made."""
+    return bool(theirs["ok"]) and sound(question, ours) and _chosen_of(question, ours, _pool(question))
+
+
+def _pool(question: Json) -> Sequence[str]:
+    """What could be granted, in walking order: where NUMA counts, of the first NUMA node that has enough."""
+    able = fits.serving(question, policy(NvidiaSettings()), Parity().demand(question["request"]))
+    if not _bound(question):
+        return able
+    nodes = dict.fromkeys(device.get("numa", 0) for device in reversed(question["devices"]))
+    groups = [[uuid for uuid in able if _numa(question, uuid) == numa] for numa in nodes]
+    return next((group for group in groups if len(group) >= question["request"]["nums"]), ())
+
+
+def _chosen_of(question: Json, ours: Json, pool: Sequence[str]) -> bool:
+    """The first ones. Under ``topology-aware`` the best linked; of equals those that leave the best-linked rest.
+
+    Of equals again those with the lowest indices. A single card is the one that the rest misses least. Where there are
+    too many choices to try them, none that changes one card may be better.
+    """
+    chosen = _uuids(ours)
+    count = len(chosen)
+    if not _topology(question) or count == len(pool):
+        return chosen == list(pool[:count])
+    links, index = values.links(question.get("pair_scores")), {one["id"]: one["index"] for one in question["devices"]}
+
+    def worth(choice: Sequence[str]) -> tuple[int, int, list[int]]:
+        rest = list((Counter(pool) - Counter(choice)).elements())
+        return links.total(choice), links.total(rest), sorted(-index[uuid] for uuid in choice)[::-1]
+
+    if Counter(chosen) - Counter(pool):
         return False
-    links, chosen, his = values.links(question.get("pair_scores")), _uuids(ours), _uuids(theirs)
-    numas = {_numa(question, uuid) for uuid in chosen}
-    if _bound(question) and len(numas) != 1:
-        return False
-    pool = [uuid for uuid in _eligible(question) if not _bound(question) or _numa(question, uuid) in numas]
-    if not set(chosen) <= set(pool):
-        return False
-    if len(chosen) == 1:
-        return _torn(links, chosen[0], pool) == min(_torn(links, uuid, pool) for uuid in pool)
-    several_of_one = len(set(chosen)) < len(chosen) or len(set(his)) < len(his)
-    if several_of_one or question.get("quota_limits") or comb(len(pool), len(chosen)) > FEW:
-        return bool(set(his) - set(pool)) or links.total(chosen) >= links.total(his)
-    return links.total(chosen) == max(links.total(choice) for choice in combinations(pool, len(chosen)))
-
-
-def _torn(links: Links, uuid: str, pool: Sequence[str]) -> int:
-    return sum(links.score(uuid, peer) for peer in pool if peer != uuid)
-
-
-def _eligible(question: Json) -> list[str]:
-    """The cards of which each alone would be granted."""
-    one = Parity().demand({**question["request"], "nums": 1})
-    context = Context(
-        demand=one, pod=values.pod(question["pod"]), node=values.node(question.get("node")), recall=question
-    )
-    rules = policy(NvidiaSettings())
-    states = [values.state(device) for device in question["devices"]]
-    return [state.uuid for state in states if isinstance(fit(rules, [state], context), Granted)]
+    if comb(len(pool), count) <= FEW:
+        return worth(chosen) == max(map(worth, combinations(pool, count)))
+    others = ([*chosen[:n], uuid, *chosen[n + 1 :]] for n in range(count) for uuid in set(pool) - set(chosen))
+    return all(worth(other) <= worth(chosen) for other in others)
 
 
 def _part_of_a_cut_card(question: Json) -> bool:
@@ -198,9 +207,11 @@ def _part_of_a_cut_card(question: Json) -> bool:
 
 
 def _largest_instance(question: Json, ours: Json, theirs: Json) -> bool:
-    """A sound grant with an instance of a cut card in it; or no grant on both sides."""
+    """Of what may be had, with an instance of a cut card in it; or none on both sides, with enough reasons on ours."""
     if not ours["ok"]:
-        return not theirs["ok"]
+        return not theirs["ok"] and len(_pool(question)) < question["request"]["nums"]
+    if not _chosen_of(question, ours, _pool(question)):
+        return False
     cut = {device["id"] for device in question["devices"] if device.get("mig_profiles")}
     return sound(question, ours) and bool(cut & set(_uuids(ours)))
 
