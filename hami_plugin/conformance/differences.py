@@ -41,7 +41,7 @@ def _by_index_and_complete(question: Json, ours: Json, theirs: Json) -> bool:
         return bool(ours.get("str") == "".join(f"{entry}:" for entry in entries))
     extras = {info["id"]: {key: info[key] for key in EXTRAS if info.get(key)} for info in question["infos"]}
     entries = [{**entry, **extras[entry["id"]]} for entry in json.loads(text)]
-    return _parsed(ours.get("str", "")) == sorted(entries, key=lambda entry: entry.get("index", 0))
+    return bool(_parsed(ours.get("str", "")) == sorted(entries, key=lambda entry: entry.get("index", 0)))
 
 
 def _parsed(text: str) -> Any:
@@ -77,7 +77,7 @@ def _not_what_is_left(question: Json, ours: Json, theirs: Json) -> bool:
     """No request, where a part of HAMi's is what 32 bits leave of an amount, or of its share for each device."""
     numbers = [number for number in _numbers(question) if abs(number) > INT32_MAX]
     left = [(number * unit + 2**31) % 2**32 - 2**31 for number in numbers for unit in UNITS]
-    shares = {int(value / each) for value in left for each in (1, theirs["request"]["nums"] or 1)}
+    shares = {int(value / each) for value in left for each in (1, theirs["request"]["nums"] or 1)} - {0}
     return _no_request(question, ours, theirs) and not shares.isdisjoint(theirs["request"].values())
 
 
@@ -120,11 +120,12 @@ def _full(device: Json, question: Json) -> float:
         "core": sum(one["coresreq"] for one in requests),
         "memory": sum(_memory(one, device.get("totalmem", 0)) for one in requests),
     }
-    return sum(
-        10 * int(weights.get(name, 1)) * (device.get(used, 0) + asked[name]) / device[total]
+    parts = (
+        10.0 * int(weights.get(name, 1)) * (device.get(used, 0) + asked[name]) / device[total]
         for name, used, total in DIMENSIONS
         if device.get("count") and device.get(total)
     )
+    return float(sum(parts))
 
 
 def _memory(request: Json, total: int) -> int:

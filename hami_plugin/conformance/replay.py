@@ -59,7 +59,9 @@ def explained(
     """
     asked = situation(question, catalog)
     wanted, weighing = demands(asked.pod, asked.rules), weights(asked.pod.annotations)
-    if isinstance(wanted, Invalid) or isinstance(weighing, Invalid) or not sound_decision(asked, wanted, ours):
+    if isinstance(wanted, Invalid) or isinstance(weighing, Invalid) or ours["err"]:
+        return ()
+    if not sound_decision(asked, wanted, ours):
         return ()
     mine, replay = (
         _Replay(
@@ -67,11 +69,11 @@ def explained(
             wanted=wanted,
             weighing=weighing,
             theirs=decision,
-            known=known,
+            known=excuses,
             answer=answer,
             consistent=consistent,
         )
-        for decision in (ours, theirs)
+        for decision, excuses in ((ours, ()), (theirs, known))
     )
     try:
         mine.follow()
@@ -110,7 +112,9 @@ class _Replay:
                 self._refused(site, self._refusal(site))
         order = node_order(self.asked.pod, NODE_ORDER)
         best = ranked(placed, order)[-1:]
-        if [one.name for one in best] != [self.theirs["best"]] * bool(placed):
+        if "".join(one.name for one in best) != self.theirs["best"]:
+            raise Unexplained
+        if not best and self.theirs.get("annotations"):
             raise Unexplained
         for one in best:
             self._written(one.placed)
@@ -300,11 +304,12 @@ class _Replay:
         return found
 
 
-def _chosen(answer: Json) -> list[tuple[str, int, int]] | None:
+def _chosen(answer: Json) -> list[Json] | None:
     """Which devices, and how much of them is booked; None for a refusal."""
     if not answer["ok"]:
         return None
-    return [(grant["uuid"], grant.get("usedmem", 0), grant.get("usedcores", 0)) for grant in answer["applied"]]
+    told = {"uuid": "", "idx": 0, "type": "", "usedmem": 0, "usedcores": 0}
+    return [{name: grant.get(name, zero) for name, zero in told.items()} for grant in answer["applied"]]
 
 
 def _padded(theirs: str, ours: str) -> str:

@@ -67,30 +67,26 @@ def _states(question: Json) -> list[DeviceState]:
     return [values.state(device) for device in question["devices"]]
 
 
-def _several(question: Json) -> bool:
-    return bool(question["fn"] == "fit" and question["vendor"] == WORD and question["request"]["nums"] > 1)
-
-
-def _one(question: Json) -> bool:
-    return bool(question["fn"] == "fit" and question["vendor"] == WORD and question["request"]["nums"] == 1)
+def _wanted(question: Json) -> int:
+    return int(question["request"]["nums"]) if question["fn"] == "fit" and question["vendor"] == WORD else 0
 
 
 def _out_of_order(question: Json) -> bool:
     """A device does not stand in the list where its index says."""
-    return _several(question) and any(place != one.index for place, one in enumerate(_states(question)))
+    return _wanted(question) > 1 and any(place != one.index for place, one in enumerate(_states(question)))
 
 
 def _named_several(question: Json) -> bool:
-    return _several(question) and any((question["pod"].get("annotations") or {}).get(key) for key in SELECTORS)
+    return _wanted(question) > 1 and any((question["pod"].get("annotations") or {}).get(key) for key in SELECTORS)
 
 
 def _other_devices(question: Json) -> bool:
     """Devices do not have two cores."""
-    return (_one(question) or _several(question)) and any(state.info.devcore != 3 for state in _states(question))
+    return bool(_wanted(question)) and any(state.info.devcore != 3 for state in _states(question))
 
 
 def _unseen(question: Json) -> bool:
-    return _one(question) and question["request"]["coresreq"] == 0
+    return _wanted(question) == 1 and question["request"]["coresreq"] == 0
 
 
 def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
@@ -112,8 +108,8 @@ def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
 def _refused(question: Json, reason: str, count: int) -> bool:
     """Devices are too few by one reason for all of them; for a single one each tells its own."""
     if count == 1:
-        (family,) = families(AwsNeuronSettings())
-        return bool(family.policy) and fits.reasons_hold(question, reason, family.policy, _demand(question["request"]))
+        policy = families(AwsNeuronSettings())[0].policy
+        return policy is not None and fits.reasons_hold(question, reason, policy, _demand(question["request"]))
     return reason == f"1/{len(question['devices'])} {Reason.NUMA if count else Reason.NO_CORES}"
 
 
@@ -164,7 +160,7 @@ def _split_by_device(question: Json, ours: Json, _theirs: Json) -> bool:
     asked, most = _cores(question, "request", "mutate"), question["cores_per_neuron"]
     works = asked <= most or asked % most == 0
     if question["fn"] == "mutate":
-        return _admitted(question, ours) if works else "err" in ours
+        return _admitted(question, ours) if works else bool(ours.get("err"))
     if not works:
         return not ours["request"]["nums"]
     count, cores = (1, asked) if asked <= most else (asked // most, most)
@@ -178,9 +174,8 @@ def _request(count: int, cores: int) -> Json:
 def _admitted(question: Json, ours: Json) -> bool:
     """As it is."""
     container, pod = question["container"], question["pod"]
-    stays = {"limits": container.get("limits"), "requests": container.get("requests"), "env": container.get("env")}
-    whole = {**stays, "pod_annotations": pod.get("annotations"), "found": True}
-    return not compared(question, ours, whole)
+    as_it_is = {name: container.get(name) for name in ("limits", "requests", "env")}
+    return not compared(question, ours, {**as_it_is, "pod_annotations": pod.get("annotations"), "found": True})
 
 
 def _devices_of_an_unseen_node(question: Json) -> bool:
@@ -200,5 +195,5 @@ def _countless_cores(question: Json) -> bool:
 def _denied(question: Json, ours: Json, theirs: Json) -> bool:
     """Denied, and no request, where HAMi takes it for one."""
     if question["fn"] == "mutate":
-        return "err" in ours and not theirs.get("err")
+        return bool(ours.get("err")) and not theirs.get("err")
     return not ours["request"]["nums"] and bool(theirs["request"]["nums"])

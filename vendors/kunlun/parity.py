@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from hami_plugin.conformance import values
 from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import DeviceState
 from vendors.kunlun.family import CARD, PART, WHOLE
 
@@ -24,7 +25,7 @@ def parity() -> Parity:
             Difference(id="D-140", applies=_out_of_order, right=_well_wired),
             Difference(id="D-141", applies=_out_of_slots, right=_well_wired),
             Difference(id="D-142", applies=_no_part, right=_turned_away),
-        )
+        ),
     )
 
 
@@ -58,18 +59,17 @@ def _well_wired(question: Json, ours: Json, _theirs: Json) -> bool:
     """One of the best groups of cards that may be had; none if there is none."""
     possible = list(_possible(_free(question), question["request"]["nums"]))
     if not ours["ok"]:
-        return not possible
+        return not possible and ours["reason"] == _one_reason(question)
     return sound(question, ours) and {one["idx"] for one in ours["devices"][question["vendor"]]} in possible
 
 
 def _free(question: Json) -> set[int]:
     annotations = question["pod"].get("annotations") or {}
-    alone = question["vendor"] == WHOLE or "mutex" in annotations.get("hami.io/gpu-scheduler-policy", "")
     return {
         card.index
         for card in _states(question)
         if card.info.health
-        and card.slots < (1 if alone else card.info.count)
+        and card.slots < (1 if _alone(question) else card.info.count)
         and (question["vendor"] == WHOLE or _has_room(question, card))
         and all(_allowed(annotations, card.uuid, *pair) for pair in SELECTORS)
     }
@@ -94,6 +94,26 @@ def _possible(free: set[int], count: int) -> Iterator[AbstractSet[int]]:
         yield from (group for group in CROSSING if group <= free)
 
 
+def _one_reason(question: Json) -> str:
+    """Cards that are not this pod's, by the first of three reasons; if there are none, that no group is free."""
+    cards, annotations = _states(question), question["pod"].get("annotations") or {}
+    others = [card for card in cards if not all(_allowed(annotations, card.uuid, *pair) for pair in SELECTORS)]
+    roomy = [card for card in cards if question["vendor"] == PART and _has_room(question, card)]
+    counts = {
+        Reason.EXCLUSIVE: sum(card.slots > 0 for card in roomy) if _alone(question) else 0,
+        Reason.UUID_MISMATCH: len(others),
+        Reason.NO_SLOT: sum(card.slots >= card.info.count for card in roomy),
+    }
+    reason = next((reason for reason, count in counts.items() if count), Reason.NUMA)
+    return f"{counts.get(reason, 1)}/{len(cards)} {reason}"
+
+
+def _alone(question: Json) -> bool:
+    """Each card is for one container."""
+    order = (question["pod"].get("annotations") or {}).get("hami.io/gpu-scheduler-policy", "")
+    return question["vendor"] == WHOLE or "mutex" in order
+
+
 def _no_part(question: Json) -> bool:
     """The memory of a part is no whole number of MiB, or more than a card has."""
     if question["fn"] not in ("request", "mutate") or question["vendor"] != PART:
@@ -105,4 +125,4 @@ def _no_part(question: Json) -> bool:
 
 
 def _turned_away(question: Json, ours: Json, _theirs: Json) -> bool:
-    return "err" in ours if question["fn"] == "mutate" else not ours["request"]["nums"]
+    return bool(ours.get("err")) if question["fn"] == "mutate" else not ours["request"]["nums"]

@@ -8,7 +8,7 @@ from itertools import combinations, groupby, permutations
 from math import comb
 
 from hami_plugin.conformance import fits, values
-from hami_plugin.model.links import Link, Links, symmetric
+from hami_plugin.model.links import Link, symmetric
 from hami_plugin.parity import Difference, Json, Parity, sound
 from hami_plugin.policy.groups import GO_TRUE
 from hami_plugin.policy.reasons import Reason
@@ -139,7 +139,7 @@ def _numa_bound(question: Json) -> bool:
 
 
 def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
-    """HAMi finds none. The first NUMA node with enough cards serves; or there is none, for the same reasons but NUMA."""
+    """HAMi finds none. The first NUMA node with enough cards serves; or none does, for the same other reasons."""
     if theirs["ok"]:
         return False
     able = _pool(question)
