@@ -12,6 +12,7 @@ from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Policy, candidate, fit, walked
 from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.reasons import told as told_as
 from hami_plugin.policy.selectors import first
 from hami_plugin.policy.states import Candidate, Context, Quota
 
@@ -85,17 +86,15 @@ def consistent(question: Json, ours: Json, policy: Policy, parity: Parity) -> bo
 def reasons_hold(question: Json, text: str, policy: Policy, demand: Demand) -> bool:
     """Each device counts for the reason against it. Those without one may count as too few, or as in other groups."""
     context = circumstances(question, demand)
-    able, verdicts = walked(policy, context.states[::-1], context)
-    against = Counter(str(verdict.reason) for verdict in verdicts if verdict.reason)
+    if closed := next((reason for gate in policy.gates if (reason := gate(context))), None):
+        return text == told_as({closed: 1}, len(context.states))
+    walks = [walked(policy, group, context) for group in policy.group(context.states[::-1], context)]
+    able = sum(len(eligible) for eligible, _ in walks)
+    against = Counter(str(verdict.reason) for _, verdicts in walks for verdict in verdicts if verdict.reason)
     said = dict(counted(text))
     several = sum(said.pop(reason, 0) for reason in OF_SEVERAL)
-    written = {f"{count}/{total} {name}" for name, count in counted(text).items() for total in _totals(question)}
-    return said == against and several <= len(able) and written >= set(text.split(", "))
-
-
-def _totals(question: Json) -> tuple[int, int]:
-    """What the numbers of a refusal may be out of."""
-    return len(question["devices"]), question["request"]["nums"]
+    whole = [told_as(counted(text), total) for total in (len(context.states), demand.count)]
+    return text in whole and said == against and several <= able
 
 
 def told(question: Json, policy: Policy, parity: Parity, grants: Sequence[Grant]) -> Json:
