@@ -60,10 +60,12 @@ class Parity:
     ``unset_percent`` is what HAMi writes for "no percentage". ``demand`` and ``request`` translate HAMi's request and
     ours where that is not enough. ``settings`` are the vendor's settings that a question implies, spelt as in the
     file. ``answers`` serve kinds of questions that only this vendor has. ``said`` is given a question and our answer
-    to ``fit``, and writes into that what HAMi notes down for its own later use.
+    to ``fit``, and writes into that what HAMi notes down for its own later use. ``one_reason``: a refusal tells a
+    single reason instead of one for each device, which is then for the differences to judge.
     """
 
     differences: tuple[Difference, ...] = ()
+    one_reason: bool = False
     unset_percent: int = 0
     demand: Callable[[Json], Demand] = _as_is
     request: Callable[[Demand, int], Json] = _as_hami

@@ -169,6 +169,7 @@ class Family:
 
     For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
     which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
+    ``cores_are_bits``: a device's cores are a mask, in which each bit is a core.
     """
 
     word: str
@@ -190,7 +191,12 @@ class Family:
     inject: Callable[[Assignment, HostFiles], Injection] = _no_node_side
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False
+    cores_are_bits: bool = False
     memory_factor: int = 1
+
+    def core_count(self, cores: int) -> int:
+        """A device's cores as a number that people mean by it."""
+        return cores.bit_count() if self.cores_are_bits else cores
 
     @classmethod
     def registered(
@@ -218,6 +224,25 @@ class Family:
         )
 
 
+def as_described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
+    """A machine's devices as most node agents register them: ten shares, and cores in percent."""
+    return tuple(
+        DeviceInfo(
+            id=device.uuid or f"{machine.name}-{device.index}",
+            index=device.index,
+            count=10,
+            devmem=device.memory,
+            devcore=100,
+            type=family.word,
+            numa=max(0, device.numa),
+            mode="hami-core",
+            health=True,
+            vendor=family.word,
+        )
+        for device in machine.devices
+    )
+
+
 class Simulator(Protocol):
     """A vendor's simulated hardware that another process may disturb while it runs."""
 
@@ -233,6 +258,9 @@ class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
+
+    ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
+    node agents would register on such a machine, of one family.
     """
 
     name: str
@@ -241,6 +269,7 @@ class Vendor:
     families: Callable[[Any], tuple[Family, ...]]
     open: Callable[[Any, HostPaths], Driver] | None = None
     parity: Callable[[], Parity] = Parity
+    described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
     simulate: Callable[[Machine, Path], Simulator] | None = None
     machine_vendors: tuple[str, ...] = field(default=())
 

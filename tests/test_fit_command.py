@@ -148,7 +148,9 @@ def test_a_number_that_does_not_go_together_is_told_with_those_that_do(folder: P
     code, output = fit(folder)
 
     assert code == 1
-    assert "16 of the node's 16 devices would do, 3 are wanted; no such number of them belongs together" in output
+    assert (
+        "16 of the node's 16 devices would do, 3 are wanted; no group of so many that belong together is free" in output
+    )
     assert "aws.amazon.com/neuron: 1 instead of 3" in output
     assert "aws.amazon.com/neuron: 4 instead of 3" in output
 

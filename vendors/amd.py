@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hami_plugin.config.settings import ResourceName, VendorSettings, setting
+from hami_plugin.model.machine import Machine
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.parity import Json, Parity
@@ -16,8 +17,8 @@ from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor
-from hami_plugin.wire.nodes import decode_json
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor, as_described
+from hami_plugin.wire.nodes import DeviceInfo, decode_json
 
 WORD = "AMD"
 
@@ -93,10 +94,17 @@ def _as_hami(demand: Demand, unset_percent: int) -> Json:
     return {**Parity().request(demand, unset_percent), "mempercentagereq": unset_percent}
 
 
+def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
+    """With compute units for cores."""
+    units = {device.index: int(device.extra.get("compute_units", 0)) for device in machine.devices}
+    return tuple(replace(info, devcore=units[info.index]) for info in as_described(family, machine))
+
+
 VENDOR = Vendor(
     name="amd",
     title="AMD GPUs",
     settings=AmdSettings,
     families=families,
     parity=lambda: Parity(request=_as_hami),
+    described=_described,
 )

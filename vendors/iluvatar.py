@@ -7,13 +7,14 @@ from typing import Annotated, ClassVar
 from pydantic import StringConstraints
 
 from hami_plugin.config.settings import ResourceName, Section, VendorSettings, setting
+from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.admission import Admit, Admitted
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor
-from hami_plugin.wire.nodes import decode_legacy
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor, as_described
+from hami_plugin.wire.nodes import DeviceInfo, decode_legacy
 
 UNIT = 256
 """MiB that one unit of memory stands for."""
@@ -89,4 +90,16 @@ def admission(chip: Chip) -> Admit:
     return admit
 
 
-VENDOR = Vendor(name="iluvatar", title="Iluvatar GPUs", settings=IluvatarSettings, families=families)
+def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
+    """One chip's GPUs: those whose model ends with its word."""
+    named = {device.index for device in machine.devices if device.model.endswith(f" {family.word}")}
+    return tuple(info for info in as_described(family, machine) if info.index in named)
+
+
+VENDOR = Vendor(
+    name="iluvatar",
+    title="Iluvatar GPUs",
+    settings=IluvatarSettings,
+    families=families,
+    described=_described,
+)

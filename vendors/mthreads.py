@@ -17,7 +17,7 @@ from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.registered import summed
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Context, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Vendor, as_described
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.pods import encode_devices
 
@@ -172,5 +172,6 @@ VENDOR = Vendor(
     title="Moore Threads GPUs",
     settings=MthreadsSettings,
     families=families,
+    described=lambda family, machine: tuple(replace(one, devcore=CARD_CORES) for one in as_described(family, machine)),
     parity=lambda: Parity(differences=differences({"D-190": (_whole_cards_in_a_pod, _placed_apart)})),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hami_plugin.conformance import decisions, values
+from hami_plugin.conformance import decisions, fits, values
 from hami_plugin.conformance.catalog import Catalog, Known
 from hami_plugin.conformance.codecs import CODECS
 from hami_plugin.errors import HamiError
@@ -12,11 +12,9 @@ from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.admission import Denied
 from hami_plugin.policy.collapse import added, collapsed
 from hami_plugin.policy.demand import Demand, Invalid
-from hami_plugin.policy.engine import Granted, Policy, fit
+from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.order import WEIGHTS_KEY, ordered, score, weights
-from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.scores import Decision, Ranking, fullness
-from hami_plugin.policy.states import Context, DeviceState, Quota
 
 NO_REQUEST = {"nums": 0, "type": "", "memreq": 0, "mempercentagereq": 0, "coresreq": 0}
 
@@ -39,37 +37,16 @@ def answer(question: Json, catalog: Catalog) -> Json:
     raise HamiError(f"nothing here answers questions of the kind {kind!r}")
 
 
+def consistent(question: Json, ours: Json, catalog: Catalog) -> bool:
+    """Whether our answer is right in all that no difference is about. Only ``fit`` has more than one part."""
+    if question["fn"] != fits.QUESTION:
+        return True
+    known = catalog.find(question)
+    return fits.consistent(question, ours, _policy(known), known.parity)
+
+
 def _fit(question: Json, known: Known) -> Json:
-    policy = _policy(known)
-    states = [values.state(item) for item in question["devices"]]
-    context = Context(
-        demand=known.parity.demand(question["request"]),
-        pod=values.pod(question.get("pod")),
-        node=values.node(question.get("node")),
-        links=values.links(question.get("pair_scores")),
-        given={word: values.pieces(given) for word, given in (question.get("allocated") or {}).items()},
-        quota=Quota(limits=question.get("quota_limits") or {}, used=question.get("quota_used") or {}),
-        recall=question,
-    )
-    outcome = fit(policy, states, context)
-    if not isinstance(outcome, Granted):
-        return {"ok": False, "reason": str(outcome)}
-    devices = [values.granted(grant) for grant in outcome.grants]
-    said = {"ok": True, "reason": "", "devices": {context.demand.word: devices}}
-    booked = _booked(policy, states, outcome, context) if question.get("apply") else {}
-    return known.parity.said(question, {**said, **booked})
-
-
-def _booked(policy: Policy, states: list[DeviceState], outcome: Granted, context: Context) -> Json:
-    after = {state.uuid: state for state in states}
-    applied: list[Json] = []
-    for grant in outcome.grants:
-        booking = policy.book(after[grant.uuid], grant, context.pod)
-        if isinstance(booking, Reason):
-            return {"apply_error": str(booking)}
-        after[grant.uuid], recorded = booking
-        applied.append(values.granted(recorded))
-    return {"applied": applied, "usage_after": [values.usage(after[state.uuid]) for state in states]}
+    return fits.answer(question, _policy(known), known.parity)
 
 
 def _request(question: Json, known: Known) -> Json:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from hami_plugin.parity import Difference, Json
+from hami_plugin.conformance import values
+from hami_plugin.parity import NO_PERCENTAGE, Difference, Json
+from hami_plugin.policy.order import ordered
 
 INT32_MAX = 2**31 - 1
+UNITS = (1, 256, 512, 1024)
+"""MiB in a unit of the vendors' memory resources."""
 _NODE_TEXTS = ("encode_node", "marshal_node")
-_SCORED = ("count", "totalmem", "totalcore")
+EXTRAS = ("custominfo", "devicevendor")
+"""What HAMi leaves out of the entries that it writes."""
+DIMENSIONS = (("slot", "used", "count"), ("core", "usedcores", "totalcore"), ("memory", "usedmem", "totalmem"))
+"""What makes a device full: the weight's name, what is taken, and of how much."""
 
 
 def _unordered(question: Json) -> bool:
@@ -25,16 +33,23 @@ def _with_extras(question: Json) -> bool:
     )
 
 
-def _same_devices(_question: Json, ours: Json, theirs: Json) -> bool:
-    return "str" in ours and _entries(ours["str"]) == _entries(theirs.get("str", ""))
-
-
-def _entries(text: str) -> Any:
-    """The devices of a register text, in any order, without what HAMi leaves out."""
+def _by_index_and_complete(question: Json, ours: Json, theirs: Json) -> bool:
+    """HAMi's entries, by index, and with what it leaves out of them."""
+    text = theirs.get("str", "")
     if not text.startswith("["):
-        return sorted(text.split(":"))
-    extras = ("custominfo", "devicevendor")
-    return sorted(json.dumps({k: v for k, v in item.items() if k not in extras}) for item in json.loads(text))
+        entries = sorted(text.removesuffix(":").split(":"), key=lambda entry: int(entry.split(",")[7]))
+        return bool(ours.get("str") == "".join(f"{entry}:" for entry in entries))
+    extras = {info["id"]: {key: info[key] for key in EXTRAS if info.get(key)} for info in question["infos"]}
+    entries = [{**entry, **extras[entry["id"]]} for entry in json.loads(text)]
+    return bool(_parsed(ours.get("str", "")) == sorted(entries, key=lambda entry: entry.get("index", 0)))
+
+
+def _parsed(text: str) -> Any:
+    """None for what is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _numbers(question: Json) -> Iterator[int]:
@@ -53,12 +68,21 @@ def _negative(question: Json) -> bool:
     return question["fn"] == "request" and any(number < 0 for number in _numbers(question))
 
 
-def _no_request(_question: Json, ours: Json, _theirs: Json) -> bool:
-    return not ours["request"]["nums"]
+def _no_request(_question: Json, ours: Json, theirs: Json) -> bool:
+    """Nothing is asked for, where HAMi asks for something."""
+    return not ours["request"]["nums"] and bool(theirs["request"]["nums"])
+
+
+def _not_what_is_left(question: Json, ours: Json, theirs: Json) -> bool:
+    """No request, where a part of HAMi's is what 32 bits leave of an amount, or of its share for each device."""
+    numbers = [number for number in _numbers(question) if abs(number) > INT32_MAX]
+    left = [(number * unit + 2**31) % 2**32 - 2**31 for number in numbers for unit in UNITS]
+    shares = {int(value / each) for value in left for each in (1, theirs["request"]["nums"] or 1)} - {0}
+    return _no_request(question, ours, theirs) and not shares.isdisjoint(theirs["request"].values())
 
 
 def _lacks_something(device: Json) -> bool:
-    return any(not device.get(name) for name in _SCORED)
+    return any(not device.get(total) for _, _, total in DIMENSIONS)
 
 
 def _some_lack(question: Json) -> bool:
@@ -69,24 +93,54 @@ def _some_lack(question: Json) -> bool:
     )
 
 
-def _others_unchanged(question: Json, ours: Json, theirs: Json) -> bool:
-    """Devices that have everything stand and score as for HAMi; the others are scored by what they have."""
-    complete = {device["id"] for device in question["devices"] if not _lacks_something(device)}
-
-    def of(answer: Json) -> list[Json]:
-        return [item for item in answer["order"] if item["id"] in complete]
-
-    same = all(
-        mine["id"] == his["id"] and abs(mine["score"] - his["score"]) < 1e-3
-        for mine, his in zip(of(ours), of(theirs), strict=True)
+def _scored_by_what_there_is(question: Json, ours: Json, theirs: Json) -> bool:
+    """As for HAMi, but that devices which lack something are scored by what they have; and in the order of that."""
+    his = {item["id"]: item.get("score", 0) for item in theirs["order"]}
+    scores = {item["id"]: item.get("score", 0) for item in ours["order"]}
+    lacking = {device["id"]: _full(device, question) for device in question["devices"] if _lacks_something(device)}
+    states = [values.state(device) for device in question["devices"]]
+    if len(ours["order"]) != len(states) or scores.keys() != his.keys():
+        return False
+    words = [word.strip() for word in question["policy"].split(",")]
+    order = ordered(states, words, lambda state: scores[state.uuid], numa_first=question["numa_bind"])
+    return (
+        _alike(ours["node_default_score"], theirs["node_default_score"])
+        and all(_alike(score, lacking.get(uuid, his[uuid])) for uuid, score in scores.items())
+        and list(scores) == [state.uuid for state in order]
     )
-    return same and {item["id"] for item in ours["order"]} == {item["id"] for item in theirs["order"]}
+
+
+def _full(device: Json, question: Json) -> float:
+    """10 for each dimension that the device has, if all of it is taken."""
+    weights = dict(part.split("=") for part in (question.get("weights") or "").split(",") if part)
+    types = {one["type"] for one in question["devices"]}
+    requests = [one for one in question["requests_by_type"].values() if one["type"] in types]
+    asked = {
+        "slot": len(requests),
+        "core": sum(one["coresreq"] for one in requests),
+        "memory": sum(_memory(one, device.get("totalmem", 0)) for one in requests),
+    }
+    parts = (
+        10.0 * int(weights.get(name, 1)) * (device.get(used, 0) + asked[name]) / device[total]
+        for name, used, total in DIMENSIONS
+        if device.get("count") and device.get(total)
+    )
+    return float(sum(parts))
+
+
+def _memory(request: Json, total: int) -> int:
+    percent = request["mempercentagereq"]
+    return int(request["memreq"] if percent in NO_PERCENTAGE else total * percent // 100)
+
+
+def _alike(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-3)
 
 
 DIFFERENCES: tuple[Difference, ...] = (
-    Difference(id="D-002", applies=_unordered, right=_same_devices),
-    Difference(id="D-025", applies=_with_extras, right=_same_devices),
-    Difference(id="D-100", applies=_beyond_32_bits, right=_no_request),
+    Difference(id="D-002", applies=_unordered, right=_by_index_and_complete),
+    Difference(id="D-025", applies=_with_extras, right=_by_index_and_complete),
+    Difference(id="D-100", applies=_beyond_32_bits, right=_not_what_is_left),
     Difference(id="D-101", applies=_negative, right=_no_request),
-    Difference(id="D-102", applies=_some_lack, right=_others_unchanged),
+    Difference(id="D-102", applies=_some_lack, right=_scored_by_what_there_is),
 )

@@ -36,6 +36,7 @@ CLOSE = 1e-4
 MOST_TRIED = 200
 
 Answer = Callable[[Json], Json]
+Consistent = Callable[[Json, Json], bool]
 
 
 class Unexplained(Exception):  # noqa: N818  # control flow within this module, no error of anybody
@@ -43,18 +44,44 @@ class Unexplained(Exception):  # noqa: N818  # control flow within this module, 
 
 
 def explained(
-    question: Json, ours: Json, theirs: Json, catalog: Catalog, *, known: Sequence[Difference], answer: Answer
+    question: Json,
+    ours: Json,
+    theirs: Json,
+    catalog: Catalog,
+    *,
+    known: Sequence[Difference],
+    answer: Answer,
+    consistent: Consistent,
 ) -> tuple[str, ...]:
-    """The ids of all differences by which this decision differs, if every part of it has one; else none."""
+    """The ids of all differences by which this decision differs, if every part of it has one; else none.
+
+    Ours is followed in the same way first: it must be what its own steps lead to.
+    """
     asked = situation(question, catalog)
     wanted, weighing = demands(asked.pod, asked.rules), weights(asked.pod.annotations)
-    if isinstance(wanted, Invalid) or isinstance(weighing, Invalid) or not sound_decision(asked, wanted, ours):
+    if isinstance(wanted, Invalid) or isinstance(weighing, Invalid) or ours["err"]:
         return ()
-    replay = _Replay(asked=asked, wanted=wanted, weighing=weighing, theirs=theirs, known=known, answer=answer)
+    if not sound_decision(asked, wanted, ours):
+        return ()
+    mine, replay = (
+        _Replay(
+            asked=asked,
+            wanted=wanted,
+            weighing=weighing,
+            theirs=decision,
+            known=excuses,
+            answer=answer,
+            consistent=consistent,
+        )
+        for decision, excuses in ((ours, ()), (theirs, known))
+    )
     try:
+        mine.follow()
         replay.follow()
         replay.compare_best(ours)
     except Unexplained:
+        return ()
+    if mine.ids:
         return ()
     # A difference in a step says more than the padding that often comes with it.
     return tuple(sorted(dict.fromkeys(replay.ids), key=lambda found: found == PADDING))
@@ -68,6 +95,7 @@ class _Replay:
     theirs: Json
     known: Sequence[Difference]
     answer: Answer
+    consistent: Consistent
     ids: list[str] = field(default_factory=list)
 
     def follow(self) -> None:
@@ -84,7 +112,9 @@ class _Replay:
                 self._refused(site, self._refusal(site))
         order = node_order(self.asked.pod, NODE_ORDER)
         best = ranked(placed, order)[-1:]
-        if [one.name for one in best] != [self.theirs["best"]] * bool(placed):
+        if "".join(one.name for one in best) != self.theirs["best"]:
+            raise Unexplained
+        if not best and self.theirs.get("annotations"):
             raise Unexplained
         for one in best:
             self._written(one.placed)
@@ -261,6 +291,8 @@ class _Replay:
         return Walk(pod=pod, rules=policies, site=site, weighing=self.weighing, circumstances=CIRCUMSTANCES)
 
     def _reasons(self, question: Json, ours: Json, theirs: Json) -> Iterator[str]:
+        if not self.consistent(question, ours):
+            return
         for one in self.known:
             if one.applies(question) and one.right(question, ours, theirs):
                 yield one.id
@@ -272,11 +304,12 @@ class _Replay:
         return found
 
 
-def _chosen(answer: Json) -> list[tuple[str, int, int]] | None:
+def _chosen(answer: Json) -> list[Json] | None:
     """Which devices, and how much of them is booked; None for a refusal."""
     if not answer["ok"]:
         return None
-    return [(grant["uuid"], grant.get("usedmem", 0), grant.get("usedcores", 0)) for grant in answer["applied"]]
+    told = {"uuid": "", "idx": 0, "type": "", "usedmem": 0, "usedcores": 0}
+    return [{name: grant.get(name, zero) for name, zero in told.items()} for grant in answer["applied"]]
 
 
 def _padded(theirs: str, ours: str) -> str:

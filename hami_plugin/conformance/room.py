@@ -13,18 +13,21 @@ Pieces = Sequence[Sequence[Json]]
 
 
 def sound_decision(asked: Situation, wanted: Demands, answer: Json) -> bool:
-    """On each node: as many devices as each container asks for, and none with more on it than it has."""
+    """Each node is judged once. Where it fits, each container has as many devices as it asks for, and there is room."""
     sites = {site.node.name: site for site in asked.sites}
-    return all(
+    judged = [*(one["node"] for one in answer["scores"]), *answer["failed"]]
+    return sorted(judged) == sorted(sites) and all(
         _counted(asked, wanted, one["devices"]) and _room(asked, sites[one["node"]], one["devices"])
         for one in answer["scores"]
     )
 
 
 def _counted(asked: Situation, wanted: Demands, given: Mapping[str, Pieces]) -> bool:
+    def counts(word: str) -> list[int]:
+        return [want[word].count if word in want else 0 for want in wanted]
+
     return all(
-        len(given[word][position] if word in given else ()) == (want[word].count if word in want else 0)
-        for position, want in enumerate(wanted)
+        [len(piece) for piece in given[word]] == counts(word) if word in given else not any(counts(word))
         for word in asked.known
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.conformance import replay
-from hami_plugin.conformance.answers import DECISION, answer
+from hami_plugin.conformance.answers import DECISION, answer, consistent
 from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.compare import Disagreement, compared
 from hami_plugin.conformance.differences import DIFFERENCES
@@ -43,10 +43,20 @@ def differences(catalog: Catalog) -> tuple[Difference, ...]:
     return (*DIFFERENCES, *(one for parity in catalog.parities for one in parity.differences))
 
 
+Explained = Callable[[Case, Json], str | None]
+"""The id of the difference by which this answer of ours is right, though it is none of HAMi's; None if none is."""
+
+
+def explaining(catalog: Catalog, documented: Container[str]) -> Explained:
+    """By the differences that are ``documented``."""
+    known = [difference for difference in differences(catalog) if difference.id in documented]
+    return lambda case, ours: _explained(case, ours, known, documented, catalog)
+
+
 def asked(cases: Iterable[Case], catalog: Catalog, documented: Container[str]) -> Outcome:
     """Ask them all. A difference counts only if its id is ``documented``."""
     outcome = Outcome()
-    known = [difference for difference in differences(catalog) if difference.id in documented]
+    explained = explaining(catalog, documented)
     for case in cases:
         try:
             ours = answer(case.question, catalog)
@@ -57,7 +67,7 @@ def asked(cases: Iterable[Case], catalog: Catalog, documented: Container[str]) -
         disagreements = [compared(case.question, ours, theirs) for theirs in case.answers]
         if not all(disagreements):
             outcome.agreed += 1
-        elif reason := _explained(case, ours, known, documented, catalog):
+        elif reason := explained(case, ours):
             outcome.explained[reason] += 1
         else:
             closest = min(disagreements, key=len)
@@ -70,6 +80,8 @@ def _explained(
 ) -> str | None:
     if case.question["fn"] == DECISION:
         return _explained_decision(case, ours, known, documented, catalog)
+    if not consistent(case.question, ours, catalog):
+        return None
     return next(
         (
             difference.id
@@ -86,7 +98,13 @@ def _explained_decision(
     """A decision may differ in several ways: the first stands for all of them."""
     for theirs in case.answers:
         ids = replay.explained(
-            case.question, ours, theirs, catalog, known=known, answer=lambda asked: answer(asked, catalog)
+            case.question,
+            ours,
+            theirs,
+            catalog,
+            known=known,
+            answer=lambda asked: answer(asked, catalog),
+            consistent=lambda asked, told: consistent(asked, told, catalog),
         )
         if ids and all(found in documented for found in ids):
             return ids[0]

@@ -10,11 +10,12 @@ from hami_plugin.fitting.remedies import remedies
 from hami_plugin.fitting.words import because, overall
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.engine import Granted, Policy, Refused
+from hami_plugin.policy.engine import Granted, Refused
 from hami_plugin.policy.nodes import Scored
 from hami_plugin.policy.pods import Step, Unplaced
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import DeviceState
+from hami_plugin.vendor import Family
 
 Facts = Mapping[str, Any]
 
@@ -87,7 +88,7 @@ def _step(inquiry: Inquiry, step: Step) -> Facts:
         "granted": isinstance(outcome, Granted),
         "because": [overall(reason) for reason in _of_the_node(outcome)],
         "devices": [
-            {**_device(state), **_verdict(state, step, family.policy, granted, refused.get(state.uuid))}
+            {**_device(state, family), **_verdict(state, step, family, granted, refused.get(state.uuid))}
             for state in sorted(step.states, key=lambda state: (state.index, state.uuid))
         ],
     }
@@ -101,7 +102,7 @@ def _of_the_node(outcome: Granted | Refused) -> list[Reason]:
     return [reason for reason in outcome.reasons if reason not in told and reason != Reason.TOO_FEW]
 
 
-def _device(state: DeviceState) -> Facts:
+def _device(state: DeviceState, family: Family) -> Facts:
     info = state.info
     return {
         "index": info.index,
@@ -110,8 +111,8 @@ def _device(state: DeviceState) -> Facts:
         "numa": info.numa,
         "memory_free": max(0, state.free_memory),
         "memory_total": info.devmem,
-        "cores_free": max(0, state.free_cores),
-        "cores_total": info.devcore,
+        "cores_free": family.core_count(max(0, state.free_cores)),
+        "cores_total": family.core_count(info.devcore),
         "shares_free": max(0, info.count - state.slots),
         "shares_total": info.count,
         "used_by": sorted({tenant.name for tenant in state.tenants}),
@@ -119,11 +120,12 @@ def _device(state: DeviceState) -> Facts:
 
 
 def _verdict(
-    state: DeviceState, step: Step, policy: Policy, granted: Mapping[str, Grant], reason: Reason | None
+    state: DeviceState, step: Step, family: Family, granted: Mapping[str, Grant], reason: Reason | None
 ) -> Facts:
+    assert family.policy  # without one it has no step
     if state.uuid in granted:
         grant = granted[state.uuid]
-        return {"verdict": "granted", "memory": grant.memory, "cores": grant.cores}
+        return {"verdict": "granted", "memory": grant.memory, "cores": family.core_count(grant.cores)}
     if reason is None:
         return {"verdict": "would do"}
-    return {"verdict": "refused", "reason": str(reason), "why": because(reason, state, step.context, policy)}
+    return {"verdict": "refused", "reason": str(reason), "why": because(reason, state, step.context, family.policy)}

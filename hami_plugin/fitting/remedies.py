@@ -79,7 +79,7 @@ def _amounts(container: ContainerView, step: Step, family: Family) -> Mapping[st
     count, quota = step.context.demand.count, step.context.quota
     memory = {state.free_memory // factor for state in step.states}
     memory |= {(limit * factor - used) // factor // count for limit, used in _left(quota, names.memory)}
-    cores = {state.free_cores for state in step.states}
+    cores = {family.core_count(max(0, state.free_cores)) for state in step.states}
     cores |= {(limit - used) // count for limit, used in _left(quota, names.cores)}
     percents = {state.free_memory * 100 // state.info.devmem for state in step.states if state.info.devmem}
     asks_percent = names.memory_percent in container.limits

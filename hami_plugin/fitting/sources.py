@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hami_plugin.errors import HamiError
 from hami_plugin.fitting import manifests
 from hami_plugin.fitting.inquiry import Inquiry
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.node.registration import Style, wanted_annotations
+from hami_plugin.simulation.hardware import vendor_of
+from hami_plugin.simulation.machines import load_machine
 from hami_plugin.startup import Plan, opened, plan, snapshot_of
-from hami_plugin.vendor import Family, load_vendor
+from hami_plugin.vendor import Family, Vendor, load_vendor
 
 NOBODY = {"config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}
 
 
 def inquiry(options: Mapping[str, Any], environment: Mapping[str, str]) -> Inquiry:
     """Read everything that the command's options name."""
-    if bool(options["node"]) == bool(options["simulate"]):
-        raise HamiError("fit needs a node", hint="give either --node FILE or --simulate PROFILE")
+    if sum(bool(options[name]) for name in ("node", "simulate", "profile")) != 1:
+        raise HamiError("fit needs a node", hint="give one of --node FILE, --profile NAME and --simulate NAME")
     named = {"NODE_NAME": "this-node", **environment}
     ready = plan({**NOBODY, **options}, named)
     pod = manifests.the_pod(options["pod"])
+    nodes, families = _nodes(ready, options)
     quotas = manifests.quotas(options["quota"]) if options["quota"] else ()
     return Inquiry(
         pod=pod,
-        nodes=manifests.nodes(options["node"]) if options["node"] else (simulated(ready, options["simulate"]),),
-        families=_families(ready),
+        nodes=nodes,
+        families=families,
         pods=manifests.pods(options["pods"]) if options["pods"] else (),
         hard={name: text for one in quotas if one.namespace == pod.namespace for name, text in one.limits.items()},
         order=options["gpu_scheduler_policy"],
         node_order=options["node_scheduler_policy"],
     )
+
+
+def _nodes(ready: Plan, options: Mapping[str, Any]) -> tuple[tuple[NodeView, ...], tuple[Family, ...]]:
+    """The nodes to ask about, and the families by whose rules they have devices."""
+    if options["node"]:
+        return manifests.nodes(options["node"]), _families(ready)
+    if options["simulate"]:
+        return (simulated(ready, options["simulate"]),), _families(ready)
+    machine = load_machine(options["profile"])
+    vendor = vendor_of(machine)
+    if vendor.simulate:  # then its own driver knows best what it registers
+        driven = plan({**NOBODY, **options, "simulate": options["profile"]}, {"NODE_NAME": "this-node"})
+        return (simulated(driven, machine.name),), _families(driven)
+    families = vendor.families(ready.configuration.vendors[vendor.name])
+    return (NodeView(name=machine.name),), tuple(_described(vendor, family, machine) for family in families)
+
+
+def _described(vendor: Vendor, family: Family, machine: Machine) -> Family:
+    """The family, with a profile's devices on whatever node."""
+    infos = vendor.described(family, machine)
+    return replace(family, node_devices=lambda _node: infos)
 
 
 def simulated(ready: Plan, name: str) -> NodeView:

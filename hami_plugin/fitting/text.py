@@ -8,6 +8,14 @@ from typing import Any
 from hami_plugin.fitting.facts import Facts
 from hami_plugin.render import aligned
 
+ORDERS = {
+    "spread": "the emptiest first",
+    "binpack": "the fullest first",
+    "mutex": "only such as nobody uses",
+    "numa": "one NUMA node after the other",
+    "topology-aware": "those that are linked best with each other",
+}
+
 
 def lines(facts: Facts, *, explain: bool = False) -> Iterator[str]:
     """The answer first; the reasons, device by device, where it is no, or where they are asked for."""
@@ -59,7 +67,13 @@ def _step(step: Facts, *, explain: bool) -> Iterator[str]:
     if step["devices"]:
         yield from (f"    {line}" for line in _table(step["devices"], explain=explain))
     if explain:
-        yield f"  devices are tried in the order {step['order']!r}"
+        yield f"  devices are tried {_order(step['order'])}"
+
+
+def _order(words: str) -> str:
+    """A device order in words, as far as it has only one."""
+    first = ORDERS.get(words)
+    return f"in the order {words!r}" + (f": {first}" if first else "")
 
 
 def _table(devices: Sequence[Facts], *, explain: bool) -> list[str]:

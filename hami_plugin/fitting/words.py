@@ -8,7 +8,7 @@ from hami_plugin.policy.states import Charge, Context, DeviceState
 
 WHOLE_NODE = {
     Reason.TOO_FEW_ON_NODE: "the node has fewer devices than are asked for",
-    Reason.NUMA: "no such number of them belongs together",
+    Reason.NUMA: "no group of so many that belong together is free",
     Reason.NO_MIG_PLACE: "the instances do not fit beside each other",
     Reason.MODE: "the node's mode is not the one that is asked for",
 }

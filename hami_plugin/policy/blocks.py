@@ -39,11 +39,14 @@ def leader(block: Block) -> int:
 
 def blocks(links: Sequence[Sequence[int]]) -> Block:
     """All positions (at least one) of a symmetric matrix as a tree of blocks."""
-    near: list[dict[int, int]] = [{} for _ in links]
-    for p, row in enumerate(links):
-        for q, link in enumerate(row):
-            if p != q:
-                near[p][link] = near[p].get(link, 0) | 1 << q
+    near: list[dict[int, int]] = []
+    bits = [1 << p for p in range(len(links))]
+    for own, row in zip(bits, links, strict=True):
+        peers: dict[int, int] = {}
+        for bit, link in zip(bits, row, strict=True):
+            if bit != own:
+                peers[link] = peers.get(link, 0) | bit
+        near.append(peers)
     return _Tree(near=near).block((1 << len(links)) - 1)
 
 
@@ -82,21 +85,21 @@ class _Tree:
 
     def _alike(self, first: int, members: int) -> list[int]:
         """The largest blocks among the members besides ``first``: whatever anyone sees differently is split."""
+        alone: list[int] = []
         groups = [peers & members for peers in self.near[first].values() if peers & members]
         pending = members & ~(1 << first)
-        while pending:
+        while pending and groups:
             p = pending.bit_length() - 1
             pending &= ~(1 << p)
-            near = self.near[p].values()
-            refined: list[int] = []
-            for group in groups:
-                alone, own = group & (group - 1) == 0, group >> p & 1
-                pieces = [group] if alone or own else [group & peers for peers in near if group & peers]
-                refined.extend(pieces)
+            near, refined = self.near[p].values(), groups
+            groups = []
+            for group in refined:
+                pieces = [group] if group >> p & 1 else [group & peers for peers in near if group & peers]
                 if len(pieces) > 1:
                     pending |= group  # each now sees the other pieces from outside
-            groups = refined
-        return sorted(groups, key=lambda group: group & -group)
+                for piece in pieces:
+                    (groups if piece & piece - 1 else alone).append(piece)
+        return sorted(alone + groups, key=lambda group: group & -group)
 
 
 def _positions(mask: int) -> Iterator[int]:

@@ -1,57 +1,42 @@
-"""Every way to take devices of a few parts of a block, with what each is worth by itself.
+"""Every way to take devices of a few parts of a block.
 
 A combination is a number whose digits, the first part's the lowest, are how many devices it takes of each part.
+``most``: how many that can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 
-@dataclass(slots=True, kw_only=True)
-class Unit:
-    """A part of the block: the worth of its best choice of 0, 1, 2, ... devices, and the mask that names each."""
-
-    worths: Sequence[int]
-    masks: Sequence[int]
-    most: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.most = len(self.worths) - 1
-
-
-class Combinations:
-    """All combinations of some units; ``by_count`` has those of each number of devices, the best one first."""
-
-    def __init__(self, units: Sequence[Unit], links: Sequence[Sequence[int]]) -> None:
-        self.units = units
-        self.worths, counts = [0], [0]
-        for i, unit in enumerate(units):
-            linked, before = sums(links[i][:i], units[:i]), self.worths
-            for n, own in enumerate(unit.worths[1:], start=1):
-                self.worths = self.worths + [worth + own + n * link for worth, link in zip(before, linked, strict=True)]
-            counts = [count + n for n in range(unit.most + 1) for count in counts]
-        self.by_count: dict[int, list[int]] = {}
-        for combination in sorted(range(len(counts)), key=self.worths.__getitem__, reverse=True):
-            self.by_count.setdefault(counts[combination], []).append(combination)
-
-    def taken(self, combination: int) -> Iterator[int]:
-        """How many devices of each unit it takes."""
-        for unit in self.units:
-            combination, number = divmod(combination, unit.most + 1)
-            yield number
-
-    def mask(self, combination: int) -> int:
-        return sum(unit.masks[n] for unit, n in zip(self.units, self.taken(combination), strict=True))
+def by_count(most: Sequence[int]) -> list[list[int]]:
+    """The combinations of 0, 1, 2, ... devices."""
+    counts = [0]
+    for each in most:
+        counts = [count + n for n in range(each + 1) for count in counts]
+    found: list[list[int]] = [[] for _ in range(sum(most) + 1)]
+    for combination, count in enumerate(counts):
+        found[count].append(combination)
+    return found
 
 
-def sums(row: Sequence[int], units: Sequence[Unit]) -> list[int]:
-    """What a device with this row of links has to each combination of the units."""
+def sums(links: Sequence[int], most: Sequence[int]) -> list[int]:
+    """For each combination, the sum of the links, one a part, of its devices."""
     totals = [0]
-    for link, unit in zip(row, units, strict=True):
+    for link, each in zip(links, most, strict=True):
         before = totals
-        for n in range(1, unit.most + 1):
-            linked = n * link
-            totals = totals + [total + linked for total in before]
+        for n in range(1, each + 1):
+            more = n * link
+            totals = totals + [total + more for total in before]
     return totals
+
+
+def worths(tables: Sequence[Sequence[int]], links: Sequence[Sequence[int]], pair: int) -> list[int]:
+    """What each is worth by itself, from what the best 0, 1, 2, ... devices of each part are, and ``pair`` a link."""
+    found = [0]
+    for i, table in enumerate(tables):
+        linked, before = sums(links[i][:i], [len(table) - 1 for table in tables[:i]]), found
+        for n, own in enumerate(table[1:], start=1):
+            each = n * pair
+            found = found + [own + worth + each * link for worth, link in zip(before, linked, strict=True)]
+    return found

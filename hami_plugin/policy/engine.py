@@ -94,11 +94,11 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
     misfit, left_behind = Misfit(), 0
     for group in policy.group(states[::-1], context):
         elsewhere[Reason.NUMA] += left_behind
-        eligible, seen = _asked_each(policy, group, context)
+        eligible, seen = walked(policy, group, context)
         verdicts += seen
         chosen = policy.select(eligible, context)
         if not isinstance(chosen, Misfit):
-            grants = tuple(candidate.grant(demand.word) for candidate in chosen)
+            grants = tuple(one.grant(demand.word) for one in chosen)
             return Granted(grants=grants, verdicts=tuple(verdicts))
         misfit, left_behind = chosen, len(eligible)
     reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason) + elsewhere
@@ -108,15 +108,16 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
     return Refused(demand=demand, total=misfit.total or total, reasons=reasons, verdicts=tuple(verdicts))
 
 
-def _asked_each(
+def walked(
     policy: Policy, group: Sequence[DeviceState], context: Context
 ) -> tuple[tuple[Candidate, ...], list[Verdict]]:
+    """What could be granted of these devices, in walking order, and what became of each."""
     eligible: list[Candidate] = []
     verdicts: list[Verdict] = []
     for state in group:
         most = context.demand.count if policy.again(state) else 1
         for share in range(most):
-            found = _candidate(policy, state, context, eligible)
+            found = candidate(policy, state, context, eligible)
             if not isinstance(found, Candidate):
                 verdicts.append(Verdict(state=state, reason=found))
                 break
@@ -126,17 +127,18 @@ def _asked_each(
     return tuple(eligible), verdicts
 
 
-def _candidate(
+def candidate(
     policy: Policy, state: DeviceState, context: Context, eligible: Sequence[Candidate]
 ) -> Candidate | Reason:
+    """One device with its bill, beside those that are eligible already; or the first reason against it."""
     for serves in policy.serves:
         if reason := serves(state, context):
             return reason
     charge = policy.charge(state, context, eligible)
     if isinstance(charge, Reason):
         return charge
-    candidate = Candidate(state=state, charge=charge)
+    found = Candidate(state=state, charge=charge)
     for check in policy.checks:
-        if reason := check(candidate, context, eligible):
+        if reason := check(found, context, eligible):
             return reason
-    return candidate
+    return found

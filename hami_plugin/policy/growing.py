@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import add
 
+from hami_plugin.policy.fields import Fields
 from hami_plugin.policy.worth import Worth
 
 
@@ -16,11 +16,22 @@ def grown(worth: Worth, count: int) -> tuple[int, int]:
 
 
 class _Growth:
+    """By links alone. What each position would add stands in a field, and below it a number that names the position: of
+    equals, the first one's is the highest.
+    """
+
     def __init__(self, worth: Worth, count: int) -> None:
-        self._pairs = [[worth.factor * link for link in row] for row in worth.links]
-        self._alone = worth.alone
-        self._count = count
-        self._below = -1 - max(worth.alone) - sum(map(max, self._pairs))  # no gain, whatever is taken, makes up for it
+        self._count, self._links, self._last = count, worth.links, worth.size - 1
+        shift = worth.size.bit_length() + 1
+        self._names, self._link = (1 << shift) - 1, 1 << shift
+        # What is left of ``alone`` are links to the required devices: its tie-break is less than the factor.
+        alone = [(each // worth.factor << shift) + self._last - p for p, each in enumerate(worth.alone)]
+        self._fields = Fields(worth.size, (max(alone) + self._link * max(map(sum, worth.links))).bit_length())
+        self._alone = self._fields.packed(alone)
+        self._rows = [self._link * self._fields.packed(row) for row in worth.links]
+        place = (1 << self._fields.width) - 1
+        self._places = [place << p * self._fields.width for p in range(worth.size)]
+        self._all = place * self._fields.ones
         self._known: set[int] = set()  # members of all that was met, as bits
 
     @property
@@ -29,27 +40,23 @@ class _Growth:
 
     def choice(self, start: int) -> list[int]:
         """Members of a choice; none where it comes to what another start has come to, for what follows is known."""
-        pairs, known = self._pairs, self._known
-        inside, members, best, gains = [], 0, start, list(self._alone)
+        inside, members, best, gains, left = [], 0, start, self._alone, self._all
         while True:
             inside.append(best)
             members |= 1 << best
-            if members in known:
+            if members in self._known:
                 return []
-            known.add(members)
-            gains = list(map(add, gains, pairs[best]))
-            gains[best] += self._below  # a member is no candidate
+            self._known.add(members)
+            gains += self._rows[best]
             if len(inside) == self._count:
-                break
-            best = gains.index(max(gains))
-        for p in inside:
-            gains[p] -= self._below
-        return self._exchanged(inside, members, gains)
+                return self._exchanged(inside, members, gains)
+            left ^= self._places[best]
+            best = self._last - (self._fields.highest(gains & left) & self._names)
 
-    def _exchanged(self, inside: list[int], members: int, gains: list[int]) -> list[int]:
+    def _exchanged(self, inside: list[int], members: int, gains: int) -> list[int]:
         """The best exchange of two at a time. ``gains``: what each adds to the others, or would."""
         while True:
-            old, new = self._exchange(inside, gains)
+            old, new = self._exchange(inside, self._fields.unpacked(gains))
             if old == new:
                 return inside
             inside[inside.index(old)] = new
@@ -57,17 +64,19 @@ class _Growth:
             if members in self._known:
                 return []
             self._known.add(members)
-            gains = [g - a + b for g, a, b in zip(gains, self._pairs[old], self._pairs[new], strict=True)]
+            gains += self._rows[new] - self._rows[old]
 
     def _exchange(self, inside: Sequence[int], gains: Sequence[int]) -> tuple[int, int]:
         """Which member to give for which other position; twice the same when none is worth it."""
         others = sorted(set(range(len(gains))).difference(inside), key=gains.__getitem__, reverse=True)
-        better, exchange = 0, (-1, -1)
+        better, exchange = self._last, (-1, -1)  # names alone differ by no more, links by more
         for old in sorted(inside, key=gains.__getitem__):
+            if gains[others[0]] - gains[old] <= better:
+                break  # nor is any later exchange better: links are not negative
             for new in others:
                 most = gains[new] - gains[old]
                 if most <= better:
-                    break  # nor is any later one better: links are not negative
-                if most - self._pairs[old][new] > better:
-                    better, exchange = most - self._pairs[old][new], (old, new)
+                    break
+                if most - self._link * self._links[old][new] > better:
+                    better, exchange = most - self._link * self._links[old][new], (old, new)
         return exchange

@@ -1,4 +1,4 @@
-"""Of devices that would all serve: those that are linked best with each other, or the one whose loss costs least."""
+"""Of devices that would all serve: those that are linked best with each other, and leave the others linked best."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ class Choice:
 def choose(devices: Sequence[str], count: int, links: Links, *, required: Sequence[str] = ()) -> Choice:
     """The ``count`` of these distinct devices, ``required`` among them, with the highest sum of pair scores.
 
-    Of equal ones: those that leave the best-linked rest, then those that stand first in ``devices``. The answer keeps
-    the order of ``devices``. ValueError when there is no such choice.
+    Of equal ones: those that leave the best-linked rest, then those that stand first in ``devices``. One device has no
+    pairs, so it is the one whose links to the others are worth least. The answer keeps the order of ``devices``.
+    ValueError when there is no such choice.
 
-    Exact where machines are regular, whatever is in use: devices that all others see alike are exchangeable, which
-    leaves numbers to find instead of sets (``blocks``, ``structure``); and where they form a ring or a grid, the halves
-    of up to 18 are tried against each other (``halves``). Beyond, it is never worse than what growing from every device
-    and exchanging finds (``growing``), and what is left of some 10 ms goes into proving or improving it (``bounded``).
+    Exact on every machine that is built of boards, switches and sockets, whatever is in use: how well a part's devices
+    are linked to the others depends only on how many of them are taken, so the best ones of each number do (``blocks``,
+    ``structure``). Where no two are alike, every choice from up to 20 devices is looked at (``halves``). Beyond, it is
+    never worse than growing from every device and exchanging (``growing``), and what that leaves of some 10 ms goes
+    into looking at whatever could still be better (``bounded``): ``proven`` when that came to its end.
     """
     needed = [i for i, uuid in enumerate(devices) if uuid in set(required)]
     if len(needed) != len(set(required)) or not len(needed) <= count <= len(devices):
@@ -48,16 +50,6 @@ def best_linked(devices: Sequence[str], count: int, links: Links, *, required: S
     return choose(devices, count, links, required=required).devices
 
 
-def least_linked(devices: Sequence[str], links: Links) -> str:
-    """The device with the lowest sum of pair scores, the first of equals: taking it tears the fewest links.
-
-    What is torn is what the rest lacks, so equals also leave rests that are linked equally well.
-    """
-    if not devices:
-        raise ValueError("no devices to choose from")
-    return min(devices, key=lambda uuid: sum(links.score(uuid, peer) for peer in devices if peer != uuid))
-
-
 def _scores(devices: Sequence[str], links: Links) -> list[list[int]]:
     scores = [[0] * len(devices) for _ in devices]
     for i, a in enumerate(devices):
@@ -70,6 +62,8 @@ def _best(free: Worth, count: int) -> tuple[Sequence[int], bool]:
     """Positions, and whether they are proven the best."""
     if count in (0, free.size):
         return range(count), True
+    if count == 1:
+        return [max(range(free.size), key=free.alone.__getitem__)], True
     tree = blocks(free.links)
     best = best_of_blocks(tree, free, count)
     if best is not None:

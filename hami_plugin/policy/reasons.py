@@ -33,7 +33,7 @@ class Reason(StrEnum):
     TOO_FEW_ON_NODE = "NodeInsufficientDevice"
 
 
-def told(reasons: Mapping[Reason, int], total: int) -> str:
+def told(reasons: Mapping[Reason, int] | Mapping[str, int], total: int) -> str:
     """HAMi's text: ``3/8 CardInsufficientMemory, 5/8 CardUuidMismatch``, sorted as strings."""
     return ", ".join(sorted(f"{count}/{total} {reason}" for reason, count in reasons.items()))
 

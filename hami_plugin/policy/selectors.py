@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.model.links import Links
-from hami_plugin.policy import linked
+from hami_plugin.policy.linked import best_linked
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Candidate, Context
 
@@ -60,9 +60,7 @@ def linked_choice(eligible: Sequence[Candidate], context: Context) -> Sequence[C
         shares[candidate.uuid] += 1
         names[_share(candidate.uuid, shares[candidate.uuid])] = candidate
     links = _links_of_shares(context.links, shares)
-    if context.demand.count == 1:
-        return (names[linked.least_linked(tuple(names), links)],)
-    chosen = [names[name] for name in linked.best_linked(tuple(names), context.demand.count, links)]
+    chosen = [names[name] for name in best_linked(tuple(names), context.demand.count, links)]
     return sorted(chosen, key=eligible.index)
 
 

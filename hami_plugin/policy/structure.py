@@ -11,15 +11,31 @@ from dataclasses import dataclass
 from math import prod
 
 from hami_plugin.policy.blocks import Block, Even, Uneven, leader
-from hami_plugin.policy.combinations import Unit
-from hami_plugin.policy.halves import COMBINATIONS, Halves
+from hami_plugin.policy.halves import Halves
 from hami_plugin.policy.worth import Worth
+
+EFFORT = 1 << 26
+"""Combinations that may be tried, times the bits of what each is worth. Those of 20 devices: 4 ms, less than 1 MiB."""
+EVERY_NUMBER = 4
+"""Trying all combinations of a block, not only those of one number of devices, takes some four times as long."""
 
 
 def best_of_blocks(tree: Block, worth: Worth, count: int) -> int | None:
-    """The best ``count`` positions, as ``Worth.ranked`` has them; None when an uneven block is too large to try."""
-    tables = _Tables(worth=worth, limit=count)
-    return tables.of(tree, range(count, count + 1))[count] if tables.reach(tree) else None
+    """The best ``count`` positions, as ``Worth.ranked`` has them; None when uneven blocks are too large to try."""
+    most = worth.ranked(range(worth.size))
+    inner = () if isinstance(tree, int) else tree.parts
+    tried = _combinations(tree, count) + (EVERY_NUMBER - 1) * sum(_combinations(part, count) for part in inner)
+    if tried * max(64, most.bit_length()) > EFFORT:
+        return None
+    return _Tables(worth=worth, limit=count, most=most).of(tree, range(count, count + 1))[count]
+
+
+def _combinations(block: Block, limit: int) -> int:
+    """How many its uneven blocks have, each by itself."""
+    if isinstance(block, int):
+        return 0
+    own = prod(min(limit, _size(part)) + 1 for part in block.parts) if isinstance(block, Uneven) else 0
+    return own + sum(_combinations(part, limit) for part in block.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +44,7 @@ class _Tables:
 
     worth: Worth
     limit: int
-
-    def reach(self, block: Block) -> bool:
-        """Whether every uneven block is small enough, and no worth outgrows what ``Halves`` computes with."""
-        if isinstance(block, int):
-            return True
-        few = isinstance(block, Even) or (
-            prod(min(self.limit, _size(part)) + 1 for part in block.parts) <= COMBINATIONS
-            and self.worth.of(range(self.worth.size)) < 1 << 63
-        )
-        return few and all(self.reach(part) for part in block.parts)
+    most: int
 
     def of(self, block: Block, wanted: range | None = None) -> list[int]:
         """``wanted``: the only entries that will be read."""
@@ -48,11 +55,11 @@ class _Tables:
                 most = min(self.limit, _size(block))
                 return self._uneven(block, wanted or range(most + 1), most)
             case position:
-                return [0, self.worth.ranked([position])]
+                return [0, (self.worth.alone[position] << self.worth.size) + self.worth.bit(position)]
 
     def _even(self, parts: Sequence[Sequence[int]], link: int) -> list[int]:
         """One part after the other: all pairs of it and what was taken before have the same link."""
-        pair = self.worth.factor * link << self.worth.size
+        pair = self.worth.pair * link
         table = [0]
         for part in parts:
             before, most = table, min(self.limit, len(table) + len(part) - 2)
@@ -66,15 +73,10 @@ class _Tables:
         return table
 
     def _uneven(self, block: Uneven, wanted: range, most: int) -> list[int]:
-        heads, size = [leader(part) for part in block.parts], self.worth.size
-        tables = [self.of(part) for part in block.parts]
-        names = (1 << size) - 1
-        halves = Halves(
-            [Unit(worths=[best >> size for best in t], masks=[best & names for best in t]) for t in tables],
-            [[self.worth.factor * self.worth.links[a][b] for b in heads] for a in heads],
-        )
-        found = {n: halves.best(n) for n in wanted}
-        return [(found[n][0] << size) + found[n][1] if n in found else 0 for n in range(most + 1)]
+        heads = [leader(part) for part in block.parts]
+        links = [[self.worth.links[a][b] for b in heads] for a in heads]
+        halves = Halves([self.of(part) for part in block.parts], links, pair=self.worth.pair, most=self.most)
+        return [halves.best(n) if n in wanted else 0 for n in range(most + 1)]
 
 
 def _size(block: Block) -> int:

@@ -37,6 +37,11 @@ class Worth:
         """The worth and, below it, one bit a position, the first the highest: it ranks a choice and names it."""
         return (self.of(choice) << self.size) + sum(self.bit(p) for p in choice)
 
+    @property
+    def pair(self) -> int:
+        """What a link of 1 between two that are chosen adds to ``ranked``."""
+        return self.factor << self.size
+
     def bit(self, position: int) -> int:
         return 1 << (self.size - 1 - position)
 

@@ -31,7 +31,10 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
     machine = load_machine(profile)
     vendor = vendor_of(machine)
     if vendor.simulate is None:
-        raise HamiError(f"{vendor.title} hardware cannot be simulated yet", hint="choose another profile")
+        raise HamiError(
+            f"{vendor.title} hardware cannot be simulated yet",
+            hint="choose another profile; `hami-plugin fit --profile` takes this one",
+        )
     folder = directory or _temporary()
     simulator = vendor.simulate(machine, folder)
     return SimulatedHardware(machine=machine, vendor=vendor, simulator=simulator, settings=simulator.settings())
@@ -49,9 +52,9 @@ def vendor_of(machine: Machine) -> Vendor:
     words: list[str] = []
     for name in sorted(vendor_names(), key=lambda name: (name != machine.vendor, name)):
         vendor = load_vendor(name)
-        if machine.vendor in vendor.machine_vendors:
+        if machine.vendor in (name, *vendor.machine_vendors):
             return vendor
-        words.extend(vendor.machine_vendors)
+        words += (name, *vendor.machine_vendors)
     raise HamiError(
         f"profile {machine.name} is a machine of {machine.vendor!r}, which no vendor module serves yet",
         hint=f"choose a profile of: {', '.join(sorted(words))}",

@@ -22,8 +22,11 @@ def machine_names() -> tuple[str, ...]:
 
 
 def load_machine(name_or_path: str | Path) -> Machine:
-    """Read a packaged profile by its name, or any profile by its path. ``ConfigError`` says what is wrong with it."""
-    text = str(name_or_path)
+    """Read a packaged profile by its name, or any profile by its path. ``ConfigError`` says what is wrong with it.
+
+    The end of a name will do where it is the end of one name only: ``trn2-48xlarge``.
+    """
+    text = _completed(str(name_or_path))
     is_path = isinstance(name_or_path, Path) or "/" in text or text.endswith((_SUFFIX, ".yml"))
     if not is_path and text not in machine_names():
         raise ConfigError([_unknown(text)])
@@ -35,6 +38,11 @@ def load_machine(name_or_path: str | Path) -> Machine:
         return machine(description)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
         raise ConfigError([f"machine profile {text}: {error}"]) from error
+
+
+def _completed(text: str) -> str:
+    longer = [name for name in machine_names() if name.endswith(f"-{text}")]
+    return longer[0] if len(longer) == 1 and text not in machine_names() else text
 
 
 def _folder() -> Traversable:

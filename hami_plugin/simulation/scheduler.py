@@ -13,7 +13,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView, pod_view
-from hami_plugin.policy.linked import best_linked, least_linked
+from hami_plugin.policy.linked import best_linked
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
 from hami_plugin.wire import keys
@@ -127,8 +127,7 @@ class SimulatedScheduler:
         text = self._annotation(self._family.annotations.score)
         scores = decode_scores(text) if text else {}
         pairs = {(a, b): Link(score=s, label="") for a, peers in scores.items() for b, s in peers.items() if a < b}
-        links = Links(pairs=pairs)
-        return (least_linked(uuids, links),) if count == 1 else best_linked(uuids, count, links)
+        return best_linked(uuids, count, Links(pairs=pairs))
 
     def _booked(self, *, except_uid: str) -> list[Grant]:
         """What all other pods of this node were granted and have not given back."""

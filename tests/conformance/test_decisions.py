@@ -200,11 +200,9 @@ def dcu(cores: tuple[int, int], memory: tuple[int, int]) -> tuple[Any, Any]:
 def with_the_other_card(ours: Any) -> Any:
     (grant,) = ours["scores"][0]["devices"]["DCU"][0]
     other = {"D0": "D1", "D1": "D0"}[grant["uuid"]]
-    return json.loads(
-        json.dumps(ours)
-        .replace(f'"{grant["uuid"]},', f'"{other},')
-        .replace(f'"uuid": "{grant["uuid"]}"', f'"uuid": "{other}"')
-    )
+    swapped = json.loads(json.dumps(ours).replace(f'"{grant["uuid"]},', f'"{other},'))
+    swapped["scores"][0]["devices"]["DCU"][0][0] |= {"uuid": other, "idx": int(other[1:])}
+    return swapped
 
 
 def test_equally_full_cards_may_come_in_the_order_of_hamis_rounding():

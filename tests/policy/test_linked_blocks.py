@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import random
+from itertools import product
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.policy.blocks import Block, Even, Uneven, blocks, leader
 from hami_plugin.policy.bounded import improved
+from hami_plugin.policy.combinations import by_count, sums
+from hami_plugin.policy.fields import Fields
 from hami_plugin.policy.growing import grown
 from hami_plugin.policy.structure import best_of_blocks
 from hami_plugin.policy.worth import worth
@@ -84,6 +90,41 @@ def test_the_bounded_search_proves_what_the_blocks_yield(links: list[list[int]],
 
     assert proven
     assert best == best_of_blocks(tree, value, count)
+
+
+@pytest.mark.parametrize("size", [13, 14, 15, 16, 18])
+def test_trying_all_halves_finds_what_the_bounded_search_proves(size: int):
+    chance = random.Random(size)
+    # Wide scores, and so few that a great many choices are equal.
+    for scores in (range(1000), range(10**12), [0, 1], [10, 20, 110]):
+        value = worth(matrix(size, chance.choices(scores, k=size * (size - 1) // 2)), range(size), ())
+        tree = blocks(value.links)
+        for count in (size // 4, size // 2):
+            best, proven = improved(tree, value, count, looks=10**7)
+            assert proven
+            assert best_of_blocks(tree, value, count) == best
+
+
+@given(st.sampled_from([20, 31, 32, 63, 64, 90]), st.data())
+def test_fields_keep_their_numbers_apart(bits: int, data: st.DataObject):
+    numbers = st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=20)
+    one = data.draw(numbers)
+    fields = Fields(len(one), bits)
+
+    assert list(fields.unpacked(fields.packed(one))) == one
+    assert fields.highest(fields.packed(one)) == max(one)
+    assert fields.unpacked(fields.ones) == fields.unpacked(fields.packed([1] * len(one)))
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.data())
+def test_combinations_take_every_number_of_every_part(most: list[int], data: st.DataObject):
+    links = data.draw(st.lists(st.integers(0, 9), min_size=len(most), max_size=len(most)))
+    taken = [digits[::-1] for digits in product(*(range(each + 1) for each in reversed(most)))]
+
+    assert sums(links, most) == [sum(n * link for n, link in zip(digits, links, strict=True)) for digits in taken]
+    assert by_count(most) == [
+        [c for c, digits in enumerate(taken) if sum(digits) == count] for count in range(sum(most) + 1)
+    ]
 
 
 def test_without_a_budget_the_search_keeps_what_was_grown_and_claims_nothing():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from hami_plugin.model.machine import Machine
+from hami_plugin.model.views import NodeView
 from hami_plugin.parity import Parity
-from hami_plugin.vendor import Vendor
+from hami_plugin.vendor import Family, Vendor
+from hami_plugin.wire.nodes import DeviceInfo
 from vendors.awsneuron.family import AwsNeuronSettings, families
 
 
@@ -13,6 +16,26 @@ def _parity() -> Parity:
     return parity()
 
 
+def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
+    """AWS's device plugin reports numbers; the kubelet's label says which machine it is."""
+    cores = sum(int(device.extra.get("nc_count", 0)) for device in machine.devices)
+    counted = {family.resources.count: len(machine.devices), family.resources.cores: cores}
+    kind = machine.name.removeprefix("aws-").replace("-", ".", 1)
+    return family.node_devices(
+        NodeView(
+            name=machine.name,
+            labels={"node.kubernetes.io/instance-type": kind},
+            capacity={name: str(number) for name, number in counted.items()},
+        )
+    )
+
+
 VENDOR = Vendor(
-    name="awsneuron", title="AWS Neuron devices", settings=AwsNeuronSettings, families=families, parity=_parity
+    name="awsneuron",
+    title="AWS Neuron devices",
+    settings=AwsNeuronSettings,
+    families=families,
+    parity=_parity,
+    described=_described,
+    machine_vendors=("aws-neuron",),
 )

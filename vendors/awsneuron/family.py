@@ -170,5 +170,6 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
             node_devices=counted_in(settings.count, lambda *asked: device(settings, *asked)),
             patch=patch,
             lock=None,
+            cores_are_bits=True,
         ),
     )

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from itertools import dropwhile
 from typing import Any
 
-from hami_plugin.conformance import values
-from hami_plugin.parity import Json, Parity, asks_fit, differences, pod_annotations
+from hami_plugin.conformance import fits, values
+from hami_plugin.conformance.compare import compared
+from hami_plugin.parity import Json, Parity, differences, pod_annotations
 from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import INT32_MAX
-from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD
+from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD, AwsNeuronSettings, families
 
 BOOKED = "awsusageinfo"
 """Where HAMi keeps a copy of a device's mask."""
@@ -19,6 +21,7 @@ BOOKED = "awsusageinfo"
 def parity() -> Parity:
     """Neuron's part in the comparison."""
     return Parity(
+        one_reason=True,
         settings=lambda question: {"coresPerDevice": question.get("cores_per_neuron") or 2},
         demand=_demand,
         said=_with_masks,
@@ -30,7 +33,7 @@ def parity() -> Parity:
                 "D-133": (_unseen, _sound),
                 "D-134": (_cores_of_unusual_devices, _split_by_device),
                 "D-135": (_devices_of_an_unseen_node, _whole_devices),
-                "D-136": (_countless_cores, lambda _question, ours, _theirs: "err" in ours),
+                "D-136": (_countless_cores, _denied),
             }
         ),
     )
@@ -61,34 +64,30 @@ def _with_masks(question: Json, answer: Json) -> Json:
     return told
 
 
-def _several(question: Json) -> bool:
-    return asks_fit(question, WORD) and bool(question["request"]["nums"] > 1)
-
-
-def _one(question: Json) -> bool:
-    return asks_fit(question, WORD) and bool(question["request"]["nums"] == 1)
+def _wanted(question: Json) -> int:
+    return int(question["request"]["nums"]) if question["fn"] == "fit" and question["vendor"] == WORD else 0
 
 
 def _out_of_order(question: Json) -> bool:
     """A device does not stand in the list where its index says."""
-    return _several(question) and any(place != one.index for place, one in enumerate(values.states(question)))
+    return _wanted(question) > 1 and any(place != one.index for place, one in enumerate(values.states(question)))
 
 
 def _named_several(question: Json) -> bool:
-    return _several(question) and any(pod_annotations(question).get(key) for key in SELECTORS)
+    return _wanted(question) > 1 and any(pod_annotations(question).get(key) for key in SELECTORS)
 
 
 def _other_devices(question: Json) -> bool:
     """Devices do not have two cores."""
-    return (_one(question) or _several(question)) and any(state.info.devcore != 3 for state in values.states(question))
+    return bool(_wanted(question)) and any(state.info.devcore != 3 for state in values.states(question))
 
 
 def _unseen(question: Json) -> bool:
-    return _one(question) and question["request"]["coresreq"] == 0
+    return _wanted(question) == 1 and question["request"]["coresreq"] == 0
 
 
 def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
-    """Idle neighbours, or as many free cores as asked for; none if there are none."""
+    """The first idle neighbours, or as many free cores as asked for of the first device that has them; none if none."""
     request = question["request"]
     per_device = max(state.info.devcore.bit_length() for state in values.states(question))
     count, cores = request["nums"], request["coresreq"]
@@ -99,15 +98,23 @@ def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
         count, cores = (0, 0) if cores else (count, per_device)
     possible = _possible(question, count, cores) if count else []
     if not ours["ok"]:
-        return not possible
-    return {one["idx"]: one["usedcores"] for one in ours["devices"][WORD]} in possible
+        return not possible and _refused(question, ours["reason"], count)
+    return bool(possible) and {one["idx"]: one["usedcores"] for one in ours["devices"][WORD]} == possible[0]
+
+
+def _refused(question: Json, reason: str, count: int) -> bool:
+    """Devices are too few by one reason for all of them; for a single one each tells its own."""
+    if count == 1:
+        policy = families(AwsNeuronSettings())[0].policy
+        return policy is not None and fits.reasons_hold(question, reason, policy, _demand(question["request"]))
+    return reason == f"1/{len(question['devices'])} {Reason.NUMA if count else Reason.NO_CORES}"
 
 
 def _possible(question: Json, count: int, cores: int) -> list[Mapping[int, int]]:
-    """Everything that could be granted: masks by index."""
+    """Everything that could be granted, the first choice first: masks by index."""
     mutex = "mutex" in pod_annotations(question).get("hami.io/gpu-scheduler-policy", "")
     free: dict[int, list[int]] = {}
-    for state in values.states(question):
+    for state in reversed(values.states(question)):
         idle = not state.slots if count > 1 or mutex else state.slots < state.info.count
         if idle and state.info.health and _allowed(question, state.uuid):
             masks = [((1 << cores) - 1) << start for start in range(state.info.devcore.bit_length() - cores + 1)]
@@ -115,7 +122,7 @@ def _possible(question: Json, count: int, cores: int) -> list[Mapping[int, int]]
     if count == 1:
         return [{index: mask} for index, masks in free.items() for mask in masks]
     ring = "inf" in str(values.states(question)[0].notes[KIND]).lower()
-    starts = [start for start in free if ring or (count in (4, 8, 16) and start % count == 0)]
+    starts = [start for start in sorted(free) if ring or (count in (4, 8, 16) and start % count == 0)]
     runs = [range(start, start + count) for start in starts]
     return [{index: free[index][0] for index in run} for run in runs if all(free.get(index) for index in run)]
 
@@ -146,23 +153,44 @@ def _cores_of_unusual_devices(question: Json) -> bool:
 
 
 def _split_by_device(question: Json, ours: Json, _theirs: Json) -> bool:
-    """Cores of one device, or all of several; no request if that cannot be."""
+    """Cores of one device, or all of several; no request, or a denial, if that cannot be."""
     asked, most = _cores(question, "request", "mutate"), question["cores_per_neuron"]
     works = asked <= most or asked % most == 0
     if question["fn"] == "mutate":
-        return bool(works) == ("err" not in ours)
-    request = ours["request"]
-    split = (1, asked) if asked <= most else (asked // most, most)
-    return bool((request["nums"], request["coresreq"]) == split if works else not request["nums"])
+        return _admitted(question, ours) if works else bool(ours.get("err"))
+    if not works:
+        return not ours["request"]["nums"]
+    count, cores = (1, asked) if asked <= most else (asked // most, most)
+    return bool(ours["request"] == _request(count, cores))
+
+
+def _request(count: int, cores: int) -> Json:
+    return {"nums": count, "type": WORD, "memreq": 0, "mempercentagereq": 0, "coresreq": cores}
+
+
+def _admitted(question: Json, ours: Json) -> bool:
+    """As it is."""
+    container, pod = question["container"], question["pod"]
+    as_it_is = {name: container.get(name) for name in ("limits", "requests", "env")}
+    return not compared(question, ours, {**as_it_is, "pod_annotations": pod.get("annotations"), "found": True})
 
 
 def _devices_of_an_unseen_node(question: Json) -> bool:
     return bool(_asks(question, ("request",), "aws.amazon.com/neuron") and question["cores_per_neuron"] == 0)
 
 
-def _whole_devices(_question: Json, ours: Json, theirs: Json) -> bool:
-    return bool({**ours["request"], "coresreq": 0} == theirs["request"] and ours["request"]["coresreq"])
+def _whole_devices(question: Json, ours: Json, theirs: Json) -> bool:
+    """As many as HAMi says, with the cores that a device has when none was seen."""
+    seen = AwsNeuronSettings().cores_per_device
+    return bool(not question["cores_per_neuron"] and ours["request"] == _request(theirs["request"]["nums"], seen))
 
 
 def _countless_cores(question: Json) -> bool:
-    return _cores(question, "mutate") > INT32_MAX
+    return _cores(question, "request", "mutate") > INT32_MAX
+
+
+def _denied(question: Json, ours: Json, theirs: Json) -> bool:
+    """Denied, and no request, where HAMi takes it for one."""
+    if question["fn"] == "mutate":
+        return bool(ours.get("err")) and not theirs.get("err")
+    return not ours["request"]["nums"] and bool(theirs["request"]["nums"])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from hami_plugin.model.machine import Machine
+from hami_plugin.model.views import NodeView
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
 from hami_plugin.vendor import Family, Vendor
+from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame import cards, drs
 from vendors.enflame.node import WORD
 from vendors.enflame.profiles import Wanted
@@ -46,4 +49,19 @@ def _request(demand: Demand, unset_percent: int) -> Json:
     return {**plain, "memreq": demand.detail.slices or demand.detail.memory, "mempercentagereq": mode}
 
 
-VENDOR = Vendor(name="enflame", title="Enflame GCUs", settings=EnflameSettings, families=families, parity=_parity)
+def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
+    """Enflame's plugins report how many cards there are. How cards can be cut (DRS) no profile says."""
+    count = str(len(machine.devices))
+    return family.node_devices(
+        NodeView(name=machine.name, capacity={cards.CARDS: count, family.resources.count: count}),
+    )
+
+
+VENDOR = Vendor(
+    name="enflame",
+    title="Enflame GCUs",
+    settings=EnflameSettings,
+    families=families,
+    parity=_parity,
+    described=_described,
+)

@@ -13,4 +13,11 @@ def _parity() -> Parity:
     return parity()
 
 
-VENDOR = Vendor(name="kunlun", title="Kunlun XPUs", settings=KunlunSettings, families=families, parity=_parity)
+VENDOR = Vendor(
+    name="kunlun",
+    title="Kunlun XPUs",
+    settings=KunlunSettings,
+    families=families,
+    parity=_parity,
+    machine_vendors=("kunlunxin",),
+)

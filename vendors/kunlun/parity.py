@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from hami_plugin.conformance import values
 from hami_plugin.parity import Json, Parity, asks_fit, differences, pod_annotations, sound
+from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import DeviceState
 from vendors.kunlun.family import CARD, PART, WHOLE
 
@@ -23,7 +24,7 @@ def parity() -> Parity:
         "D-141": (_out_of_slots, _well_wired),
         "D-142": (_no_part, _turned_away),
     }
-    return Parity(differences=differences(rules))
+    return Parity(one_reason=True, differences=differences(rules))
 
 
 def _out_of_order(question: Json) -> bool:
@@ -50,17 +51,16 @@ def _well_wired(question: Json, ours: Json, _theirs: Json) -> bool:
     """One of the best groups of cards that may be had; none if there is none."""
     possible = list(_possible(_free(question), question["request"]["nums"]))
     if not ours["ok"]:
-        return not possible
+        return not possible and ours["reason"] == _one_reason(question)
     return sound(question, ours) and {one["idx"] for one in ours["devices"][question["vendor"]]} in possible
 
 
 def _free(question: Json) -> set[int]:
-    alone = question["vendor"] == WHOLE or "mutex" in pod_annotations(question).get("hami.io/gpu-scheduler-policy", "")
     return {
         card.index
         for card in values.states(question)
         if card.info.health
-        and card.slots < (1 if alone else card.info.count)
+        and card.slots < (1 if _alone(question) else card.info.count)
         and (question["vendor"] == WHOLE or _has_room(question, card))
         and all(_allowed(pod_annotations(question), card.uuid, *pair) for pair in SELECTORS)
     }
@@ -85,6 +85,26 @@ def _possible(free: set[int], count: int) -> Iterator[AbstractSet[int]]:
         yield from (group for group in CROSSING if group <= free)
 
 
+def _one_reason(question: Json) -> str:
+    """Cards that are not this pod's, by the first of three reasons; if there are none, that no group is free."""
+    cards, annotations = values.states(question), pod_annotations(question)
+    others = [card for card in cards if not all(_allowed(annotations, card.uuid, *pair) for pair in SELECTORS)]
+    roomy = [card for card in cards if question["vendor"] == PART and _has_room(question, card)]
+    counts = {
+        Reason.EXCLUSIVE: sum(card.slots > 0 for card in roomy) if _alone(question) else 0,
+        Reason.UUID_MISMATCH: len(others),
+        Reason.NO_SLOT: sum(card.slots >= card.info.count for card in roomy),
+    }
+    reason = next((reason for reason, count in counts.items() if count), Reason.NUMA)
+    return f"{counts.get(reason, 1)}/{len(cards)} {reason}"
+
+
+def _alone(question: Json) -> bool:
+    """Each card is for one container."""
+    order = (question["pod"].get("annotations") or {}).get("hami.io/gpu-scheduler-policy", "")
+    return question["vendor"] == WHOLE or "mutex" in order
+
+
 def _no_part(question: Json) -> bool:
     """The memory of a part is no whole number of MiB, or more than a card has."""
     if question["fn"] not in ("request", "mutate") or question["vendor"] != PART:
@@ -96,4 +116,4 @@ def _no_part(question: Json) -> bool:
 
 
 def _turned_away(question: Json, ours: Json, _theirs: Json) -> bool:
-    return "err" in ours if question["fn"] == "mutate" else not ours["request"]["nums"]
+    return bool(ours.get("err")) if question["fn"] == "mutate" else not ours["request"]["nums"]

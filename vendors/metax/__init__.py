@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
-from hami_plugin.vendor import Family, Vendor
+from hami_plugin.vendor import Family, Vendor, as_described
+from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, sgpu
 from vendors.metax.parity import DIFFERENCES
 from vendors.metax.settings import MetaxSettings
@@ -21,4 +24,21 @@ def _parity() -> Parity:
     return Parity(differences=DIFFERENCES)
 
 
-VENDOR = Vendor(name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, parity=_parity)
+def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
+    """Whole GPUs have no shares. Shares know the zone of linked GPUs that theirs is in."""
+    whole = family.word == gpu.WORD
+    zones = {device.index: device.extra.get("link_zone", 0) for device in machine.devices}
+    return tuple(
+        replace(info, count=1) if whole else replace(info, custom={"LinkZone": zones[info.index], "QosPolicy": ""})
+        for info in as_described(family, machine)
+    )
+
+
+VENDOR = Vendor(
+    name="metax",
+    title="MetaX GPUs",
+    settings=MetaxSettings,
+    families=families,
+    parity=_parity,
+    described=_described,
+)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from hami_plugin.conformance.fits import counted
 from hami_plugin.model.quantity import exact
 from hami_plugin.parity import Json, asks_fit, differences, pod_annotations, sound, uuids
 from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.requests import INT32_MAX
 from vendors.metax import gpu, sgpu
 from vendors.metax.settings import MetaxSettings
 from vendors.metax.tenants import APP_CLASS, OFFLINE, ONLINE
@@ -29,14 +31,9 @@ def _another_card(question: Json, ours: Json, theirs: Json) -> bool:
     """A sound grant; or too few cards are left, and HAMi sees as many that only its rule forbids."""
     if ours["ok"]:
         return sound(question, ours)
-    mine, his = _counted(ours["reason"]), _counted(theirs["reason"])
+    mine, his = dict(counted(ours["reason"])), dict(counted(theirs["reason"]))
     his[Reason.TOO_FEW] = his.get(Reason.TOO_FEW, 0) + his.pop(Reason.CUSTOM_RULE, 0)
     return not theirs["ok"] and mine == his and mine[Reason.TOO_FEW] < question["request"]["nums"]
-
-
-def _counted(reason: str) -> dict[str, int]:
-    parts = (part.split(" ", 1) for part in reason.split(", ") if part)
-    return {name: int(count.partition("/")[0]) for count, name in parts}
 
 
 def _not_foretold(question: Json) -> bool:
@@ -47,8 +44,9 @@ def _not_foretold(question: Json) -> bool:
     return gpu.forecast(text, sum(map(len, question["pod_devices"]))) is None
 
 
-def _last_place(question: Json, ours: Json, _theirs: Json) -> bool:
-    return bool(ours["score"] == (0 if question["policy"] == "binpack" else 2000))
+def _last_place(question: Json, ours: Json, theirs: Json) -> bool:
+    worst = 0 if question["policy"] == "binpack" else 2000
+    return bool(ours["score"] == worst and ours.get("policy_neutral") == theirs.get("policy_neutral"))
 
 
 def _odd_amount(question: Json) -> bool:
@@ -64,13 +62,21 @@ def _odd_amount(question: Json) -> bool:
     return suffixed and 0 < abs(number) < sgpu.MIB
 
 
-def _refused_or_meant(question: Json, ours: Json, _theirs: Json) -> bool:
-    """No request, or one with exactly the memory that was written."""
-    request = ours["request"]
-    if not request["nums"]:
-        return True
-    number = exact(question["container"]["limits"].get(MetaxSettings().memory, "0"))
-    return number is not None and request["memreq"] in (number // sgpu.MIB, number * 1024)
+def _refused_or_meant(question: Json, ours: Json, theirs: Json) -> bool:
+    """Exactly the memory and the cores that were written; no request where they are not whole, or none at all."""
+    limits, names = question["container"]["limits"], MetaxSettings()
+    memory, number, cores = (limits.get(names.memory, "0"), *_exact(limits, names.memory, names.cores))
+    in_bytes = number is not None and (number % 1000 == 0 or not memory.lstrip("+-").isdecimal())
+    mib = None if number is None else number // sgpu.MIB if in_bytes else number * 1024
+    if mib is None or cores is None or not (0 < mib <= INT32_MAX or number == 0):
+        return not ours["request"]["nums"]
+    written = {"coresreq": cores} if names.cores in limits else {}
+    meant = {**theirs["request"], **written, "memreq": mib, "mempercentagereq": 0 if mib else 100}
+    return bool(ours["request"] == meant)
+
+
+def _exact(limits: Json, *names: str) -> list[int | None]:
+    return [exact(limits.get(name, "0")) for name in names]
 
 
 def _second_of_a_class(question: Json) -> bool:
@@ -80,9 +86,9 @@ def _second_of_a_class(question: Json) -> bool:
 
 
 def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
-    """A sound grant on cards whose tenants the pod may join; or none on both sides."""
+    """A sound grant on cards whose tenants the pod may join; or none on both sides, for the same reasons."""
     if not ours["ok"]:
-        return not theirs["ok"]
+        return not theirs["ok"] and ours["reason"] == theirs["reason"]
     strangers = {None, ONLINE} if pod_annotations(question)[APP_CLASS] == OFFLINE else {None}
     tenants = {device["id"]: device.get("pods") or () for device in question["devices"]}
     there = {(pod.get("annotations") or {}).get(APP_CLASS) for uuid in uuids(ours) for pod in tenants[uuid]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 from hami_plugin.model.links import Link, symmetric
 from hami_plugin.parity import Json
@@ -52,13 +53,15 @@ def odd_pairs(question: Json) -> bool:
 
 
 def even_pairs_alike(question: Json, ours: Json, theirs: Json) -> bool:
-    """Other pairs score as for HAMi, odd ones as the worse of their directions."""
+    """Each pair once in each direction: even ones as for HAMi, odd ones as the worse of their directions."""
     odd, directed = _odd(question), _directed(question["links"])
     his = {(row["uuid"], peer): score for row in theirs["scores"] for peer, score in row["score"].items()}
-    for row in ours["scores"]:
-        for peer, score in row["score"].items():
-            sides = [directed[pair].score for pair in ((row["uuid"], peer), (peer, row["uuid"])) if pair in directed]
-            is_odd = frozenset((row["uuid"], peer)) in odd
-            if score != (min(sides) if is_odd else his.get((row["uuid"], peer), 0)):
-                return False
+    mine = {(row["uuid"], peer): score for row in ours["scores"] for peer, score in row["score"].items()}
+    uuids = [device["uuid"] for device in question["links"]]
+    if [row["uuid"] for row in ours["scores"]] != uuids or mine.keys() != set(permutations(uuids, 2)):
+        return False
+    for (one, other), score in mine.items():
+        sides = [directed[pair].score for pair in ((one, other), (other, one)) if pair in directed]
+        if score != (min(sides) if {one, other} in odd else his.get((one, other), 0)):
+            return False
     return bool(ours["asymmetric"])

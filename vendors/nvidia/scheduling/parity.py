@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations, groupby
-from math import comb
+from itertools import groupby
 
-from hami_plugin.conformance import values
-from hami_plugin.model.links import Links
+from hami_plugin.conformance import fits, linked, values
 from hami_plugin.parity import Json, Parity, asks_fit, but_for, differences, pod_annotations, sound, uuids
-from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.groups import GO_TRUE
 from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import ORDER_KEY, Context, Slice
+from hami_plugin.policy.states import ORDER_KEY, Slice
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.scheduling import mig
 from vendors.nvidia.scheduling.pairs import even_pairs_alike, odd_pairs, pair_scores
 from vendors.nvidia.scheduling.policy import NUMA_BIND, policy
 from vendors.nvidia.settings import NvidiaSettings
-
-FEW = 20_000
-"""So many choices are tried one by one to see that ours is the best."""
 
 OTHERWISE = (Reason.NUMA, Reason.TOO_FEW)
 """What HAMi and we count otherwise when cards of several NUMA nodes would do."""
@@ -83,12 +77,14 @@ def _numa_bound(question: Json) -> bool:
 
 
 def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
-    """A grant within one NUMA node where HAMi finds none; or no grant either, for the same reasons but NUMA."""
+    """HAMi finds none. The first NUMA node with enough cards serves; or none does, for the same other reasons."""
     if theirs["ok"]:
         return False
+    able = _pool(question)
     if ours["ok"]:
-        return sound(question, ours) and len({_numa(question, uuid) for uuid in uuids(ours)}) == 1
-    return but_for(ours["reason"], *OTHERWISE) == but_for(theirs["reason"], *OTHERWISE)
+        return sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able)
+    no_node = len(able) < question["request"]["nums"]
+    return no_node and but_for(ours["reason"], *OTHERWISE) == but_for(theirs["reason"], *OTHERWISE)
 
 
 def _by_topology(question: Json) -> bool:
@@ -96,36 +92,26 @@ def _by_topology(question: Json) -> bool:
 
 
 def _linked_best(question: Json, ours: Json, theirs: Json) -> bool:
-    """Both grant, and no other choice would be linked better (one card: tear less)."""
-    if not (theirs["ok"] and sound(question, ours)):
-        return False
-    links, chosen, his = values.links(question.get("pair_scores")), uuids(ours), uuids(theirs)
-    numas = {_numa(question, uuid) for uuid in chosen}
-    if _bound(question) and len(numas) != 1:
-        return False
-    pool = [uuid for uuid in _eligible(question) if not _bound(question) or _numa(question, uuid) in numas]
-    if not set(chosen) <= set(pool):
-        return False
-    if len(chosen) == 1:
-        return _torn(links, chosen[0], pool) == min(_torn(links, uuid, pool) for uuid in pool)
-    several_of_one = len(set(chosen)) < len(chosen) or len(set(his)) < len(his)
-    if several_of_one or question.get("quota_limits") or comb(len(pool), len(chosen)) > FEW:
-        return bool(set(his) - set(pool)) or links.total(chosen) >= links.total(his)
-    return links.total(chosen) == max(links.total(choice) for choice in combinations(pool, len(chosen)))
+    """Both grant, and ours is the choice of those that could be made."""
+    return bool(theirs["ok"]) and sound(question, ours) and _chosen_of(question, ours, _pool(question))
 
 
-def _torn(links: Links, uuid: str, pool: Sequence[str]) -> int:
-    return sum(links.score(uuid, peer) for peer in pool if peer != uuid)
+def _pool(question: Json) -> Sequence[str]:
+    """What could be granted, in walking order: where NUMA counts, of the first NUMA node that has enough."""
+    able = fits.serving(question, policy(NvidiaSettings()), Parity().demand(question["request"]))
+    if not _bound(question):
+        return able
+    nodes = dict.fromkeys(device.get("numa", 0) for device in reversed(question["devices"]))
+    groups = [[uuid for uuid in able if _numa(question, uuid) == numa] for numa in nodes]
+    return next((group for group in groups if len(group) >= question["request"]["nums"]), ())
 
 
-def _eligible(question: Json) -> list[str]:
-    """The cards of which each alone would be granted."""
-    one = Parity().demand({**question["request"], "nums": 1})
-    context = Context(
-        demand=one, pod=values.pod(question["pod"]), node=values.node(question.get("node")), recall=question
-    )
-    rules = policy(NvidiaSettings())
-    return [state.uuid for state in values.states(question) if isinstance(fit(rules, [state], context), Granted)]
+def _chosen_of(question: Json, ours: Json, pool: Sequence[str]) -> bool:
+    """The first ones; under ``topology-aware`` the best linked."""
+    chosen = uuids(ours)
+    if not _topology(question) or len(chosen) == len(pool):
+        return chosen == list(pool[: len(chosen)])
+    return linked.best_of(question, chosen, pool)
 
 
 def _part_of_a_cut_card(question: Json) -> bool:
@@ -138,9 +124,11 @@ def _part_of_a_cut_card(question: Json) -> bool:
 
 
 def _largest_instance(question: Json, ours: Json, theirs: Json) -> bool:
-    """A sound grant with an instance of a cut card in it; or no grant on both sides."""
+    """Of what may be had, with an instance of a cut card in it; or none on both sides, with enough reasons on ours."""
     if not ours["ok"]:
-        return not theirs["ok"]
+        return not theirs["ok"] and len(_pool(question)) < question["request"]["nums"]
+    if not _chosen_of(question, ours, _pool(question)):
+        return False
     cut = {device["id"] for device in question["devices"] if device.get("mig_profiles")}
     return sound(question, ours) and bool(cut & set(uuids(ours)))
 

@@ -1,0 +1,117 @@
+"""Questions about one container: which devices it gets, and what every answer must satisfy, whatever was chosen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from hami_plugin.conformance import values
+from hami_plugin.conformance.compare import compared
+from hami_plugin.model.placement import Grant
+from hami_plugin.parity import Json, Parity
+from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.engine import Granted, Policy, candidate, fit, walked
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.reasons import told as told_as
+from hami_plugin.policy.selectors import first
+from hami_plugin.policy.states import Candidate, Context, Quota
+
+QUESTION = "fit"
+OF_SEVERAL = (Reason.TOO_FEW, Reason.NUMA)
+"""Reasons that no device has by itself."""
+
+
+def answer(question: Json, policy: Policy, parity: Parity) -> Json:
+    """Ask our code."""
+    context = circumstances(question, parity.demand(question["request"]))
+    outcome = fit(policy, context.states, context)
+    if isinstance(outcome, Granted):
+        return told(question, policy, parity, outcome.grants)
+    return {"ok": False, "reason": str(outcome)}
+
+
+def circumstances(question: Json, demand: Demand) -> Context:
+    """Everything that a question says, as our values."""
+    return Context(
+        demand=demand,
+        pod=values.pod(question.get("pod")),
+        node=values.node(question.get("node")),
+        links=values.links(question.get("pair_scores")),
+        given={word: values.pieces(given) for word, given in (question.get("allocated") or {}).items()},
+        quota=Quota(limits=question.get("quota_limits") or {}, used=question.get("quota_used") or {}),
+        recall=question,
+        states=tuple(values.state(item) for item in question["devices"]),
+    )
+
+
+def serving(question: Json, policy: Policy, demand: Demand) -> tuple[str, ...]:
+    """The devices that would serve, in walking order; a card of which several shares may be had, so many times."""
+    context = circumstances(question, demand)
+    return tuple(one.uuid for one in walked(policy, context.states[::-1], context)[0])
+
+
+def counted(reason: str) -> Mapping[str, int]:
+    """HAMi's text of a refusal as numbers by reason."""
+    parts = (part.split(" ", 1) for part in reason.split(", ") if part)
+    return {name: int(count.partition("/")[0]) for count, name in parts}
+
+
+def consistent(question: Json, ours: Json, policy: Policy, parity: Parity) -> bool:
+    """Whether everything but the choice of devices is right: it is worked out anew, one device at a time.
+
+    So a difference about the choice cannot hide a wrong bill, booking, or reason against a device; nor, where the first
+    that serve are to be taken, another choice than those.
+    """
+    demand = parity.demand(question["request"])
+    if not ours["ok"]:
+        return parity.one_reason or reasons_hold(question, ours["reason"], policy, demand)
+    context = circumstances(question, demand)
+    states = {state.uuid: state for state in context.states}
+    given = [one["uuid"] for devices in ours["devices"].values() for one in devices]
+    if policy.select is first and tuple(given) != serving(question, policy, demand)[: demand.count]:
+        return False
+    chosen: list[Candidate] = []
+    for uuid in given:
+        beside = [one for one in chosen if one.uuid == uuid]
+        if uuid not in states or (beside and not policy.again(states[uuid])):
+            return False
+        found = candidate(policy, states[uuid], context, beside)
+        if isinstance(found, Reason):
+            return False
+        chosen.append(found)
+    grants = tuple(one.grant(demand.word) for one in chosen)
+    return not compared(question, ours, told(question, policy, parity, grants))
+
+
+def reasons_hold(question: Json, text: str, policy: Policy, demand: Demand) -> bool:
+    """Each device counts for the reason against it. Those without one may count as too few, or as in other groups."""
+    context = circumstances(question, demand)
+    if closed := next((reason for gate in policy.gates if (reason := gate(context))), None):
+        return text == told_as({closed: 1}, len(context.states))
+    walks = [walked(policy, group, context) for group in policy.group(context.states[::-1], context)]
+    able = sum(len(eligible) for eligible, _ in walks)
+    against = Counter(str(verdict.reason) for _, verdicts in walks for verdict in verdicts if verdict.reason)
+    said = dict(counted(text))
+    several = sum(said.pop(reason, 0) for reason in OF_SEVERAL)
+    whole = [told_as(counted(text), total) for total in (len(context.states), demand.count)]
+    return text in whole and said == against and several <= able
+
+
+def told(question: Json, policy: Policy, parity: Parity, grants: Sequence[Grant]) -> Json:
+    """A choice, with its bookings where they are asked for, in the recorder's words."""
+    devices = [values.granted(grant) for grant in grants]
+    said = {"ok": True, "reason": "", "devices": {parity.demand(question["request"]).word: devices}}
+    booked = _booked(question, policy, grants) if question.get("apply") else {}
+    return parity.said(question, {**said, **booked})
+
+
+def _booked(question: Json, policy: Policy, grants: Sequence[Grant]) -> Json:
+    after = {state.uuid: state for state in map(values.state, question["devices"])}
+    applied: list[Json] = []
+    for grant in grants:
+        booking = policy.book(after[grant.uuid], grant, values.pod(question.get("pod")))
+        if isinstance(booking, Reason):
+            return {"apply_error": str(booking)}
+        after[grant.uuid], recorded = booking
+        applied.append(values.granted(recorded))
+    return {"applied": applied, "usage_after": [values.usage(state) for state in after.values()]}

@@ -1,0 +1,122 @@
+"""The contract, over every module in ``vendors``: names, a mirror test, quiet imports, and the laws of every policy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hami_plugin.conformance import values
+from hami_plugin.conformance.questions import read
+from hami_plugin.policy.states import DeviceState, idle
+from hami_plugin.vendor import Family, Vendor, load_vendor, vendor_names
+from tests.support import contract
+
+ROOT = Path(__file__).parents[2]
+MODELS = (
+    "910A",
+    "910B2",
+    "910B3",
+    "910B4",
+    "910B4-1",
+    "310P3",
+    "Ascend910",
+    "x MR-V100",
+    "x MR-V50",
+    "x BI-V150",
+    "x BI-V100",
+)
+SDKS = ("pynvml", "grpc", "kubernetes")
+
+
+@cache
+def vendors() -> dict[str, Vendor]:
+    return {name: load_vendor(name) for name in vendor_names()}
+
+
+@cache
+def families() -> dict[str, tuple[Vendor, Family]]:
+    return {family.word: (vendor, family) for vendor in vendors().values() for family in contract.families(vendor)}
+
+
+@cache
+def devices(word: str) -> tuple[DeviceState, ...]:
+    """Eight idle devices."""
+    vendor, family = families()[word]
+    found = next(
+        (infos for model in MODELS if (infos := vendor.described(family, contract.machine(vendor.name, [model])))), ()
+    )
+    return tuple(idle(info) for info in found) or recorded(word)
+
+
+def recorded(word: str) -> tuple[DeviceState, ...]:
+    """Devices of the first recorded question that has several, for a family of which a profile does not say enough."""
+    for case in read(ROOT / "tests/vectors/enflame_vgcu_fit.jsonl.xz"):
+        states = [values.state(item) for item in case.question["devices"]]
+        if case.question["vendor"] == word and len(states) == 8:
+            return tuple(idle(state.info) for state in states if state.info.health)
+    raise AssertionError(word)
+
+
+def test_every_vendor_is_under_contract() -> None:
+    assert len(vendors()) == 13
+    assert len(families()) == 26
+
+
+@pytest.mark.parametrize("name", vendor_names())
+def test_resources_and_annotations_are_nobody_elses(name: str) -> None:
+    contract.check_names(vendors()[name], [other for other in vendors().values() if other.name != name])
+
+
+@pytest.mark.parametrize("name", vendor_names())
+def test_a_mirror_test_shows_what_is_different(name: str) -> None:
+    mirror = ROOT / "tests" / "vendors"
+
+    assert (mirror / f"test_{name}.py").exists() or any((mirror / name).glob("test_*.py"))
+
+
+def test_importing_every_vendor_loads_no_sdk_and_starts_nothing() -> None:
+    code = (
+        "import sys, threading; from hami_plugin.vendor import load_vendor, vendor_names; "
+        "[load_vendor(name) for name in vendor_names()]; "
+        f"print([name for name in {SDKS!r} if name in sys.modules], threading.active_count())"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert result.stdout.strip() == "[] 1"
+
+
+@pytest.mark.parametrize("word", [*families()])
+@pytest.mark.parametrize("law", contract.LAWS, ids=lambda law: law.__name__)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_every_policy_keeps_the_laws(law: contract.Law, word: str, data: st.DataObject) -> None:
+    _, family = families()[word]
+    situation = data.draw(contract.situations(family, devices(word)))
+    if situation is not None:
+        law(situation)
+
+
+@pytest.mark.parametrize("word", [*families()])
+def test_every_family_grants_something_on_idle_devices(word: str) -> None:
+    """Else the laws would say nothing about it."""
+    _, family = families()[word]
+    names = family.resources
+    tried = (
+        {names.count: 1},
+        {names.count: 1, names.memory: 2},
+        {names.count: 2},
+        {names.cores: 2},
+        {names.count: 1, names.memory_percent: 25},
+    )
+    asked = [found for limits in tried if (found := contract.requested(family, limits))]
+
+    assert any(contract.served(family, devices(word), *one) != devices(word) for one in asked), word
