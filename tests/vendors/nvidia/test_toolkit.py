@@ -81,8 +81,8 @@ def test_a_card_that_is_cut_is_described_by_its_instances(tool: Any) -> None:
     spec = specification(SETTINGS, (card("GPU-a", 0, MIG), card("GPU-b", 1)), HOST)
 
     assert {device.name: [node.path for node in device.edits.device_nodes] for device in spec.devices} == {
-        **dict.fromkeys(("GPU-a", "0", "MIG-x", "0:2"), ["/dev/nvidia0"]),
-        **dict.fromkeys(("GPU-b", "1"), ["/dev/nvidia1"]),
+        **{name: ["/dev/nvidia0"] for name in ("GPU-a", "0", "MIG-x", "0:2")},
+        **{name: ["/dev/nvidia1"] for name in ("GPU-b", "1")},
         "all": ["/dev/nvidia0", "/dev/nvidia1"],
     }
 
