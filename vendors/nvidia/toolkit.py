@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
 
 PROGRAM = "nvidia-ctk"
-DEADLINE_S = 30.0
+DEADLINE_S = 4.0
+"""The driver is open while the daemon runs, so the tool has no card to wake. Whoever waits for a spec has 5 s."""
 _HINT = "the daemon's own description is used; set cdi.generator to builtin, or mend nvidia-ctk"
 ALL = "all"
 
@@ -86,21 +87,22 @@ def _named(spec: Spec, devices: Sequence[Device]) -> Spec:
     """Each card and instance under its UUID and its index, whatever else the tool knows left out but ``all``."""
     known = {device.name: device.edits for device in spec.devices}
     wanted = _names(devices)
-    missing = sorted({uuid for uuid in wanted.values() if uuid not in known})
+    missing = sorted({part for parts in wanted.values() for part in parts if part not in known})
     if missing:
         raise HamiError(f"{PROGRAM} does not describe {', '.join(missing)}", hint=_HINT)
-    edits = {name: known[uuid] for name, uuid in wanted.items()}
-    cards = (known[device.uuid] for device in devices if device.uuid in wanted.values())
-    edits[ALL] = ContainerEdits().merged(*cards)
+    edits = {name: ContainerEdits().merged(*(known[part] for part in parts)) for name, parts in wanted.items()}
+    edits[ALL] = ContainerEdits().merged(*edits.values())
     return replace(spec, devices=tuple(SpecDevice(name=name, edits=each) for name, each in edits.items()))
 
 
-def _names(devices: Sequence[Device]) -> Mapping[str, str]:
-    """Our names, and what the tool calls each. It leaves out cards in MIG mode, which are not used whole."""
-    names: dict[str, str] = {}
+def _names(devices: Sequence[Device]) -> Mapping[str, Sequence[str]]:
+    """Our names, and what each is to the tool. It does not know a card that is cut: that is all of its instances."""
+    names: dict[str, Sequence[str]] = {}
     for device in devices:
-        if device.traits is None:
-            names |= {device.uuid: device.uuid, str(device.index): device.uuid}
-        for one in instances(device):
-            names |= {one.uuid: one.uuid, f"{device.index}:{one.index}": one.uuid}
+        cut = instances(device)
+        parts = [one.uuid for one in cut] if device.traits is not None else [device.uuid]
+        if parts:
+            names |= {device.uuid: parts, str(device.index): parts}
+        for one in cut:
+            names |= {one.uuid: (one.uuid,), f"{device.index}:{one.index}": (one.uuid,)}
     return names

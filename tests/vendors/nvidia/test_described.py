@@ -11,6 +11,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from structlog.testing import capture_logs
 
 from cdi.documents import read, to_json
 from cdi.names import Kind
@@ -206,6 +207,20 @@ def test_the_search_is_explained_in_lines(rig: Callable[..., Any]) -> None:
     assert lines[0] == f"looked in {root} (usual folders): found"
     assert f"driver {DRIVER_VERSION} at {root} (usual folders)" in lines
     assert f"hook {root}/usr/bin/nvidia-cdi-hook" in lines
+
+
+def test_the_search_is_logged_when_its_outcome_changes_and_not_each_time(rig: Callable[..., Any]) -> None:
+    machine = rig("t4-4-pcie")
+    nvidia = family(machine.settings)
+
+    with capture_logs() as logs:
+        for _ in range(3):
+            nvidia.shared_edits(HOST)
+        machine.simulator.inject("driver-back", value="580.65.06")
+        nvidia.shared_edits(HOST)
+
+    reports = [entry["report"] for entry in logs if entry["event"] == "driver files looked for"]
+    assert [any("580.65.06" in line for line in report) for report in reports] == [False, True]
 
 
 def test_a_host_without_the_drivers_files_still_has_its_nodes(rig: Callable[..., Any], tmp_path: Path) -> None:

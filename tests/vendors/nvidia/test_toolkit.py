@@ -80,7 +80,11 @@ def test_a_card_that_is_cut_is_described_by_its_instances(tool: Any) -> None:
 
     spec = specification(SETTINGS, (card("GPU-a", 0, MIG), card("GPU-b", 1)), HOST)
 
-    assert [device.name for device in spec.devices] == ["MIG-x", "0:2", "GPU-b", "1", "all"]
+    assert {device.name: [node.path for node in device.edits.device_nodes] for device in spec.devices} == {
+        **{name: ["/dev/nvidia0"] for name in ("GPU-a", "0", "MIG-x", "0:2")},
+        **{name: ["/dev/nvidia1"] for name in ("GPU-b", "1")},
+        "all": ["/dev/nvidia0", "/dev/nvidia1"],
+    }
 
 
 def test_it_is_asked_for_json_under_our_kind_and_root(tool: Any) -> None:
