@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtimes import image
 from tests.runtimes.containerd import Containerd
-from tests.runtimes.enclosure import Enclosure
+from tests.runtimes.enclosure import enclosed
 from tests.runtimes.inside import Inside
 from tests.runtimes.install import install
 from tests.runtimes.lacking import LackingError
@@ -52,7 +52,7 @@ def tree(present) -> Path:
 @pytest.fixture(scope="session")
 def enclosure(tree, present):
     with ExitStack() as stack:
-        running = present(lambda: stack.enter_context(Enclosure(tree)))
+        running = present(lambda: stack.enter_context(enclosed(tree)))
         running.write(ARCHIVE, image.archive(tree / "bin" / "busybox"))
         yield running
 

@@ -6,14 +6,14 @@ one, and the first one ends when its input does: with this process, however that
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from tests.runtimes.lacking import SYSTEM_PATH, LackingError, tool
 
@@ -21,41 +21,22 @@ SCRIPT = Path(__file__).with_name("enclosure.sh")
 CGROUPS = Path("/sys/fs/cgroup")
 NAMESPACES = ("--mount", "--net", "--pid", "--uts", "--ipc")
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "HOME": "/root", "LC_ALL": "C"}
+SPOT = "spot"  # beside the tree: an empty directory to mount on, which each enclosure sees for itself
+PREFIX = "runtimes-"
 START_S, STOP_S = 20, 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Enclosure:
-    """Use it as a context. ``path`` leads into its files from outside, ``run`` and ``start`` run programs in it."""
+    """``path`` leads into its files from outside, ``run`` and ``running`` run programs in it."""
 
-    def __init__(self, tree: Path) -> None:
-        self.tree = tree
-        self._stack = contextlib.ExitStack()
-        self.first_pid = 0
+    name: str
+    first_pid: int
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            self._build(stack)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _build(self, stack: contextlib.ExitStack) -> None:
-        spot = Path(tempfile.mkdtemp(prefix="runtimes-"))
-        stack.callback(spot.rmdir)
-        self.cgroup = f"/{spot.name}"
-        stack.callback(remove_cgroups, spot.name)
-        outer = subprocess.Popen(
-            [tool("unshare"), *NAMESPACES, "--fork", "--kill-child", "sh", str(SCRIPT), str(self.tree), str(spot)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-        )
-        stack.callback(_end, outer)
-        _await_ready(outer)
-        (self.first_pid,) = _children(outer.pid)
+    @property
+    def cgroup(self) -> str:
+        """The parent of the control groups of all containers; it bears the enclosure's name."""
+        return f"/{self.name}"
 
     def path(self, inside: str) -> Path:
         """Return where a path of the enclosure is reached from outside."""
@@ -94,6 +75,28 @@ class Enclosure:
 
     def _entering(self, command: tuple[str, ...]) -> list[str]:
         return [tool("nsenter"), f"--target={self.first_pid}", *NAMESPACES, "--", *command]
+
+
+@contextlib.contextmanager
+def enclosed(tree: Path) -> Iterator[Enclosure]:
+    """Build an enclosure on the programs in ``tree``; raise ``LackingError`` where the machine refuses."""
+    (tree.parent / SPOT).mkdir(exist_ok=True)
+    remove_stale_cgroups()
+    name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
+    with contextlib.ExitStack() as stack:
+        stack.callback(remove_cgroups, name)
+        outer = subprocess.Popen(
+            [tool("unshare"), *NAMESPACES, "--fork", "--kill-child", "sh", str(SCRIPT), tree.name, SPOT],
+            cwd=tree.parent,  # relative paths: a mount's options separate them by signs that a path may have
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+        )
+        stack.callback(_end, outer)
+        _await_ready(outer)
+        (first_pid,) = _children(outer.pid)
+        yield Enclosure(name=name, first_pid=first_pid)
 
 
 def _await_ready(outer: subprocess.Popen[bytes]) -> None:
@@ -137,6 +140,13 @@ def cgroups(name: str) -> list[Path]:
     """Return the control groups of this name, deepest first, in every hierarchy."""
     tops = [path for path in (CGROUPS / name, *(CGROUPS.glob(f"*/{name}"))) if path.is_dir()]
     return [Path(folder) for top in tops for folder, _, _ in os.walk(top, topdown=False)]
+
+
+def remove_stale_cgroups() -> None:
+    """Remove what is left of enclosures whose owner was killed: the owner's process id stands in the name."""
+    for name in {path.name for pattern in ("", "*/") for path in CGROUPS.glob(f"{pattern}{PREFIX}[0-9]*-*")}:
+        if not Path(f"/proc/{name.removeprefix(PREFIX).split('-')[0]}").exists():
+            remove_cgroups(name)
 
 
 def remove_cgroups(name: str) -> None:

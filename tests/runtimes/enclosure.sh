@@ -1,5 +1,5 @@
 # The first process of an enclosure: builds its file system, moves into it, and lives until its input ends.
-# $1 is the tree of programs, which stays as it is; $2 an empty directory to work on.
+# $1 is the tree of programs, which stays as it is; $2 an empty directory to work on; both relative.
 set -eu
 tree=$1 spot=$2
 
@@ -17,8 +17,8 @@ mount --rbind /sys sys
 mount -t tmpfs -o mode=755 tmpfs run
 # An overlay cannot lie on an overlay: what runtimes keep lies beside it.
 for kept in containerd containers; do
-    mkdir "$spot/state/$kept"
-    mount --bind "$spot/state/$kept" "var/lib/$kept"
+    mkdir "../state/$kept"
+    mount --bind "../state/$kept" "var/lib/$kept"
 done
 mkdir run/cdi
 

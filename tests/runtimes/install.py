@@ -97,7 +97,7 @@ class _Installation:
 
     def run(self) -> None:
         self._configure()
-        self._apt("update", "--quiet")
+        self._apt("update", "--quiet", "--error-on=any")
         self._tell("package lists read")
         debs = self._download()
         self._tell(f"{len(debs)} packages, {sum(deb.stat().st_size for deb in debs) / 1e6:.0f} MB downloaded")

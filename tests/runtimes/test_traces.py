@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from tests.runtimes import image
 from tests.runtimes.containerd import Containerd
-from tests.runtimes.enclosure import Enclosure, cgroups
+from tests.runtimes.enclosure import cgroups, enclosed
 from tests.runtimes.lacking import LackingError
 from tests.runtimes.podman import Podman
 from tests.runtimes.wanted import Wanted
@@ -43,14 +42,14 @@ def traces(name):
     return {
         *(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if name in line),
         *(str(group) for group in cgroups(name)),
-        *(str(path) for path in {*files, Path(tempfile.gettempdir()) / name} if path.exists()),
+        *(str(path) for path in files if path.exists()),
     }
 
 
 def test_after_containers_of_both_runtimes_nothing_is_left(tree, present):
     with ExitStack() as stack:
-        enclosure = present(lambda: stack.enter_context(Enclosure(tree)))
-        name = enclosure.cgroup.strip("/")
+        enclosure = present(lambda: stack.enter_context(enclosed(tree)))
+        name = enclosure.name
         spaces = namespaces(enclosure.first_pid)
         enclosure.write("/image.tar", image.archive(tree / "bin" / "busybox"))
         enclosure.write(f"/etc/cdi/{name}.json", "{}")
@@ -64,11 +63,11 @@ def test_after_containers_of_both_runtimes_nothing_is_left(tree, present):
     assert traces(name) == set()
 
 
-def test_an_enclosure_ends_with_the_process_that_made_it_even_if_that_is_killed(tree, present):
+def test_an_enclosure_ends_with_the_process_that_made_it_even_if_that_is_killed(tree, enclosure):
     program = (
         "import sys, time, pathlib\n"
-        "from tests.runtimes.enclosure import Enclosure\n"
-        "with Enclosure(pathlib.Path(sys.argv[1])) as enclosure:\n"
+        "from tests.runtimes.enclosure import enclosed\n"
+        "with enclosed(pathlib.Path(sys.argv[1])) as enclosure:\n"
         "    print(enclosure.first_pid, flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -97,5 +96,5 @@ def test_the_machine_is_not_seen_inside(enclosure):
 
 
 def test_a_machine_that_refuses_says_what_it_lacks(tmp_path):
-    with pytest.raises(LackingError, match="refuses namespaces"), Enclosure(tmp_path / "no tree"):
+    with pytest.raises(LackingError, match="refuses namespaces"), enclosed(tmp_path / "no tree"):
         pass
