@@ -11,14 +11,29 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
+BIND = ("nosuid", "nodev", "rbind", "rprivate")
+"""Mount options of a bind mount, apart from ``ro``. Without one of ``bind`` and ``rbind`` a runtime binds nothing."""
+HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
+"""The moments in a container's life at which a hook can run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device node. ``permissions`` is any of ``r``, ``w`` and ``m`` (mknod)."""
+    """A device node. ``permissions`` is any of ``r``, ``w`` and ``m`` (mknod); none of them means all.
+
+    ``type`` is ``c`` or ``u`` (character), ``b`` (block) or ``p`` (pipe). Type and numbers that are not given are
+    those of the node on the host, when the container is made.
+    """
 
     path: str
     host_path: str = ""
     permissions: str = "rw"
+    type: str = ""
+    major: int | None = None
+    minor: int | None = None
+    file_mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
 
     @property
     def source(self) -> str:
@@ -27,11 +42,42 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A bind mount of ``host_path`` at ``container_path``."""
+    """A mount of ``host_path`` at ``container_path``: a bind mount, unless ``options`` and ``type`` say otherwise.
+
+    Whether it can be written to is said by ``read_only`` alone; ``options`` are the others.
+    """
 
     host_path: str
     container_path: str
     read_only: bool = True
+    options: tuple[str, ...] = BIND
+    type: str = ""
+
+    def __post_init__(self) -> None:
+        if "ro" in self.options or "rw" in self.options:
+            raise ValueError(f'options of the mount at "{self.container_path}" have ro or rw; use read_only')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A program that the runtime calls at one of ``HOOK_NAMES``. ``env`` has entries of the form ``NAME=value``."""
+
+    name: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    timeout_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntelRdt:
+    """A class of service of Intel's Resource Director Technology: shares of cache and of memory bandwidth."""
+
+    clos_id: str = ""
+    l3_cache_schema: str = ""
+    mem_bw_schema: str = ""
+    enable_cmt: bool = False
+    enable_mbm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +87,20 @@ class ContainerEdits:
     env: Mapping[str, str] = field(default_factory=dict)
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    additional_gids: tuple[int, ...] = ()
+    intel_rdt: IntelRdt | None = None
 
     def merged(self, *others: ContainerEdits) -> ContainerEdits:
-        """Add ``others`` in order: a later environment value wins, an identical node or mount stays once."""
+        """Add ``others`` in order: a later variable or class of service wins, what is identical stays once."""
         everything = (self, *others)
         return ContainerEdits(
             env={key: value for edits in everything for key, value in edits.env.items()},
             device_nodes=_once(node for edits in everything for node in edits.device_nodes),
             mounts=_once(mount for edits in everything for mount in edits.mounts),
+            hooks=_once(hook for edits in everything for hook in edits.hooks),
+            additional_gids=_once(gid for edits in everything for gid in edits.additional_gids),
+            intel_rdt=next((edits.intel_rdt for edits in reversed(everything) if edits.intel_rdt is not None), None),
         )
 
 

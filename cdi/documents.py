@@ -1,0 +1,90 @@
+"""Specs as text, JSON or YAML, in and out. What a runtime would refuse is refused, all of it at once.
+
+Python's standard library has no reader of YAML, so whoever has one passes it: ``read(..., yaml=yaml.safe_load)``.
+Writing needs none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Any, TypeAlias
+
+from cdi.blocks import yaml_text
+from cdi.errors import InvalidSpecError, Problem
+from cdi.plain import plain_spec, spec_of
+from cdi.spec import Spec
+from cdi.validate import problems
+
+EXTENSIONS = (".json", ".yaml")
+"""Of the files in a spec directory; runtimes pass over all others, ``.yml`` too."""
+
+YamlReader: TypeAlias = Callable[[str], object]
+"""Text to plain values. It must build plain values only, as ``yaml.safe_load`` of PyYAML does."""
+
+
+def write(spec: Spec, file: str) -> str:
+    """The text of ``spec`` for a file of this name, JSON or YAML by its extension."""
+    extension = PurePath(file).suffix
+    if extension not in EXTENSIONS:
+        raise ValueError(f'"{file}" is not the name of a spec: it must end with {" or ".join(EXTENSIONS)}')
+    return to_json(spec, file) if extension == ".json" else to_yaml(spec, file)
+
+
+def to_json(spec: Spec, file: str = "") -> str:
+    """``InvalidSpecError`` when a runtime would refuse ``spec``; ``file`` is named in it."""
+    return json.dumps(_document(spec, file), indent=2, ensure_ascii=False) + "\n"
+
+
+def to_yaml(spec: Spec, file: str = "") -> str:
+    """``InvalidSpecError`` when a runtime would refuse ``spec``; ``file`` is named in it."""
+    return yaml_text(_document(spec, file))
+
+
+def read(text: str, file: str, *, yaml: YamlReader | None = None) -> Spec:
+    """The spec in ``text``. ``InvalidSpecError`` has everything that is wrong; its problems name ``file``."""
+    document = _parsed(text, file, yaml)
+    if found := problems(document, file):
+        raise InvalidSpecError(found)
+    assert isinstance(document, Mapping)
+    return spec_of(document)
+
+
+def _document(spec: Spec, file: str) -> dict[str, Any]:
+    document = plain_spec(spec)
+    if found := problems(document, file):
+        raise InvalidSpecError(found)
+    return document
+
+
+def _parsed(text: str, file: str, yaml: YamlReader | None) -> object:
+    if PurePath(file).suffix == ".json":
+        yaml = _read_json
+    if yaml is None:
+        message = "is YAML, and there is no reader of YAML here; pass one, or write the spec as JSON"
+        raise InvalidSpecError([Problem(file=file, message=message)])
+    try:
+        return yaml(text)
+    except RecursionError:
+        message = "is nested too deeply"
+    except Exception as error:  # noqa: BLE001  # what a reader of YAML raises is its own affair
+        message = f"is not readable: {error}"
+    raise InvalidSpecError([Problem(file=file, message=message)])
+
+
+def _read_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_without_repetition, parse_constant=_no_constant)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f'"{repeated}" is there twice in one mapping')
+    return found
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")

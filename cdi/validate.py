@@ -1,0 +1,193 @@
+"""All that a runtime would refuse in a spec, at once: each problem with the file, the device and the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cdi.checks import Check, Place, absolute, fields, filled, mapping, number, one_of, several, text, truth
+from cdi.edits import HOOK_NAMES
+from cdi.errors import InvalidNameError, Problem
+from cdi.names import Kind, device_problem
+from cdi.version import VERSIONS, needs
+
+MAX_ANNOTATIONS = 256 * 1024
+"""Characters of all annotations of one spec or device, keys and values, as for Kubernetes objects."""
+
+_UINT32, _INT64 = 2**32 - 1, 2**63 - 1
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
+_LONGEST_NAME = 4095
+
+
+def problems(document: object, file: str = "") -> tuple[Problem, ...]:
+    """Everything that is wrong with a document, given as plain values. Nothing: runtimes accept it."""
+    place = Place(file=file)
+    found = list(_SPEC(document, place))
+    if isinstance(document, Mapping):
+        found += _version_problems(document, place)
+        found += _device_problems(document, place)
+    return tuple(found)
+
+
+def _variable(value: str) -> str | None:
+    return None if value.find("=") > 0 else f'must be NAME=value, is "{value}"'
+
+
+def _permissions(value: str) -> str | None:
+    return f'must be of "r", "w" and "m", is "{value}"' if value.strip("rwm") else None
+
+
+def _kind(value: str) -> str | None:
+    try:
+        Kind.parse(value)
+    except InvalidNameError as error:
+        return str(error)
+    return None
+
+
+def _annotation(key: str) -> str | None:
+    prefix, slash, name = key.lower().rpartition("/")
+    if _LABEL.fullmatch(name) and (_SUBDOMAIN.fullmatch(prefix) if slash else True):
+        return None
+    return f'"{key}" must be a name of at most 63 characters, which may follow a domain and a "/"'
+
+
+def _clos(value: str) -> str | None:
+    if value == "/" or not (value in (".", "..") or "/" in value or "\n" in value or len(value) > _LONGEST_NAME):
+        return None
+    return f'must be a file name, or "/" for the root class, is "{value}"'
+
+
+def _mount(value: object, place: Place) -> Iterator[Problem]:
+    yield from _MOUNT(value, place)
+    bound = isinstance(value, Mapping) and value.get("type") in (None, "", "bind", "none")
+    source = value.get("hostPath") if isinstance(value, Mapping) else None
+    if bound and isinstance(source, str) and source and (wrong := absolute(source)):
+        yield place.of("hostPath").problem(wrong)
+
+
+_DEVICE_NODE = fields(
+    {
+        "path": text(absolute),
+        "hostPath": text(absolute),
+        "type": text(one_of("b", "c", "u", "p")),
+        "major": number(0, _INT64),
+        "minor": number(0, _INT64),
+        "fileMode": number(0, 0o7777),
+        "permissions": text(_permissions),
+        "uid": number(0, _UINT32),
+        "gid": number(0, _UINT32),
+    },
+    required=("path",),
+)
+_MOUNT = fields(
+    {
+        "hostPath": text(filled),
+        "containerPath": text(absolute),
+        "options": several(text(filled)),
+        "type": text(),
+    },
+    required=("hostPath", "containerPath"),
+)
+_HOOK = fields(
+    {
+        "hookName": text(one_of(*HOOK_NAMES)),
+        "path": text(absolute),
+        "args": several(text()),
+        "env": several(text(_variable)),
+        "timeout": number(1, _INT64),
+    },
+    required=("hookName", "path"),
+)
+_INTEL_RDT = fields(
+    {
+        "closID": text(_clos),
+        "l3CacheSchema": text(),
+        "memBwSchema": text(),
+        "enableCMT": truth,
+        "enableMBM": truth,
+    }
+)
+_EDITS = fields(
+    {
+        "env": several(text(_variable)),
+        "deviceNodes": several(_DEVICE_NODE),
+        "mounts": several(_mount),
+        "hooks": several(_HOOK),
+        "additionalGids": several(number(0, _UINT32)),
+        "intelRdt": _INTEL_RDT,
+    }
+)
+_ANNOTATIONS = mapping(_annotation)
+
+
+def _annotations(value: object, place: Place) -> Iterator[Problem]:
+    yield from _ANNOTATIONS(value, place)
+    if isinstance(value, Mapping):
+        size = sum(len(entry) for pair in value.items() for entry in pair if isinstance(entry, str))
+        if size > MAX_ANNOTATIONS:
+            yield place.problem(f"must have at most {MAX_ANNOTATIONS} characters together, has {size}")
+
+
+_DEVICE = fields(
+    {"name": text(device_problem), "annotations": _annotations, "containerEdits": _EDITS},
+    required=("name", "containerEdits"),
+)
+
+
+def _named_device(value: object, place: Place) -> Iterator[Problem]:
+    yield from _DEVICE(value, _device_place(value, place))
+
+
+def _device_place(device: object, place: Place) -> Place:
+    """By its name once it has one, else by its position."""
+    name = device.get("name") if isinstance(device, Mapping) else None
+    return replace(place, device=name, field="") if isinstance(name, str) and name else place
+
+
+_SPEC: Check = fields(
+    {
+        "cdiVersion": text(one_of(*VERSIONS)),
+        "kind": text(_kind),
+        "annotations": _annotations,
+        "devices": several(_named_device),
+        "containerEdits": _EDITS,
+    },
+    required=("cdiVersion", "kind", "devices"),
+)
+
+
+def _device_problems(document: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+    """What concerns a device as a whole: none, two of one name, or one that adds nothing."""
+    devices = document.get("devices")
+    if not isinstance(devices, list):
+        return
+    if not devices:
+        yield place.of("devices").problem("must have at least one device")
+    seen: dict[str, int] = {}
+    for position, device in enumerate(devices):
+        if not isinstance(device, Mapping):
+            continue
+        at = _device_place(device, place.of("devices").item(position))
+        edits = device.get("containerEdits")
+        if isinstance(edits, Mapping) and not any(edits.values()) and edits.get("intelRdt") is None:
+            yield at.of("containerEdits").problem("must add something, is empty")
+        name = device.get("name")
+        if isinstance(name, str) and (first := seen.setdefault(name, position)) != position:
+            yield at.of("name").problem(f"is taken: devices[{first}] and devices[{position}] have it")
+
+
+def _version_problems(document: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+    """Fields that the document's version does not know."""
+    version = document.get("cdiVersion")
+    if not isinstance(version, str) or version not in VERSIONS:
+        return
+    for need in needs(document):
+        if VERSIONS.index(need.version) > VERSIONS.index(version):
+            at = place
+            if need.device is not None:
+                at = _device_place(document["devices"][need.device], place.of("devices").item(need.device))
+            yield at.of(need.field).problem(f"needs cdiVersion {need.version} or later, is {version}")
