@@ -103,7 +103,7 @@ def way(request) -> Way:
     return Way(runtime=running, naming=naming, bare=running.run(Wanted()))
 
 
-@pytest.fixture(params=["podman", "containerd"])
+@pytest.fixture(scope="session", params=["podman", "containerd"])
 def runtime(request) -> Way:
     """Return each runtime once, told by its own field."""
     running = request.getfixturevalue(request.param)

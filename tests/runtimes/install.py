@@ -151,10 +151,8 @@ def mirror() -> str:
     """Return the Debian mirror that the machine's apt is set up with; ``RUNTIMES_MIRROR`` overrides it."""
     if chosen := os.environ.get("RUNTIMES_MIRROR"):
         return chosen
-    listing = output(
-        [tool("apt-get"), "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"],
-        deadline_s=SHORT_S,
-    )
+    targets = ("indextargets", "--no-release-info", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)")
+    listing = output([tool("apt-get"), *targets, "Created-By: Packages"], deadline_s=SHORT_S)
     for line in listing.splitlines():
         uri, release, component = [*line.split(), "", "", ""][:3]
         if release in DEBIAN_SUITES and component == "main":

@@ -16,7 +16,7 @@ ANSWER = api.ContainerAllocateResponse(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def machine(enclosure):
     enclosure.make_node("/dev/outside0", 195, 3)
     enclosure.write("/srv/given/file", "given")

@@ -14,7 +14,7 @@ ROOT = "/run/simulated/driver"
 LIBRARY = "/usr/lib/libsimulated.so.1"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def machine(enclosure):
     """Two cards and their control node by their true numbers, one that opens, and a driver's library."""
     for path, major, minor in (("ctl", 195, 255), ("card0", 195, 0), ("card1", 195, 1), ("opens0", 1, 5)):
