@@ -33,7 +33,7 @@ test: setup ## Run all tests
 
 test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_RUNTIMES=1: never skip)
 	@$(BIN)/python -m tests.runtimes.install
-	$(BIN)/python -m pytest tests/runtimes
+	$(BIN)/python -m pytest tests/runtimes --durations=5
 
 check: setup format-check lint types contracts drift test ## Everything that must hold before a change lands
 

@@ -96,6 +96,8 @@ class Containerd:
         try:
             return call(request, timeout=CALL_S)
         except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise
             raise RefusedError(error.details()) from error
 
     def _end_of(self, container):

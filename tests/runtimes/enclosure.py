@@ -146,15 +146,19 @@ def remove_stale_cgroups() -> None:
     """Remove what is left of enclosures whose owner was killed: the owner's process id stands in the name."""
     for name in {path.name for pattern in ("", "*/") for path in CGROUPS.glob(f"{pattern}{PREFIX}[0-9]*-*")}:
         if not Path(f"/proc/{name.removeprefix(PREFIX).split('-')[0]}").exists():
-            remove_cgroups(name)
+            _remove(cgroups(name))
 
 
 def remove_cgroups(name: str) -> None:
     deadline = time.monotonic() + STOP_S
     while left := cgroups(name):
-        for group in left:
-            with contextlib.suppress(OSError):  # busy until its last process is gone
-                group.rmdir()
+        _remove(left)
         if time.monotonic() > deadline:
             raise TimeoutError(f"control groups are still in use after {STOP_S} s: {', '.join(map(str, left))}")
         time.sleep(0.02)
+
+
+def _remove(groups: list[Path]) -> None:
+    for group in groups:
+        with contextlib.suppress(OSError):  # busy until its last process is gone
+            group.rmdir()

@@ -1,5 +1,7 @@
 """An enclosure leaves nothing behind, however it ends; and nothing of the machine is seen in it."""
 
+import ctypes
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from tests.runtimes.podman import Podman
 from tests.runtimes.wanted import Wanted
 
 DEADLINE_S = 20
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 SPACES = ("mnt", "pid", "net")
 
 
@@ -34,6 +37,10 @@ def processes_in(spaces):
         if set(here.items()) & set(spaces.items()):
             found.add(int(folder.name))
     return found
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def traces(name):
@@ -71,16 +78,18 @@ def test_an_enclosure_ends_with_the_process_that_made_it_even_if_that_is_killed(
         "    print(enclosure.first_pid, flush=True)\n"
         "    time.sleep(60)\n"
     )
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # not every init reaps what it inherits
     owner = subprocess.Popen([sys.executable, "-c", program, str(tree)], stdout=subprocess.PIPE, text=True)
     with owner:
         first = int(owner.stdout.readline())
-        spaces = namespaces(first)
+        spaces, parent = namespaces(first), parent_of(first)
         owner.kill()
 
     deadline = time.monotonic() + DEADLINE_S
     while left := processes_in(spaces):
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.02)
+    assert os.waitpid(parent, 0)[0] == parent
 
 
 def test_the_machine_is_not_seen_inside(enclosure):
