@@ -18,6 +18,7 @@ from tests.runtimes.podman import Podman
 from tests.runtimes.wanted import Wanted
 
 DEADLINE_S = 20
+ROOT = Path(__file__).parents[2]
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 SPACES = ("mnt", "pid", "net")
 
@@ -41,6 +42,13 @@ def processes_in(spaces):
 
 def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def await_that(is_over, what, deadline_s=DEADLINE_S):
+    deadline = time.monotonic() + deadline_s
+    while not is_over():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
 
 
 def traces(name):
@@ -79,17 +87,14 @@ def test_an_enclosure_ends_with_the_process_that_made_it_even_if_that_is_killed(
         "    time.sleep(60)\n"
     )
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # not every init reaps what it inherits
-    owner = subprocess.Popen([sys.executable, "-c", program, str(tree)], stdout=subprocess.PIPE, text=True)
+    owner = subprocess.Popen([sys.executable, "-c", program, str(tree)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     with owner:
         first = int(owner.stdout.readline())
         spaces, parent = namespaces(first), parent_of(first)
         owner.kill()
 
-    deadline = time.monotonic() + DEADLINE_S
-    while left := processes_in(spaces):
-        assert time.monotonic() < deadline, f"still there: {left}"
-        time.sleep(0.02)
-    assert os.waitpid(parent, 0)[0] == parent
+    await_that(lambda: not processes_in(spaces), f"processes of {spaces} are still there")
+    await_that(lambda: os.waitpid(parent, os.WNOHANG) != (0, 0), f"{parent} has not ended")
 
 
 def test_the_machine_is_not_seen_inside(enclosure):
