@@ -36,7 +36,7 @@ class Problem:
         return ": ".join((*(part for part in place if part), self.message))
 
 
-class InvalidSpecError(CdiError, ValueError):
+class InvalidSpecError(CdiError):
     """A spec that a runtime would refuse, with everything that is wrong with it."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -44,7 +44,7 @@ class InvalidSpecError(CdiError, ValueError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-class UnresolvableError(CdiError, LookupError):
+class UnresolvableError(CdiError):
     """Devices that a runtime would not find, all of them. ``reasons`` says of each why."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
@@ -56,5 +56,5 @@ class InjectionError(CdiError):
     """Edits that a runtime could not apply to a container."""
 
 
-class StoreError(CdiError, OSError):
+class StoreError(CdiError):
     """A spec that could not be written or removed. What was there before is still there."""

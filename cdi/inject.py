@@ -31,11 +31,10 @@ def inject(edits: ContainerEdits, container: Mapping[str, Any], host: HostNodes)
     ``InjectionError`` when a node is not there, or is of another type than the edits say.
     """
     result: dict[str, Any] = copy.deepcopy(dict(container))
-    process = result.setdefault("process", {})
-    linux = result.setdefault("linux", {})
-    _add_env(process, edits.env)
+    if edits.env:
+        _add_env(result.setdefault("process", {}), edits.env)
     for node in edits.device_nodes:
-        _add_node(linux, node, process.get("user", {}), host)
+        _add_node(result, node, host)
     for mount in edits.mounts:
         _replace(result, "mounts", "destination", _oci_mount(mount))
     if edits.mounts:
@@ -44,35 +43,39 @@ def inject(edits: ContainerEdits, container: Mapping[str, Any], host: HostNodes)
     for hook in edits.hooks:
         result.setdefault("hooks", {}).setdefault(hook.name, []).append(_oci_hook(hook))
     if edits.intel_rdt is not None:
-        linux["intelRdt"] = _oci_rdt(edits.intel_rdt)
+        result.setdefault("linux", {})["intelRdt"] = _oci_rdt(edits.intel_rdt)
     for gid in edits.additional_gids:
-        gids = process.setdefault("user", {}).setdefault("additionalGids", [])
-        if gid and gid not in gids:
-            gids.append(gid)
+        _add_gid(result, gid)
     return result
 
 
 def _add_env(process: dict[str, Any], env: Mapping[str, str]) -> None:
     """A variable that the container has keeps its place and takes the new value."""
     variables = dict(entry.partition("=")[::2] for entry in process.get("env", ()))
-    if env:
-        process["env"] = [f"{name}={value}" for name, value in {**variables, **env}.items()]
+    process["env"] = [f"{name}={value}" for name, value in {**variables, **env}.items()]
 
 
-def _add_node(linux: dict[str, Any], node: DeviceNode, user: Mapping[str, Any], host: HostNodes) -> None:
+def _add_gid(container: dict[str, Any], gid: int) -> None:
+    """Group 0 is never added: that would be more than a device may give."""
+    gids = container.setdefault("process", {}).setdefault("user", {}).setdefault("additionalGids", [])
+    if gid and gid not in gids:
+        gids.append(gid)
+
+
+def _add_node(container: dict[str, Any], node: DeviceNode, host: HostNodes) -> None:
     actual = _actual(node, host)
+    user = container.get("process", {}).get("user", {})
     device: dict[str, Any] = {"path": node.path, "type": actual.type, "major": actual.major, "minor": actual.minor}
-    owner = {"uid": user.get("uid") or None, "gid": user.get("gid") or None}
-    given = {"fileMode": node.file_mode, "uid": node.uid, "gid": node.gid}
-    for name, value in given.items():
-        if (chosen := value if value is not None else owner.get(name)) is not None:
+    # A node that belongs to nobody belongs to the container's user, unless that is root.
+    for name, value in (("fileMode", node.file_mode), ("uid", node.uid), ("gid", node.gid)):
+        if (chosen := value if value is not None else user.get(name) or None) is not None:
             device[name] = chosen
+    linux = container.setdefault("linux", {})
     _replace(linux, "devices", "path", device)
     if actual.type in ("b", "c"):
         allowed = {"allow": True, "type": actual.type, "major": actual.major, "minor": actual.minor}
-        linux.setdefault("resources", {}).setdefault("devices", []).append(
-            {**allowed, "access": node.permissions or "rwm"}
-        )
+        rules = linux.setdefault("resources", {}).setdefault("devices", [])
+        rules.append({**allowed, "access": node.permissions or "rwm"})
 
 
 def _actual(node: DeviceNode, host: HostNodes) -> HostNode:

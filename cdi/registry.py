@@ -60,6 +60,10 @@ class Registry:
         """The devices that do not resolve because files of one priority define them, with those files."""
         return {name: files for name in self.definitions if (files := self.conflicting_files(name))}
 
+    def files(self, name: QualifiedName) -> tuple[str, ...]:
+        """All files that define ``name``, the one that wins last."""
+        return tuple(definition.source.file for definition in self.definitions.get(name, ()))
+
     def conflicting_files(self, name: QualifiedName) -> tuple[str, ...]:
         """The files of one priority that all define ``name``. None of them counts then, nor does any other."""
         sources = [definition.source for definition in self.definitions.get(name, ())]

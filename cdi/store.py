@@ -86,11 +86,11 @@ class Store:
             self._make_directory()
             self._write_new(temporary, content)
             self._calls.rename(temporary, path)
-            self._flush_directory()
         except OSError as error:
             with suppress(OSError):
                 self._calls.unlink(temporary)
             raise _told(f"cannot write {path}", error, self.directory) from error
+        self._flush_directory()
         return True
 
     def remove_others(self, wanted: Collection[str]) -> tuple[str, ...]:
@@ -118,8 +118,7 @@ class Store:
             except OSError as error:
                 raise _told(f"cannot remove {self.directory / name}", error, self.directory) from error
         if names:
-            with suppress(OSError):  # gone for every reader; only a power failure could bring them back
-                self._flush_directory()
+            self._flush_directory()
         return tuple(names)
 
     def _make_directory(self) -> None:
@@ -142,11 +141,13 @@ class Store:
             os.close(file)
 
     def _flush_directory(self) -> None:
-        file = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._calls.fsync(file)
-        finally:
-            os.close(file)
+        """Let a change survive a power failure. Every reader sees it already, so a failure here is no error."""
+        with suppress(OSError):
+            file = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._calls.fsync(file)
+            finally:
+                os.close(file)
 
 
 def _holds(path: Path, content: bytes) -> bool:

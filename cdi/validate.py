@@ -98,7 +98,7 @@ _HOOK = fields(
         "path": text(absolute),
         "args": several(text()),
         "env": several(text(_variable)),
-        "timeout": number(1, _INT64),
+        "timeout": number(1, _UINT32),
     },
     required=("hookName", "path"),
 )

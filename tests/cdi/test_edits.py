@@ -1,17 +1,9 @@
 """What does a container receive when several edits add up?"""
 
 from hypothesis import given
-from hypothesis import strategies as st
 
-from cdi.edits import ContainerEdits, DeviceNode, Mount
-
-paths = st.sampled_from(["/dev/a", "/dev/b", "/dev/c"])
-edits = st.builds(
-    ContainerEdits,
-    env=st.dictionaries(st.sampled_from("AB"), st.sampled_from("12")),
-    device_nodes=st.lists(st.builds(DeviceNode, path=paths, host_path=st.just("") | paths)).map(tuple),
-    mounts=st.lists(st.builds(Mount, host_path=paths, container_path=paths, read_only=st.booleans())).map(tuple),
-)
+from cdi.edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
+from tests.support.specs import edits
 
 
 def test_a_later_value_of_a_variable_wins():
@@ -31,6 +23,18 @@ def test_nodes_and_mounts_stay_in_order_and_identical_ones_stay_once():
 
     assert merged.device_nodes == (b, a)
     assert merged.mounts == (m, written)
+
+
+def test_hooks_and_groups_add_up_and_the_last_class_of_service_wins():
+    a, b = Hook(name="poststart", path="/a"), Hook(name="poststart", path="/b")
+
+    merged = ContainerEdits(hooks=(a,), additional_gids=(44,), intel_rdt=IntelRdt(clos_id="a")).merged(
+        ContainerEdits(hooks=(b, a), additional_gids=(7, 44), intel_rdt=IntelRdt(clos_id="b")), ContainerEdits()
+    )
+
+    assert merged.hooks == (a, b)
+    assert merged.additional_gids == (44, 7)
+    assert merged.intel_rdt == IntelRdt(clos_id="b")
 
 
 def test_a_node_comes_from_the_same_path_unless_the_host_has_another():
