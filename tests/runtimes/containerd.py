@@ -23,6 +23,10 @@ POLL_S = 0.02
 pb, stubs = grpc.protos_and_services("tests/runtimes/cri.proto")
 
 
+class CrashedError(Exception):
+    """The server is gone; the message is its log."""
+
+
 class Containerd:
     """All containers run in one pod without a network of its own."""
 
@@ -79,8 +83,9 @@ class Containerd:
             yield
         finally:
             pod = pb.PodSandboxId(pod_sandbox_id=self._pod_id)
-            self._cri.StopPodSandbox(pod, timeout=CALL_S)
-            self._cri.RemovePodSandbox(pod, timeout=CALL_S)
+            with _unless_it_crashed():
+                self._cri.StopPodSandbox(pod, timeout=CALL_S)
+                self._cri.RemovePodSandbox(pod, timeout=CALL_S)
 
     def _sandbox(self):
         return pb.PodSandboxConfig(
@@ -96,7 +101,9 @@ class Containerd:
         try:
             return call(request, timeout=CALL_S)
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise CrashedError(self._enclosure.path(SERVER_LOG).read_text()) from error
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
             raise RefusedError(error.details()) from error
 
@@ -109,6 +116,15 @@ class Containerd:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the container runs for {RUN_S} s, in state {status.state}")
             time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def _unless_it_crashed() -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise
 
 
 def _namespaces():

@@ -43,9 +43,12 @@ class Enclosure:
         return Path(f"/proc/{self.first_pid}/root") / inside.lstrip("/")
 
     def write(self, inside: str, text: str | bytes) -> None:
+        """Write a file whole: nobody inside sees a part of it."""
         target = self.path(inside)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(text.encode() if isinstance(text, str) else text)
+        partial = target.with_name(f".{target.name}.partial")
+        partial.write_bytes(text.encode() if isinstance(text, str) else text)
+        partial.rename(target)
 
     def make_node(self, inside: str, major: int, minor: int, *, mode: int = 0o666) -> None:
         """Make a character device. Numbers that no driver has are fine: opening it says "No such device"."""

@@ -3,11 +3,14 @@
 import json
 import os
 import stat
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+import yaml
 
 from cdi.directories import load
-from cdi.documents import to_json
+from cdi.documents import read, to_json
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from cdi.errors import UnresolvableError
 from cdi.names import Kind
@@ -15,6 +18,9 @@ from cdi.spec import Device, Spec
 from cdi.store import Store
 from cdi.validate import problems
 from cdi.version import VERSIONS
+from tests.runtimes.containerd import Containerd, CrashedError
+from tests.runtimes.enclosure import enclosed
+from tests.runtimes.image import archive
 from tests.runtimes.wanted import RefusedError, Wanted
 
 KIND = Kind(vendor="hami-plugin.test", cls="accelerator")
@@ -195,3 +201,46 @@ def test_the_documents_tell_both_apart():
     accepted = {name for name, text in DOCUMENTS.items() if not problems(text)}
 
     assert accepted == {"a digit first", "a host's node", "groups", "annotations"}
+
+
+GOOD = sorted((Path(__file__).parents[1] / "cdi" / "corpus" / "good").iterdir())
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
+def test_containerd_reads_what_our_corpus_calls_good(containerd, enclosure, put, path):
+    spec = read(path.read_text(encoding="utf-8"), path.name, yaml=yaml.safe_load)
+    put(json.loads(to_json(spec)))  # in its least version
+
+    # What a spec names need not be on this machine; but the spec itself is taken.
+    assert "unresolvable CDI devices" not in refusal(containerd, Wanted(cdi=tuple(str(name) for name in spec.names)))
+
+
+def refusal(runtime, wanted):
+    try:
+        runtime.run(wanted)
+    except RefusedError as refused:
+        return str(refused)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {**document(), "kind": "hami-plugin.test/g"},
+        document(edits={"deviceNodes": [None]}),
+        document(edits={"mounts": [None]}),
+        document(edits={"hooks": [None]}),
+    ],
+    ids=["a class of one letter", "a node that is null", "a mount that is null", "a hook that is null"],
+)
+def test_our_validator_refuses_a_spec_that_would_end_containerd(tree, present, text):
+    with ExitStack() as stack:
+        enclosure = present(lambda: stack.enter_context(enclosed(tree)))
+        enclosure.write("/image.tar", archive(tree / "bin" / "busybox"))
+        containerd = stack.enter_context(Containerd.serving(enclosure, "/image.tar"))
+        enclosure.write("/etc/cdi/test.json", json.dumps(text))
+
+        with pytest.raises(CrashedError, match="panic: "):
+            containerd.run(Wanted(cdi=(f"{text['kind']}=d",)))
+
+    assert problems(text)
