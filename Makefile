@@ -9,7 +9,7 @@ PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format-check lint types contracts drift format proto bench gpu-check wheel clean
+.PHONY: help setup demo test test-runtimes check format-check lint types contracts drift format proto bench gpu-check wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ demo: setup ## See a simulated node register, allocate, lose a GPU, heal, and su
 
 test: setup ## Run all tests
 	$(BIN)/python -m pytest
+
+test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_RUNTIMES=1: never skip)
+	@$(BIN)/python -m tests.runtimes.install
+	$(BIN)/python -m pytest tests/runtimes --durations=5
 
 check: setup format-check lint types contracts drift test ## Everything that must hold before a change lands
 

@@ -1,0 +1,83 @@
+"""A container image made by hand: a static busybox, as the OCI archive that podman and containerd both load."""
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+
+from tests.runtimes.lacking import tool
+
+NAME = "localhost/inside:1"
+COMMAND = ("/bin/busybox", "sleep", "2147483647")  # what the pod's sandbox does
+_FOLDERS = ("bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "usr", "var")
+_FILES = {"etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "etc/group": b"root:x:0:\n"}
+_OCI = "application/vnd.oci.image"
+
+
+def archive(busybox: Path) -> bytes:
+    """Return an image of ``busybox`` with a link for each of its commands."""
+    blobs: dict[str, bytes] = {}
+
+    def blob(kind: str, content: bytes) -> dict[str, object]:
+        digest = hashlib.sha256(content).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = content
+        return {"mediaType": f"{_OCI}.{kind}", "digest": f"sha256:{digest}", "size": len(content)}
+
+    layer = blob("layer.v1.tar", _layer(busybox))
+    platform = {"architecture": _architecture(), "os": "linux"}
+    config = {
+        **platform,
+        "config": {"Env": ["PATH=/bin"], "Cmd": list(COMMAND), "WorkingDir": "/"},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    }
+    manifest = {"schemaVersion": 2, "config": blob("config.v1+json", _json(config)), "layers": [layer]}
+    entry = {
+        **blob("manifest.v1+json", _json(manifest)),
+        "platform": platform,
+        "annotations": {"io.containerd.image.name": NAME, "org.opencontainers.image.ref.name": NAME},
+    }
+    return _tar(
+        {
+            "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
+            "index.json": _json({"schemaVersion": 2, "manifests": [entry]}),
+            **blobs,
+        }
+    )
+
+
+def _layer(busybox: Path) -> bytes:
+    listing = subprocess.run([busybox, "--list"], capture_output=True, text=True, timeout=20, check=True)
+    links = {f"bin/{name}": "busybox" for name in listing.stdout.split() if name != "busybox"}
+    return _tar({**_FILES, "bin/busybox": busybox.read_bytes()}, folders=_FOLDERS, links=links, mode=0o755)
+
+
+def _tar(files: dict[str, bytes], *, folders=(), links: dict[str, str] | None = None, mode: int = 0o644) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for folder in folders:
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+            tar.addfile(entry)
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), mode
+            tar.addfile(entry, io.BytesIO(content))
+        for name, target in (links or {}).items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            tar.addfile(entry)
+    return out.getvalue()
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _architecture() -> str:
+    """Return the machine's, in Debian's words, which are OCI's for those that matter: amd64, arm64."""
+    said = subprocess.run(
+        [tool("dpkg"), "--print-architecture"], capture_output=True, text=True, timeout=20, check=True
+    )
+    return said.stdout.strip()
