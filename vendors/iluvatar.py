@@ -97,9 +97,5 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 VENDOR = Vendor(
-    name="iluvatar",
-    title="Iluvatar GPUs",
-    settings=IluvatarSettings,
-    families=families,
-    described=_described,
+    name="iluvatar", title="Iluvatar GPUs", settings=IluvatarSettings, families=families, described=_described
 )

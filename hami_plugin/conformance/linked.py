@@ -21,7 +21,8 @@ def best_of(question: Json, chosen: Sequence[str], pool: Sequence[str]) -> bool:
     changes one device may be better.
     """
     count = len(chosen)
-    links, index = values.links(question.get("pair_scores")), {one["id"]: one["index"] for one in question["devices"]}
+    links = values.links(question.get("pair_scores"))
+    index = {one["id"]: one.get("index", 0) for one in question["devices"]}
 
     def worth(choice: Sequence[str]) -> tuple[int, int, list[int]]:
         rest = list((Counter(pool) - Counter(choice)).elements())

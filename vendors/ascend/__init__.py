@@ -30,10 +30,5 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 VENDOR = Vendor(
-    name="ascend",
-    title="Ascend NPUs",
-    settings=AscendSettings,
-    families=families,
-    parity=_parity,
-    described=_described,
+    name="ascend", title="Ascend NPUs", settings=AscendSettings, families=families, parity=_parity, described=_described
 )

@@ -35,10 +35,5 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 VENDOR = Vendor(
-    name="metax",
-    title="MetaX GPUs",
-    settings=MetaxSettings,
-    families=families,
-    parity=_parity,
-    described=_described,
+    name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, parity=_parity, described=_described
 )
