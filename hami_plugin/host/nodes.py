@@ -1,4 +1,4 @@
-"""Device nodes of the host's ``/dev``, as edits: in the container they have their usual path, wherever the host's are."""
+"""Device nodes of the host, as edits: a container finds them at their usual path, wherever the host keeps them."""
 
 from __future__ import annotations
 

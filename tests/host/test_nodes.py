@@ -33,7 +33,7 @@ def test_a_node_of_another_folder_is_taken_from_there(tmp_path: Path) -> None:
 def test_what_is_needed_and_missing_is_named(tmp_path: Path) -> None:
     nodes = DeviceNodes(host=host(tmp_path, "kfd"), root=tmp_path)
 
-    with pytest.raises(HamiError, match="card 1 has no node .*/dri/card1"):
+    with pytest.raises(HamiError, match=r"card 1 has no node .*/dri/card1"):
         nodes.need("kfd", "dri/card1", whose="card 1")
 
 
