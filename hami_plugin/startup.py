@@ -91,7 +91,7 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
         vendor = load_vendor(name)
         if vendor.open:
             chosen, handover = settled(settings, own)
-            driver = vendor.open(chosen, host)
+            driver = vendor.open(chosen, replace(host, node=own.node_name))
             served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
         elif "enabled" in settings.model_fields_set:
             raise HamiError(

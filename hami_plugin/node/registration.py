@@ -51,10 +51,10 @@ def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict
     """
     if not snapshot.devices and not snapshot.ready:
         return {}
-    infos = [family.register(device, style.legacy) for device in snapshot.devices]
-    wanted: dict[str, str | None] = {
-        family.annotations.register: (encode_legacy if style.legacy else encode_json)(infos)
-    }
+    wanted: dict[str, str | None] = {}
+    if family.annotations.register:
+        infos = [family.register(device, style.legacy) for device in snapshot.devices]
+        wanted[family.annotations.register] = (encode_legacy if style.legacy else encode_json)(infos)
     if style.scores and family.annotations.score:
         uuids = [device.uuid for device in snapshot.devices]
         wanted[family.annotations.score] = score_annotation(snapshot.links, uuids)
@@ -136,7 +136,8 @@ class Registration:
             log.info("node annotations written", keys=sorted(changes))
         if beat:
             self._beat = time.monotonic()
-        self.problem = problem or ("" if wanted else "no devices are known yet")
+        known = wanted or any(source.snapshot.value.ready for source in self._sources)
+        self.problem = problem or ("" if known else "no devices are known yet")
 
     def _wanted(self) -> tuple[dict[str, str | None], str]:
         """What all families want, and what is wrong with those that cannot be written down. Those keep their word."""
@@ -155,7 +156,9 @@ class Registration:
         if not self._style.legacy or (not written and time.monotonic() - self._beat < self._style.heartbeat):
             return {}
         present = [s.family for s in self._sources if s.snapshot.value.ready]
-        return {family.annotations.handshake: reported(self._now()) for family in present}
+        return {
+            family.annotations.handshake: reported(self._now()) for family in present if family.annotations.handshake
+        }
 
     def _within_limit(self, wanted: dict[str, str | None], live: Mapping[str, str]) -> dict[str, str | None]:
         """Leave the scores out rather than make the API server refuse the whole node."""
