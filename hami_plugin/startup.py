@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,9 +14,11 @@ from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.host.runtimes import look as read_runtime
+from hami_plugin.isolated.driver import IsolatedDriver
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate
+from hami_plugin.telemetry.logs import Format, Level, configure
 from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
 
 OWN_OPTIONS = {
@@ -91,7 +94,7 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
         vendor = load_vendor(name)
         if vendor.open:
             chosen, handover = settled(settings, own)
-            driver = vendor.open(chosen, replace(host, node=own.node_name))
+            driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
             served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
         elif "enabled" in settings.model_fields_set:
             raise HamiError(
@@ -99,6 +102,34 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
                 hint="leave it out, and run the vendor's own device plugin",
             )
     return tuple(served)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How a driver is opened in a process of its own. It logs there as the daemon does."""
+
+    vendor: str
+    settings: VendorSettings
+    host: HostPaths
+    log_level: Level
+    log_format: Format
+
+    def __call__(self) -> Driver:
+        configure(self.log_level, self.log_format, sys.stderr)
+        open_driver = load_vendor(self.vendor).open
+        assert open_driver
+        return open_driver(self.settings, self.host)
+
+
+def _driver(vendor: Vendor, settings: VendorSettings, host: HostPaths, own: Settings) -> Driver:
+    """The vendor's driver, in this process or in one of its own."""
+    assert vendor.open
+    wish = settings.isolated if isinstance(settings, ServedSettings) else None
+    if not (vendor.isolated if wish is None else wish):
+        return vendor.open(settings, host)
+    return IsolatedDriver(
+        Opening(vendor=vendor.name, settings=settings, host=host, log_level=own.log_level, log_format=own.log_format)
+    )
 
 
 def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, dict[str, str]]:

@@ -122,6 +122,11 @@ class ServedSettings(VendorSettings):
         description="How a container receives its devices; `auto` looks at what this node's container runtime can do.",
     )
     cdi: CdiSettings = Field(default_factory=CdiSettings, description="CDI names and specs.")
+    isolated: bool | None = Field(
+        None,
+        description="Run the driver in a process of its own, which may crash alone. "
+        "Empty: where the vendor's library is known to need it.",
+    )
 
     @field_validator("device_list_strategy")
     @classmethod
