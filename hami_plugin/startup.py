@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.config.load import Configuration, load
-from hami_plugin.config.settings import ServedSettings, Settings, VendorSettings
+from hami_plugin.config.settings import AUTO, ServedSettings, Settings, VendorSettings
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
@@ -17,7 +17,7 @@ from hami_plugin.host.runtimes import look as read_runtime
 from hami_plugin.isolated.driver import IsolatedDriver
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
-from hami_plugin.simulation.hardware import SimulatedHardware, simulate
+from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure
 from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
 
@@ -48,21 +48,22 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A configuration, and the simulated hardware that it leads to, if any."""
+    """A configuration, and the simulated machines that it leads to, if any."""
 
     configuration: Configuration
-    simulated: SimulatedHardware | None
+    simulated: tuple[SimulatedHardware, ...] = ()
 
 
 def plan(options: Options, environment: Mapping[str, str]) -> Plan:
-    """Read the configuration. A simulated machine brings its own vendor, and turns the others off."""
-    simulated = simulate(options["simulate"], options["simulation_dir"]) if options["simulate"] else None
-    names = (simulated.vendor.name,) if simulated else vendor_names()
+    """Read the configuration. Simulated machines enable their own vendors."""
+    simulated = simulate_all(options["simulate"] or "", options["simulation_dir"])
+    names = vendor_names()
     vendors: dict[str, dict[str, Any]] = {name: {} for name in names}
-    if simulated:
-        vendors[simulated.vendor.name] |= simulated.settings
+    for machine in simulated:
+        vendors[machine.vendor.name] |= {"enabled": True, **machine.settings}
     if options["nvml_library"]:
-        takers = [name for name in names if "nvml_library" in load_vendor(name).settings.model_fields]
+        used = [machine.vendor.name for machine in simulated] or names
+        takers = [name for name in used if "nvml_library" in load_vendor(name).settings.model_fields]
         if not takers:
             raise HamiError("--nvml-library: none of the vendors in use takes one", hint="leave it out")
         for name in takers:
@@ -84,23 +85,26 @@ def plan(options: Options, environment: Mapping[str, str]) -> Plan:
 
 
 def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
-    """The drivers of all enabled vendors. Opening one asks nothing of the hardware yet.
+    """The drivers of all vendors that are enabled, or under ``auto`` have hardware here.
 
-    A vendor without a node side is passed over, unless somebody has written ``enabled: true``.
+    Opening one asks nothing of the hardware yet. Where machines are simulated, this host's own hardware is of no
+    interest, unless somebody has written ``enabled: true``.
     """
     served: list[Served] = []
     own = ready.configuration.settings
     for name, settings in ready.configuration.vendors.items():
         vendor = load_vendor(name)
-        if vendor.open:
-            chosen, handover = settled(settings, own)
-            driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
-            served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
-        elif "enabled" in settings.model_fields_set:
+        automatic = settings.enabled == AUTO
+        if vendor.open is None and not automatic:
             raise HamiError(
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",
             )
+        if automatic and (vendor.open is None or ready.simulated or not vendor.present(settings, host)):
+            continue
+        chosen, handover = settled(settings, own)
+        driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
+        served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
     return tuple(served)
 
 

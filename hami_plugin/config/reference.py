@@ -81,6 +81,8 @@ def _type(entry: Schema) -> str:
     match entry:
         case {"enum": choices}:
             return " or ".join(f"`{choice}`" for choice in choices)
+        case {"const": choice}:
+            return f"`{choice}`"
         case {"anyOf": choices}:
             return " or ".join(_type(choice) for choice in choices if choice.get("type") != "null")
         case {"type": "array", "items": items}:
