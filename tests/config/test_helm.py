@@ -59,10 +59,9 @@ def test_it_outranks_hamis_own_file_as_the_key_would(loading) -> None:
 
 
 def test_a_name_and_its_key_at_once_are_one_too_many(loading) -> None:
-    assert loading.problems("vendors: {acme: {splitCount: 4, deviceSplitCount: 5}}\n") == (
-        f"{loading.own}:1: vendors.acme.splitCount: means the same as deviceSplitCount, which is there too; "
-        "leave one of them out",
-    )
+    (problem,) = loading.problems("vendors: {acme: {splitCount: 4, deviceSplitCount: 5}}\n")
+
+    assert problem.startswith(f"{loading.own}:1: vendors.acme.splitCount: means the same as deviceSplitCount")
 
 
 def test_a_vendor_whose_devices_are_not_shared_takes_the_number_one_and_no_other(loading) -> None:
