@@ -293,8 +293,6 @@ class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
-    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
-    that nobody has enabled or disabled.
 
     ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
     node agents would register on such a machine, of one family.
