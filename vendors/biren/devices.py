@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
+from hami_plugin.host.kept import Kept
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.tools import ToolError, output
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
@@ -16,6 +17,8 @@ WORD = "Biren"
 CLASS = "class/biren"
 QUERY = ("gpu", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 DEADLINE_S = 10.0
+ASK_EVERY_S = 10.0
+"""How long the tool's answer is good for, while the same GPUs are there."""
 
 
 def present(paths: HostPaths) -> bool:
@@ -40,13 +43,14 @@ class Looker:
         self._paths = paths
         self._tool = tool
         self._deadline = deadline
+        self._rows = Kept(self._listed, every=ASK_EVERY_S)
         self._known: dict[int, Device] = {}
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
         cards = places(self._paths)
         if not cards:
             raise self._absent()
-        rows = self._rows()
+        rows = self._rows.answer(tuple(cards))
         sightings = []
         for number, place in cards.items():
             known = self._known.get(number)
@@ -64,7 +68,7 @@ class Looker:
             hint="install the driver, or load its module: modprobe biren; or set enabled: false",
         )
 
-    def _rows(self) -> Mapping[int, list[str]]:
+    def _listed(self) -> Mapping[int, list[str]]:
         """What ``brsmi`` prints of each GPU, by index: its UUID, its name, and its memory in MiB."""
         if not self._tool.is_file():
             raise DriverUnavailableError(

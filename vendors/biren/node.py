@@ -21,13 +21,12 @@ from vendors.biren.settings import BirenSettings
 
 CONTROL = "biren-m"
 """The module's own node, from version 1.12 on."""
-LOOK_EVERY_S = 10.0
 
 
 def open_driver(settings: BirenSettings, paths: HostPaths) -> Driver:
     """Biren's driver of this host. Nothing is read yet."""
     roots = rooted(settings, paths)
-    return LookingDriver(Looker(roots, settings.brsmi), partial(links, roots), every=LOOK_EVERY_S)
+    return LookingDriver(Looker(roots, settings.brsmi), partial(links, roots))
 
 
 def rooted(settings: BirenSettings, paths: HostPaths) -> HostPaths:
