@@ -38,7 +38,7 @@ def look_at_host(families: Iterable[Family], host: HostFiles, events: EventRecor
 
 
 def tidy_specs(directory: Path, kinds: Sequence[str]) -> None:
-    """Remove our specs of other kinds. Without ``kinds`` they stay: containers that restart need their devices' names."""
+    """Remove our specs of other kinds. Without ``kinds`` they stay: containers that restart need their names."""
     if not kinds:
         return
     try:
