@@ -37,8 +37,8 @@ def documents():
 def with_cdi():
     """The pod with everything uncommented that the manifest offers for CDI."""
     text = (ROOT / "daemonset.yaml").read_text(encoding="utf-8")
-    blocks = r"^ +# - name: (?:driver-root|runtime)\n(?: +#   .*\n)+"
-    offered = re.sub(blocks, lambda block: re.sub(r"^( +)# ", r"\1", block[0], flags=re.MULTILINE), text, flags=re.M)
+    blocks = r"(?m)^ +# - name: (?:driver-root|runtime)\n(?: +#   .*\n)+"
+    offered = re.sub(blocks, lambda block: re.sub(r"^( +)# ", r"\1", block[0], flags=re.MULTILINE), text)
     documents = {item["kind"]: item for item in yaml.safe_load_all(offered)}
     return documents["DaemonSet"]["spec"]["template"]["spec"]
 
