@@ -148,6 +148,10 @@ def _one(_device: Device) -> int:
     return 1
 
 
+def _always(*_asked: object) -> bool:
+    return True
+
+
 def _percent(_device: Device) -> int:
     return 100
 
@@ -249,6 +253,8 @@ class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
+    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
+    that nobody has enabled or disabled.
     """
 
     name: str
@@ -256,6 +262,7 @@ class Vendor:
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
     open: Callable[[Any, HostPaths], Driver] | None = None
+    present: Callable[[Any, HostPaths], bool] = _always
     parity: Callable[[], Parity] = Parity
     simulate: Callable[[Machine, Path], Simulator] | None = None
     machine_vendors: tuple[str, ...] = field(default=())

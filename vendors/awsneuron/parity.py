@@ -11,7 +11,9 @@ from hami_plugin.parity import Difference, Json, Parity
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.requests import INT32_MAX
 from hami_plugin.policy.states import DeviceState
-from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD
+from vendors.awsneuron.chips import WORD
+from vendors.awsneuron.family import SELECTORS, WHOLE
+from vendors.awsneuron.node import KIND
 
 BOOKED = "awsusageinfo"
 """Where HAMi keeps a copy of a device's mask."""
