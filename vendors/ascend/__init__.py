@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
-from hami_plugin.vendor import Vendor
+from hami_plugin.vendor import Driver, Simulator, Vendor
 from vendors.ascend.chips import AscendSettings
 from vendors.ascend.family import families
+
+
+def _open(settings: AscendSettings, paths: HostPaths) -> Driver:
+    from vendors.ascend.node.driver import AscendDriver  # noqa: PLC0415  # only a node needs it
+
+    return AscendDriver(settings, paths)
+
+
+def _simulate(machine: Machine, directory: Path) -> Simulator:
+    from vendors.ascend.node.simulation import simulate  # noqa: PLC0415  # needs a compiled library, and only here
+
+    return simulate(machine, directory)
 
 
 def _parity() -> Parity:
@@ -14,4 +30,13 @@ def _parity() -> Parity:
     return parity()
 
 
-VENDOR = Vendor(name="ascend", title="Ascend NPUs", settings=AscendSettings, families=families, parity=_parity)
+VENDOR = Vendor(
+    name="ascend",
+    title="Ascend NPUs",
+    settings=AscendSettings,
+    families=families,
+    open=_open,
+    simulate=_simulate,
+    parity=_parity,
+    machine_vendors=("ascend",),
+)
