@@ -27,7 +27,7 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.views import PodView
-from hami_plugin.node.allocation import AllocationRules, Allocator, question_of
+from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.discovery import Pace, Watch
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.holders import HolderCheck
@@ -48,7 +48,7 @@ from hami_plugin.policy.health import Patience
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor import Family
+from hami_plugin.vendor import Family, Units
 
 log = logger(__name__)
 
@@ -101,9 +101,11 @@ class Daemon:
                 shown.append(snapshot)
                 sources.append(Source(family=family, snapshot=snapshot))
                 self._plugins.append((*self._plugin(family, snapshot), snapshot))
+                if family.units:
+                    self._plugins.append((*self._plugin(family, snapshot, family.units), snapshot))
             log.info("devices are handed over", vendor=served.vendor.name, **served.handover)
         self._families = [source.family for source in sources]
-        self._settlement.questions = [question_of(source.family) for source in sources]
+        self._settlement.questions = [plugin.question for plugin, _endpoint, _snapshot in self._plugins]
         self._reaper = LockReaper(
             cluster, pods=self._pods, node=self._node, ledger=self._ledger, questions=self._settlement.questions
         )
@@ -270,7 +272,9 @@ class Daemon:
         self._specs.append(specs)
         return specs.snapshot
 
-    def _plugin(self, family: Family, snapshot: Watched[Snapshot]) -> tuple[ResourcePlugin, Endpoint]:
+    def _plugin(
+        self, family: Family, snapshot: Watched[Snapshot], units: Units | None = None
+    ) -> tuple[ResourcePlugin, Endpoint]:
         settings = self._settings
         allocator = Allocator(
             family,
@@ -286,6 +290,7 @@ class Daemon:
                 serve_unannotated=settings.unannotated_pods == "serve",
             ),
             observer=self._metrics,
+            units=units,
         )
         check = HolderCheck(
             allocator.question,

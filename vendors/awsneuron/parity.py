@@ -10,7 +10,9 @@ from hami_plugin.conformance import values
 from hami_plugin.parity import Json, Parity, asks_fit, differences, pod_annotations
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.requests import INT32_MAX
-from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD
+from vendors.awsneuron.chips import WORD
+from vendors.awsneuron.family import SELECTORS, WHOLE
+from vendors.awsneuron.node import KIND
 
 BOOKED = "awsusageinfo"
 """Where HAMi keeps a copy of a device's mask."""
