@@ -9,7 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
-    """One function on the bus. Ids are four lower-case hex digits; ``driver`` is empty when none is bound.
+    """One function on the bus. Ids are four lower-case hex digits, ``kind`` is its class in six, as ``120000``;
+    ``driver`` is empty when none is bound.
 
     ``path`` is the chain from the root complex through every bridge down to the device.
     """
@@ -17,6 +18,7 @@ class PciDevice:
     address: str
     vendor: str
     device: str
+    kind: str = ""
     driver: str = ""
     numa: int | None = None
     path: tuple[str, ...] = ()
@@ -38,6 +40,7 @@ def look(folder: Path) -> PciDevice:
         address=folder.name,
         vendor=text(folder / "vendor").removeprefix("0x"),
         device=text(folder / "device").removeprefix("0x"),
+        kind=text(folder / "class").removeprefix("0x"),
         driver=driver.resolve().name if driver.exists() else "",
         numa=int(numa) if numa.isdecimal() else None,
         path=place.parts[root:] if root is not None else (),
