@@ -8,34 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from vendors.ascend.node.codes import NOT_SUPPORTED, DcmiError, NoLibraryError
+
 BARE_NAME: Final = "libdcmi.so"
 PLACES: Final = ("usr/local/Ascend/driver/lib64/driver", "usr/local/dcmi")
 MOST_CARDS, MOST_ERRORS = 64, 128
 _NPU = 0
 _VDIE = 1
-
-NAMES: Final = {
-    -8001: "InvalidParameter",
-    -8002: "NotPermitted",
-    -8003: "MemoryOperationFailed",
-    -8004: "SecureFunctionFailed",
-    -8005: "InnerError",
-    -8006: "TimeOut",
-    -8007: "InvalidDevice",
-    -8008: "DeviceDoesNotExist",
-    -8009: "IoctlFailed",
-    -8010: "SendFailed",
-    -8011: "ReceiveFailed",
-    -8012: "NotReady",
-    -8013: "NotSupportedInContainer",
-    -8014: "FileOperationFailed",
-    -8015: "ResetFailed",
-    -8016: "Aborted",
-    -8017: "Upgrading",
-    -8020: "Occupied",
-    -8255: "NotSupported",
-}
-NOT_PERMITTED, NO_DEVICE, NOT_SUPPORTED = -8002, -8008, -8255
 
 
 class _Chip(ctypes.Structure):
@@ -60,20 +39,6 @@ class _Pcie(ctypes.Structure):
         ("function", ctypes.c_uint),
         ("reserved", ctypes.c_ubyte * 32),
     ]
-
-
-class DcmiError(Exception):
-    """A call that DCMI refused. ``code`` is DCMI's own."""
-
-    def __init__(self, call: str, code: int) -> None:
-        self.call = call
-        self.code = code
-        self.name = NAMES.get(code, "UnknownError")
-        super().__init__(f"{call} answered {self.name} ({code})")
-
-
-class NoLibraryError(Exception):
-    """None of the places has a library that can be loaded."""
 
 
 class Unit(NamedTuple):

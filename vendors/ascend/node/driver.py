@@ -13,7 +13,8 @@ from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.vendor import HealthEvent
 from vendors.ascend.chips import AscendSettings
-from vendors.ascend.node.dcmi import BARE_NAME, NO_DEVICE, PLACES, Dcmi, DcmiError, NoLibraryError, Unit
+from vendors.ascend.node.codes import NO_DEVICE, DcmiError, NoLibraryError
+from vendors.ascend.node.dcmi import BARE_NAME, PLACES, Dcmi, Unit
 from vendors.ascend.node.host import HostTrees
 from vendors.ascend.node.topology import link
 
@@ -32,8 +33,9 @@ class AscendDriver:
         sleep: Callable[[float], None] = time.sleep,
         **loading: Callable[[str], Any],
     ) -> None:
+        self._mode = "hami-core" if settings.soft else "template"
         self._chips = {chip.driver_name: chip for chip in settings.chips if chip.driver_name}
-        self._host = HostTrees(sysfs=settings.sysfs_root or paths.sysfs, dev=settings.dev_root)
+        self._host = HostTrees.of(settings, paths)
         own = (BARE_NAME, *(str(settings.seen(f"{folder}/{BARE_NAME}")) for folder in PLACES))
         self._dcmi = Dcmi((str(settings.dcmi_library),) if settings.dcmi_library else own, **loading)
         self._sleep = sleep
@@ -148,6 +150,7 @@ class AscendDriver:
             minor=number,
             pci=address,
             numa=self._host.numa_node(address),
+            mode=self._mode,
         )
 
     def _health(self, unit: Unit, uuid: str) -> Fault | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cdi.edits import ContainerEdits, DeviceNode, Mount
-from hami_plugin.errors import HamiError, RefusalReason, RefusedError
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device
@@ -85,22 +86,16 @@ def _shared(assignment: Assignment, edits: ContainerEdits, host: HostFiles) -> I
     return Injection(edits=edits.merged(ContainerEdits(env=env, mounts=mounts)), directories=(region, own))
 
 
-def device_edits(settings: AscendSettings, device: Device, _host: HostFiles) -> ContainerEdits:
+def device_edits(settings: AscendSettings, device: Device, host: HostFiles) -> ContainerEdits:
     """The node of one NPU. HamiError when it has none."""
-    node = settings.node(f"davinci{device.minor}")
-    if not node.exists():
-        raise HamiError(f"{device.uuid} has no node {node} on this host", hint="set devRoot if the nodes are elsewhere")
-    return ContainerEdits(device_nodes=(_node(settings, node.name),))
+    return DeviceNodes(host=host, root=settings.dev_root).need(f"davinci{device.minor}", whose=device.uuid)
 
 
-def shared_edits(settings: AscendSettings, _host: HostFiles) -> ContainerEdits:
+def shared_edits(settings: AscendSettings, host: HostFiles) -> ContainerEdits:
     """The driver's own nodes and files, and a word to Ascend's runtime to stay away. HamiError without a node."""
-    missing = [str(settings.node(name)) for name in CONTROL_NODES if not settings.node(name).exists()]
-    if missing:
-        raise HamiError(f"no NPU works without {', '.join(missing)}", hint="look in dmesg why the driver made none")
-    names = (*CONTROL_NODES, *(name for name in OPTIONAL_NODES if settings.node(name).exists()))
-    nodes = tuple(_node(settings, name) for name in names)
-    return ContainerEdits(env={VISIBLE: VOID}, device_nodes=nodes).merged(driver_files(settings))
+    nodes = DeviceNodes(host=host, root=settings.dev_root)
+    control = nodes.need(*CONTROL_NODES, whose="Ascend's driver").merged(nodes.take(*OPTIONAL_NODES))
+    return ContainerEdits(env={VISIBLE: VOID}).merged(control, driver_files(settings))
 
 
 def driver_files(settings: AscendSettings) -> ContainerEdits:
@@ -114,8 +109,3 @@ def missing_core(settings: AscendSettings, host: HostFiles) -> str:
     files = (host.paths.hook / CORE / name for name in ("libvnpu.so", "ld.so.preload"))
     missing: list[Path] = [file for file in files if settings.soft and not host.is_file(file)]
     return f"NPUs cannot be shared by HAMi's core without {missing[0]}; install it there" if missing else ""
-
-
-def _node(settings: AscendSettings, name: str) -> DeviceNode:
-    path, source = f"/dev/{name}", str(settings.node(name))
-    return DeviceNode(path=path, host_path="" if source == path else source)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ServedSettings, listed
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, TreeSettings, listed
 from hami_plugin.model.delivery import Way
 
 
@@ -21,7 +21,7 @@ class NpuCdiSettings(CdiSettings):
     )
 
 
-class NodeSettings(ServedSettings):
+class NodeSettings(TreeSettings):
     """The driver's files, and how containers receive NPUs.
 
     HAMi leaves the devices to Ascend's own container runtime, and so does the default: only that runtime cuts an NPU by
@@ -38,7 +38,7 @@ class NodeSettings(ServedSettings):
         description="How a container receives its NPUs. `envvar` leaves it to Ascend's container runtime, the only one "
         "that cuts an NPU by a template; with the others, whole NPUs and shares of hami-core mode are served.",
     )
-    cdi: CdiSettings = Field(default_factory=NpuCdiSettings, description="CDI names and specs.")
+    cdi: NpuCdiSettings = Field(default_factory=NpuCdiSettings, description="CDI names and specs.")
     dcmi_library: AbsolutePath | None = Field(
         None, alias="dcmiLibrary", description="The driver's libdcmi.so. Empty: the loader's, else the driver's own."
     )
@@ -48,8 +48,6 @@ class NodeSettings(ServedSettings):
     container_driver_root: AbsolutePath | None = Field(
         None, alias="containerDriverRoot", description="Where this process sees driverRoot. Empty: there itself."
     )
-    dev_root: AbsolutePath = Field(Path("/dev"), alias="devRoot", description="Where the host's device nodes are.")
-    sysfs_root: AbsolutePath | None = Field(None, alias="sysfsRoot", description="Where sysfs is. Empty: the node's.")
 
     def seen(self, path: str) -> Path:
         """A path of the driver's root as this process reaches it."""
@@ -58,7 +56,3 @@ class NodeSettings(ServedSettings):
     def on_host(self, path: str) -> str:
         """A path of the driver's root as the host's runtime names it."""
         return str(self.driver_root / path.lstrip("/"))
-
-    def node(self, name: str) -> Path:
-        """A device node."""
-        return self.dev_root / name

@@ -13,6 +13,7 @@ from typing import Any
 from hami_plugin.errors import HamiError
 from hami_plugin.host.compiling import Source, build
 from hami_plugin.model.machine import Machine
+from hami_plugin.simulation.trees import Tree
 from vendors.ascend.node.simulation import trees
 from vendors.ascend.node.simulation.library import Condition, text
 
@@ -35,8 +36,7 @@ class NpuSimulator:
         return {
             "dcmiLibrary": str(self.directory / LIBRARY),
             "driverRoot": str(self.directory / "root"),
-            "devRoot": str(self.directory / "dev"),
-            "sysfsRoot": str(self.directory / "sys"),
+            **Tree(root=self.directory).settings,
         }
 
     def inject(self, fault: str, device: int | None = None, value: int | str = 0) -> None:
@@ -66,7 +66,7 @@ class NpuSimulator:
             _replace(self.directory / _STATE, json.dumps(state))
             conditions = [Condition(**npu) for npu in state["npus"]]
             _replace(self.directory / _LIBRARY_STATE, text(self.machine, conditions, state["driver"]))
-            trees.write(self.machine, self.directory, conditions, loaded=state["driver"] == 0)
+            trees.write(Tree(root=self.directory), self.machine, conditions, loaded=state["driver"] == 0)
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from hami_plugin.model.machine import Machine
+from hami_plugin.simulation.trees import Tree, plug, unplug, write_nodes, write_numa
 from vendors.ascend.node.simulation.library import VERSION, Condition
 
+_DRIVER = "davinci"
+_PCI_MODELS = {"310P3": "0xd500", "910A": "0xd801", "Ascend910": "0xd803"}
+_910B = "0xd802"
 _CONTROL_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 _INSTALLED = {
     "usr/local/Ascend/driver/lib64/driver/libascend_hal.so": "",
-    "usr/local/Ascend/driver/version.info": f"Version={VERSION}",
+    "usr/local/Ascend/driver/version.info": f"Version={VERSION}\n",
     "usr/local/dcmi/libdcmi.so": "",
     "usr/local/bin/npu-smi": "",
-    "etc/ascend_install.info": "UserName=HwHiAiUser",
+    "etc/ascend_install.info": "UserName=HwHiAiUser\n",
 }
 
 
-def write(machine: Machine, directory: Path, conditions: Sequence[Condition], *, loaded: bool) -> None:
+def write(tree: Tree, machine: Machine, conditions: Sequence[Condition], *, loaded: bool) -> None:
     """Bring the files in line with what is plugged in, and with whether the kernel module is ``loaded``."""
-    _files(directory / "root", _INSTALLED)
-    for name in _CONTROL_NODES:
-        _node(directory, name, there=loaded)
+    if not tree.written:
+        for path, text in _INSTALLED.items():
+            tree.write(f"root/{path}", text)
+        write_numa(tree, machine.numa_nodes)
+        tree.done()
+    _nodes(tree, _CONTROL_NODES, there=loaded)
     for device, condition in zip(machine.devices, conditions, strict=True):
-        folder = directory / "sys/bus/pci/devices" / device.pci
         if condition.present:
-            _files(folder, {"vendor": "0x19e5", "class": "0x120000", "numa_node": str(device.numa)})
+            model, driver = _PCI_MODELS.get(device.model, _910B), _DRIVER if loaded else ""
+            plug(tree, machine, device, vendor="0x19e5", device=model, driver=driver)
         else:
-            shutil.rmtree(folder, ignore_errors=True)
-        _node(directory, f"davinci{device.extra['phy_id']}", there=loaded and condition.present)
+            unplug(tree, device, _DRIVER)
+        _nodes(tree, [f"davinci{device.extra['phy_id']}"], there=loaded and condition.present)
 
 
-def _files(folder: Path, content: Mapping[str, str]) -> None:
-    for name, text in content.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_text(f"{text}\n", encoding="ascii")
-
-
-def _node(directory: Path, name: str, *, there: bool) -> None:
-    path = directory / "dev" / name
-    path.parent.mkdir(exist_ok=True)
-    path.touch() if there else path.unlink(missing_ok=True)
+def _nodes(tree: Tree, names: Sequence[str], *, there: bool) -> None:
+    if there:
+        write_nodes(tree, names)
+    else:
+        tree.remove(*(f"dev/{name}" for name in names))

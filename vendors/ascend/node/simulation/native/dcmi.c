@@ -1,16 +1,10 @@
 /* A libdcmi.so for a machine that a text file beside it describes. The file is read anew at every call, so that whoever
  * replaces it disturbs programs that run already. Functions and structures are those of the driver's own header. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "machine.h"
 
 #define API __attribute__((visibility("default")))
-#define MOST_UNITS 64
-
-enum { OK = 0, INVALID_PARAMETER = -8001, INNER_ERROR = -8005, NO_DEVICE = -8008 };
 
 struct dcmi_chip_info_v2 {
     unsigned char chip_type[32], chip_name[32], chip_ver[32];
@@ -28,80 +22,6 @@ struct dcmi_pcie_info_all {
 struct dcmi_die_id {
     unsigned int soc_die[5];
 };
-
-struct unit {
-    int card, chip, cores, code, hangs;
-    unsigned logical, physical, health, error, die[5], domain, bus, device, function;
-    char name[32];
-};
-
-struct machine {
-    int code, count;
-    char version[32];
-    struct unit units[MOST_UNITS];
-    int kinds[MOST_UNITS * MOST_UNITS];
-};
-
-static int read_units(FILE *file, struct machine *m)
-{
-    for (int i = 0; i < m->count; i++) {
-        struct unit *u = &m->units[i];
-        int got = fscanf(file, " npu %d %d %31s %d %u %u %u %u %u %u %u %x:%x:%x.%x %u %x %d %d", &u->card, &u->chip,
-                         u->name, &u->cores, &u->logical, &u->physical, &u->die[0], &u->die[1], &u->die[2], &u->die[3],
-                         &u->die[4], &u->domain, &u->bus, &u->device, &u->function, &u->health, &u->error, &u->code,
-                         &u->hangs);
-        if (got != 19)
-            return INNER_ERROR;
-    }
-    for (int i = 0; i < m->count * m->count; i++)
-        if (fscanf(file, " %d", &m->kinds[i]) != 1)
-            return INNER_ERROR;
-    return m->code;
-}
-
-static int read_machine(struct machine *m)
-{
-    Dl_info here;
-    char path[PATH_MAX];
-    if (!dladdr((void *)read_machine, &here))
-        return INNER_ERROR;
-    const char *end = strrchr(here.dli_fname, '/');
-    int length = end ? (int)(end - here.dli_fname) : 0;
-    snprintf(path, sizeof path, "%.*s/npus", length, here.dli_fname);
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return INNER_ERROR;
-    int code = INNER_ERROR;
-    if (fscanf(file, " driver %31s %d units %d", m->version, &m->code, &m->count) == 3 && m->count >= 0 &&
-        m->count <= MOST_UNITS)
-        code = read_units(file, m);
-    fclose(file);
-    return code;
-}
-
-static struct unit *find(struct machine *m, int card, int chip)
-{
-    for (int i = 0; i < m->count; i++)
-        if (m->units[i].card == card && m->units[i].chip == chip)
-            return &m->units[i];
-    return NULL;
-}
-
-/* The gate that every question about one NPU passes: one that hangs answers when the file says that it does so again. */
-static int ask(struct machine *m, int card, int chip, struct unit **unit)
-{
-    for (;;) {
-        int code = read_machine(m);
-        if (code)
-            return code;
-        *unit = find(m, card, chip);
-        if (!*unit)
-            return NO_DEVICE;
-        if (!(*unit)->hangs)
-            return (*unit)->code;
-        usleep(2000);
-    }
-}
 
 API int dcmi_init(void)
 {
