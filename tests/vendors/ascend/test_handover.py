@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from cdi.documents import read
 from cdi.plain import plain_edits
 from hami_plugin.cli.main import main
-from hami_plugin.errors import ConfigError, RefusalReason, RefusedError
+from hami_plugin.errors import ConfigError, HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
@@ -167,13 +167,15 @@ def test_no_forged_name_leads_out_of_its_folder(rig, uid):
         built.family().inject(assignment(built.devices()[:1], memory=1, annotations=SOFT, uid=uid), HOST)
 
 
-@pytest.mark.parametrize(("node", "words"), [("davinci3", "has no node"), ("hisi_hdc", "no NPU works without")])
+@pytest.mark.parametrize(
+    ("node", "words"), [("davinci3", "000003 has no node"), ("hisi_hdc", "Ascend's driver has no node")]
+)
 def test_a_node_that_is_missing_is_named(rig, node, words):
     built = rig("ascend-910b3-8", **INLINE)
     devices = built.devices()
     (built.simulator.directory / "dev" / node).unlink()
 
-    with pytest.raises(RefusedError, match=f"{words} .*{node}"):
+    with pytest.raises(HamiError, match=f"{words} .*{node}"):
         answer(built.family(), assignment(devices[3:4], memory=65536))
 
 
