@@ -72,16 +72,50 @@ class Parity:
     said: Callable[[Json, Json], Json] = lambda _question, answer: answer
 
 
+Rule = tuple[Callable[[Json], bool], Callable[[Json, Json, Json], bool]]
+"""When a difference applies, and what is right then."""
+
+
+def differences(rules: Mapping[str, Rule]) -> tuple[Difference, ...]:
+    """From a table: rules by the id of their row in docs/differences.md."""
+    return tuple(Difference(id=name, applies=applies, right=right) for name, (applies, right) in rules.items())
+
+
+def asks_fit(question: Json, *words: str) -> bool:
+    """Whether devices of one of these families are to be chosen."""
+    return question["fn"] == "fit" and question["vendor"] in words
+
+
+def pod_annotations(question: Json) -> Json:
+    """The pod's."""
+    return (question.get("pod") or {}).get("annotations") or {}
+
+
+def granted(answer: Json) -> list[Json]:
+    """The devices in an answer to ``fit``, over all families."""
+    return [device for devices in answer["devices"].values() for device in devices]
+
+
+def uuids(answer: Json) -> list[str]:
+    """Of those devices."""
+    return [device["uuid"] for device in granted(answer)]
+
+
+def but_for(reason: str, *kinds: str) -> set[str]:
+    """The counted reasons of a refusal (``3/4 CardTypeMismatch, …``) but those of these kinds."""
+    return {part for part in reason.split(", ") if not part.endswith(kinds)}
+
+
 def sound(question: Json, answer: Json) -> bool:
     """An answer to ``fit`` that takes nothing twice: as many devices as asked for, healthy, and none overbooked."""
     if not answer.get("ok"):
         return False
-    granted = [device for devices in answer["devices"].values() for device in devices]
+    devices = granted(answer)
     before = {device["id"]: device for device in question["devices"]}
     limits = (("used", "count"), ("usedmem", "totalmem"), ("usedcores", "totalcore"))
     return (
-        len(granted) == question["request"]["nums"]
-        and all(before[device["uuid"]].get("health") for device in granted)
+        len(devices) == question["request"]["nums"]
+        and all(before[device["uuid"]].get("health") for device in devices)
         and all(
             after[used] <= max(before[after["id"]].get(total, 0), before[after["id"]].get(used, 0))
             for after in answer.get("usage_after", ())

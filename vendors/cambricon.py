@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hami_plugin.config.settings import ResourceName, VendorSettings, setting
 from hami_plugin.model.views import PodView
-from hami_plugin.parity import Difference, Json, Parity
+from hami_plugin.parity import Json, Parity, differences
 from hami_plugin.policy.admission import if_limited
 from hami_plugin.policy.checks import CHARGED, standard, within_quota
 from hami_plugin.policy.engine import Policy
@@ -82,7 +82,7 @@ def _waits_by_both_names(_question: Json, ours: Json, theirs: Json) -> bool:
 
 
 def _parity() -> Parity:
-    return Parity(differences=(Difference(id="D-160", applies=_written, right=_waits_by_both_names),))
+    return Parity(differences=differences({"D-160": (_written, _waits_by_both_names)}))
 
 
 VENDOR = Vendor(name="cambricon", title="Cambricon MLUs", settings=CambriconSettings, families=families, parity=_parity)

@@ -7,19 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hami_plugin.config.settings import ResourceName, VendorSettings, setting
-from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.parity import Json, Parity, asks_fit, but_for, differences, granted, sound
 from hami_plugin.policy.admission import Admit, Admitted, Denied
 from hami_plugin.policy.checks import CHARGED, on_the_pods_device, standard
 from hami_plugin.policy.demand import Asked, Demand
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.registered import NodeDevices, capacity
+from hami_plugin.policy.registered import summed
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Context, Given
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Vendor
 from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo
 from hami_plugin.wire.pods import encode_devices
 
 WORD = "Mthreads"
@@ -64,7 +63,9 @@ def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns
             annotations=KEYS,
             policy=policy,
             admit=admission(settings),
-            node_devices=cards(settings),
+            node_devices=summed(
+                settings.cores, settings.memory, each=CARD_CORES, unit=UNIT, name="mthreads", word=WORD
+            ),
             patch=patch(clock),
             lock=None,
             memory_factor=UNIT,
@@ -107,27 +108,6 @@ def admission(settings: MthreadsSettings) -> Admit:
     return admit
 
 
-def cards(settings: MthreadsSettings) -> NodeDevices:
-    """The node's capacity has the cores and the memory of all cards."""
-
-    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
-        cores, memory = capacity(node, settings.cores), capacity(node, settings.memory)
-        return tuple(
-            DeviceInfo(
-                id=f"{node.name}-mthreads-{number}",
-                index=number,
-                count=100,
-                devmem=memory * UNIT * CARD_CORES // cores,
-                devcore=CARD_CORES,
-                type=WORD,
-                health=True,
-            )
-            for number in range(-(-cores // CARD_CORES))
-        )
-
-    return devices
-
-
 def shares_on_one_card(candidate: Candidate, context: Context, eligible: Sequence[Candidate]) -> Reason | None:
     """The node's agent shares one card for each pod. Cards with all their cores are not shared, and do not matter."""
     if all_of(candidate.state.info.devcore, candidate.charge.cores):
@@ -158,9 +138,13 @@ def patch(clock: Callable[[], int]) -> Patch:
     return written
 
 
+PLACE = (Reason.CUSTOM_RULE, Reason.TOO_FEW)
+"""What HAMi and we count otherwise when a card is left out for the sake of the pod's others."""
+
+
 def _whole_cards_in_a_pod(question: Json) -> bool:
     """The pod has cards already, and a whole one is among them or asked for."""
-    if question["fn"] != "fit" or question["vendor"] != WORD:
+    if not asks_fit(question, WORD):
         return False
     cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
     had = [grant for piece in (question.get("allocated") or {}).get(WORD, ()) for grant in piece or ()]
@@ -171,11 +155,11 @@ def _whole_cards_in_a_pod(question: Json) -> bool:
 def _placed_apart(question: Json, ours: Json, theirs: Json) -> bool:
     """Each new card is a whole one, or the one that all shares of the pod are on; or no on both sides."""
     if not ours["ok"]:
-        return not theirs["ok"] and _but_for_place(ours["reason"]) == _but_for_place(theirs["reason"])
+        return not theirs["ok"] and but_for(ours["reason"], *PLACE) == but_for(theirs["reason"], *PLACE)
     cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
     had = [grant for piece in question["allocated"][WORD] for grant in piece or ()]
     shared = {grant["uuid"] for grant in had if not _is_whole(grant, cores)}
-    new = [grant for grants in ours["devices"].values() for grant in grants]
+    new = granted(ours)
     return sound(question, ours) and all(_is_whole(grant, cores) or shared <= {grant["uuid"]} for grant in new)
 
 
@@ -183,14 +167,10 @@ def _is_whole(grant: Json, cores: Json) -> bool:
     return all_of(cores.get(grant["uuid"], 0), grant.get("usedcores", 0))
 
 
-def _but_for_place(reason: str) -> set[str]:
-    return {part for part in reason.split(", ") if not part.endswith((Reason.CUSTOM_RULE, Reason.TOO_FEW))}
-
-
 VENDOR = Vendor(
     name="mthreads",
     title="Moore Threads GPUs",
     settings=MthreadsSettings,
     families=families,
-    parity=lambda: Parity(differences=(Difference(id="D-190", applies=_whole_cards_in_a_pod, right=_placed_apart),)),
+    parity=lambda: Parity(differences=differences({"D-190": (_whole_cards_in_a_pod, _placed_apart)})),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.config.settings import ResourceName, VendorSettings, setting
 from hami_plugin.conformance import values
-from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.parity import Json, Parity, asks_fit, differences, sound
 from hami_plugin.policy.charges import slot
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.demand import Demand
@@ -85,9 +85,9 @@ def _together(piece: Piece) -> float:
 
 def _free_dies(question: Json) -> list[Json]:
     """Devices of the question, by die, of which each would serve; empty where there is nothing to choose."""
-    if question["fn"] != "fit" or question["vendor"] != WORD:
+    if not asks_fit(question, WORD):
         return []
-    states = [values.state(device) for device in question["devices"]]
+    states = values.states(question)
     everything = Demand(word=WORD, count=len(states) + 1)
     context = Context(demand=everything, pod=values.pod(question["pod"]), states=states)
     if not by_die(context) or not 1 < question["request"]["nums"] < len(states):
@@ -133,12 +133,8 @@ def _by_card(answer: Json) -> list[int]:
 
 
 def _parity() -> Parity:
-    return Parity(
-        differences=(
-            Difference(id="D-191", applies=_some_without_card, right=_as_many),
-            Difference(id="D-192", applies=_cards_alike, right=_as_many),
-        )
-    )
+    rules = {"D-191": (_some_without_card, _as_many), "D-192": (_cards_alike, _as_many)}
+    return Parity(differences=differences(rules))
 
 
 VENDOR = Vendor(name="vastai", title="Vastai cards", settings=VastaiSettings, families=families, parity=_parity)

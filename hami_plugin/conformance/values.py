@@ -42,6 +42,11 @@ def state(item: Json) -> DeviceState:
     )
 
 
+def states(question: Json) -> list[DeviceState]:
+    """The devices of a question."""
+    return [state(device) for device in question["devices"]]
+
+
 def device(state: DeviceState) -> dict[str, Any]:
     """A device as the recorder writes it in a question."""
     info = state.info

@@ -10,6 +10,8 @@ from hami_plugin.model.quantity import whole
 
 Json = Mapping[str, Any]
 
+GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerView:
@@ -21,6 +23,7 @@ class ContainerView:
     limits: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    privileged: bool = False
 
     @property
     def alone(self) -> bool:
@@ -38,7 +41,10 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """One pod. ``containers`` are all of them, init containers first: the order in which the kubelet allocates."""
+    """One pod. ``containers`` are all of them, init containers first: the order in which the kubelet allocates.
+
+    ``group`` is the pod group that it is to be scheduled with, of the scheduler plugin or of Kubernetes itself.
+    """
 
     uid: str
     namespace: str
@@ -51,6 +57,9 @@ class PodView:
     annotations: Mapping[str, str] = field(default_factory=dict)
     containers: tuple[ContainerView, ...] = ()
     resource_version: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    runtime_class: str = ""
+    group: str = ""
 
     @property
     def key(self) -> str:
@@ -95,6 +104,9 @@ def pod_view(pod: Json) -> PodView:
             *(_container(item, init=False) for item in spec.get("containers") or ()),
         ),
         resource_version=str(meta.get("resourceVersion", "")),
+        labels=_texts(meta, "labels"),
+        runtime_class=str(spec.get("runtimeClassName") or ""),
+        group=str(_map(meta, "labels").get(GROUP_LABEL) or _map(spec, "schedulingGroup").get("podGroupName") or ""),
     )
 
 
@@ -121,6 +133,7 @@ def _container(item: Json, *, init: bool) -> ContainerView:
         limits=_texts(resources, "limits"),
         requests=_texts(resources, "requests"),
         env={str(e.get("name", "")): str(e["value"]) for e in item.get("env") or () if e.get("value") is not None},
+        privileged=bool(_map(item, "securityContext").get("privileged")),
     )
 
 

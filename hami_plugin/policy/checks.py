@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from hami_plugin.policy.charges import WHOLE
 from hami_plugin.policy.collapse import collapsed
@@ -23,14 +23,17 @@ def for_word(word: str) -> DeviceCheck:
 
 
 def of_type(use: str, avoid: str) -> DeviceCheck:
-    """The pod's annotations ``use`` and ``avoid`` list parts of type names, whatever their case."""
+    """The pod's annotations ``use`` and ``avoid`` list parts of type names, whatever their case.
+
+    A list without a name in it allows nothing.
+    """
 
     def check(state: DeviceState, context: Context) -> Reason | None:
         kind = state.info.type.lower()
-        wanted, unwanted = (_names(context.pod.annotations, key) for key in (use, avoid))
-        if wanted and not any(name.lower() in kind for name in wanted):
+        wanted, unwanted = (context.pod.annotations.get(key, "").strip().lower() for key in (use, avoid))
+        if wanted and not any(name in kind for name in _named(wanted)):
             return Reason.TYPE_MISMATCH
-        return Reason.TYPE_MISMATCH if any(name.lower() in kind for name in unwanted) else None
+        return Reason.TYPE_MISMATCH if any(name in kind for name in _named(unwanted)) else None
 
     return check
 
@@ -124,8 +127,8 @@ def on_the_pods_device(candidate: Candidate, context: Context, _eligible: Sequen
     return Reason.CUSTOM_RULE if elsewhere else None
 
 
-def _names(annotations: Mapping[str, str], key: str) -> list[str]:
-    return [name for name in _listed(annotations.get(key, "")) if name]
+def _named(text: str) -> list[str]:
+    return [name for name in _listed(text) if name]
 
 
 def _listed(text: str) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
+
+_TOLD = re.compile(r"([0-9]+)/[0-9]+ (\S+)")
 
 
 class Reason(StrEnum):
@@ -33,3 +36,11 @@ class Reason(StrEnum):
 def told(reasons: Mapping[Reason, int], total: int) -> str:
     """HAMi's text: ``3/8 CardInsufficientMemory, 5/8 CardUuidMismatch``, sorted as strings."""
     return ", ".join(sorted(f"{count}/{total} {reason}" for reason, count in reasons.items()))
+
+
+def read(text: str) -> Mapping[str, int]:
+    """How many devices each reason of a ``told`` text is about, also reasons of other schedulers; what is no such part
+    is passed over.
+    """
+    parts = (_TOLD.match(part) for part in text.split(", "))
+    return {part.group(2): int(part.group(1)) for part in parts if part}

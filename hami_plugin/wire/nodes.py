@@ -70,9 +70,12 @@ def encode_json(infos: Sequence[DeviceInfo]) -> str:
 
 
 def decode_json(text: str) -> tuple[DeviceInfo, ...]:
-    """Read what ``encode_json`` or a HAMi of 2.8 or later wrote, in its order. Unknown keys are left unread."""
+    """Read what ``encode_json`` or a HAMi of 2.8 or later wrote, in its order. Unknown keys are left unread.
+
+    As for HAMi, the case of a key does not matter: so do Go programs read JSON.
+    """
     items = objects(from_json(text, "register annotation"), "register annotation")
-    return tuple(_info(item, f"device[{position}]") for position, item in enumerate(items))
+    return tuple(_info(_spelt(item), f"device[{position}]") for position, item in enumerate(items))
 
 
 def encode_legacy(infos: Sequence[DeviceInfo]) -> str:
@@ -178,6 +181,10 @@ def _profile_members(profile: MigProfile) -> dict[str, Any]:
             for start, size in profile.placements
         ],
     }
+
+
+def _spelt(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"migProfiles" if key.lower() == "migprofiles" else key.lower(): value for key, value in item.items()}
 
 
 def _info(item: Mapping[str, Any], where: str) -> DeviceInfo:

@@ -101,7 +101,7 @@ async def test_pods_are_told_apart_by_devices_only_where_a_later_check_can_tell(
         node.cluster.add(pod(f"p{number}", [container(count=1, **kind)], pieces=[[share]]))
 
     if told_apart:
-        assert (await node.allocator.allocate(SECOND)).env["POD"] == "p1-uid"
+        assert (await node.allocator.allocate(SECOND)).edits.env["POD"] == "p1-uid"
     else:
         with pytest.raises(RefusedError) as caught:
             await node.allocator.allocate(SECOND)

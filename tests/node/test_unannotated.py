@@ -40,14 +40,14 @@ async def test_it_gets_the_kubelets_devices_whole(serving):
 
     edits = await serving.allocator.allocate(ids((2, 1), (0, 0)))
 
-    assert edits.env["DEVICES"] == f"{uuid(0)},{uuid(2)}"
-    assert (edits.env["LIMIT_0"], edits.env["LIMIT_1"]) == (f"{CARD_MIB}m,100",) * 2
+    assert edits.edits.env["DEVICES"] == f"{uuid(0)},{uuid(2)}"
+    assert (edits.edits.env["LIMIT_0"], edits.edits.env["LIMIT_1"]) == (f"{CARD_MIB}m,100",) * 2
 
 
 async def test_each_container_is_served_in_turn_and_a_repeat_repeats(serving):
     serving.cluster.add(pod("s", [container("one", 1), container("web"), container("two", 1)]))
 
-    names = [(await serving.allocator.allocate(ids((card, 0)))).env["CONTAINER"] for card in (0, 1, 1)]
+    names = [(await serving.allocator.allocate(ids((card, 0)))).edits.env["CONTAINER"] for card in (0, 1, 1)]
 
     assert names == ["one", "two", "two"]
 
@@ -82,7 +82,7 @@ async def test_a_kubelet_that_asks_is_led_to_a_device_of_its_own(serving):
     edits = await kubelet.admit(stranger)
     await kubelet.start(stranger)
 
-    assert edits["main"].env["DEVICES"] == uuid(3)
+    assert edits["main"].edits.env["DEVICES"] == uuid(3)
 
 
 async def test_a_device_that_goes_while_a_decision_is_awaited_is_refused(serving):
@@ -107,4 +107,4 @@ async def test_its_end_makes_the_device_free(serving):
 
     again = serving.cluster.add(pod("t", [container(count=4)]))
 
-    assert (await kubelet.admit(again))["main"].env["POD"] == "t-uid"
+    assert (await kubelet.admit(again))["main"].edits.env["POD"] == "t-uid"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,22 +13,27 @@ from hami_plugin.conformance import values
 from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView
+from hami_plugin.policy.checks import standard
+from hami_plugin.policy.demand import Demand, Invalid
+from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.nodes import choose
-from hami_plugin.policy.pods import Circumstances, Rules, Site, Stock
+from hami_plugin.policy.pods import Circumstances, Placed, Rules, Site, Stock, Unplaced, demands, place
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.states import Context
 from hami_plugin.policy.usage import Holding, used
+from tests.support.hami import Json, asks
+from tests.support.pods import nvidia
+from vendors.nvidia.scheduling.policy import in_mode
 
-CASES = Path(__file__).parents[1] / "vectors" / "hami-tests"
 WORDS = ("NVIDIA", "kunlun")
+EXCUSED = {
+    "scheduler.getNodeResources": "picks devices from one list by part of a type's name; here each family has its own",
+}
 
 
 @cache
 def catalog() -> Catalog:
     return Catalog()
-
-
-def cases(name: str, function: str) -> list[Any]:
-    found = json.loads((CASES / f"{name}.json").read_text())["vectors"]
-    return [pytest.param(case, id=case["id"]) for case in found if case["fn"].endswith(f".{function}")]
 
 
 def rules(pod: Any, requests: Any) -> Rules:
@@ -46,6 +50,13 @@ def rules(pod: Any, requests: Any) -> Rules:
         }
         found[word] = replace(known.family.policy, request=lambda container, asked=asked: asked.get(id_of(container)))
     return found
+
+
+def spelt_out(pod: Json, asking: int) -> Json:
+    """The pod, with containers where HAMi's test has requests of none."""
+    if pod.get("containers") or pod.get("init_containers"):
+        return pod
+    return {**pod, "containers": [{"name": f"c{number}"} for number in range(asking)]}
 
 
 def id_of(container: Any) -> tuple[str, bool, str]:
@@ -91,22 +102,30 @@ def device(item: Any) -> Any:
     return {**item, "mig_profiles": profiles, "mig_in_use": occupied}
 
 
-@pytest.mark.parametrize("case", cases("scheduler_score", "calcScore"))
+@asks("scheduler_score", "calcScore", "calcScoreWithOptions")
 def test_a_pod_is_placed_and_nodes_are_scored_as_by_hami(case: Any):
     question, expected = case["input"], case["expected"]
+    if expected["error"]:
+        weights_without_meaning_fail(question["pod"])
+        return
+    pod = spelt_out(question["pod"], len(question["resourceReqs"] or ()))
     nodes = [site(name, node) for name, node in sorted(question["nodes"].items())]
     order = case.get("context", {}).get("NodeSchedulerPolicy", "binpack")
     device_order = next((node["devices"].get("policy") for node in question["nodes"].values()), "") or "spread"
 
-    policies = rules(question["pod"], question["resourceReqs"])
-    choice = choose(values.pod(question["pod"]), policies, nodes, Circumstances(order=device_order), order=order)
+    policies = rules(pod, question["resourceReqs"])
+    choice = choose(values.pod(pod), policies, nodes, Circumstances(order=device_order), order=order)
 
     assert {one.site.node.name: one.why for one in choice.failed} == (expected["after"] or {}).get("failedNodes", {})
     theirs = {one["node_id"]: one for one in expected["scores"]["node_list"]}
     assert {one.name for one in choice.fitting} == set(theirs)
     for one in choice.fitting:
         assert one.score == pytest.approx(theirs[one.name].get("score", 0), rel=1e-5)
-        assert chosen(one.placed.given) == shares(theirs[one.name]["devices"])
+        mine, his = chosen(one.placed.given), shares(theirs[one.name]["devices"])
+        if mine != his and unlinked(device_order, one.placed.site) and alone(one.placed.given):
+            assert_first(one.placed)
+            continue
+        assert mine == his
         usage = (expected["after"].get("node_usage") or {}).get(one.name, {})
         after = {state.uuid: state for states in one.placed.after.values() for state in states}
         for uuid, numbers in usage.items():
@@ -116,6 +135,24 @@ def test_a_pod_is_placed_and_nodes_are_scored_as_by_hami(case: Any):
                 numbers["usedmem"],
                 numbers["usedcores"],
             )
+
+
+def unlinked(device_order: str, site: Site) -> bool:
+    return device_order == "topology-aware" and not any(stock.links.pairs for stock in site.stocks.values())
+
+
+def alone(given: Any) -> bool:
+    """Whether the whole pod has one device."""
+    return sum(len(piece) for pieces in given.values() for piece in pieces) == 1
+
+
+def assert_first(placed: Placed) -> None:
+    """D-111: of cards that are linked equally well, HAMi takes the emptiest or the fullest; here the first by index."""
+    [(word, one)] = [(word, one) for word, pieces in placed.given.items() for piece in pieces for one in piece]
+    serving = [verdict.state for verdict in placed.steps[-1].outcome.verdicts if verdict.reason is None]
+
+    assert one.uuid == min(serving, key=lambda state: state.index).uuid
+    assert one.uuid in {state.uuid for state in placed.site.stocks[word].states}
 
 
 def chosen(given: Any) -> Any:
@@ -134,19 +171,16 @@ def shares(devices: Any) -> Any:
     return {word: pieces for word, pieces in found.items() if pieces}
 
 
-@pytest.mark.parametrize(
-    "case", [one for one in cases("scheduler_score", "calcScoreWithOptions") if one.values[0]["expected"]["error"]]
-)
-def test_weights_without_meaning_fail_the_pod(case: Any):
+def weights_without_meaning_fail(pod: Json) -> None:
     node = Site(node=NodeView(name="n"), stocks={})
 
-    choice = choose(values.pod(case["input"]["pod"]), rules({}, []), [node], Circumstances())
+    choice = choose(values.pod(pod), rules({}, []), [node], Circumstances())
 
     (failed,) = choice.failed
     assert "device-scoring-weights" in failed.why
 
 
-@pytest.mark.parametrize("case", cases("scheduler_usage", "getNodesUsage"))
+@asks("scheduler_usage", "getNodesUsage")
 def test_usage_is_rebuilt_from_pods_as_by_hami(case: Any):
     state = case["input"]["state"]
     family = catalog().find({"vendor": "NVIDIA"}).family
@@ -178,3 +212,86 @@ def info(item: Any) -> Any:
 
 def grant(item: Any) -> Grant:
     return replace(values.grant(item), slots=item.get("slots", 1))
+
+
+@asks("scheduler_score", "fitInDevices")
+def test_one_container_gets_devices_of_a_node_as_by_hami(case: Json):
+    question, expected = case["input"], case["expected"]
+    node, wanted = question["node"], list(question["requests"].values())
+    pod = spelt_out(question["pod"], 1)
+    policies = rules(pod, [question["requests"]]) | mocks(wanted)
+    states = [values.state(device(one["device"])) for one in node["devices"]["device_lists"]]
+    stocks = {word: Stock(states=tuple(one for one in states if word in one.info.type)) for word in policies}
+
+    outcome = place(values.pod(pod), policies, Site(node=NodeView(name="node-1"), stocks=stocks))
+
+    assert isinstance(outcome, Placed) == expected["fit"]
+    if isinstance(outcome, Unplaced):
+        # A type that no backend serves is unknown to HAMi; here a family without a device on the node.
+        theirs = expected["reason"].replace("Device type not found", Reason.TOO_FEW_ON_NODE)
+        assert outcome.why == theirs
+        return
+    assert set(outcome.given) == set(expected["after"]["devinput"])
+    for word, pieces in expected["after"]["devinput"].items():
+        given = [[full(one) for one in piece] for piece in pieces]
+        assert [[one.uuid for one in piece] for piece in outcome.given[word]] == [[x["uuid"] for x in p] for p in given]
+        if word.startswith("mock"):  # HAMi's mocks take nothing of a device
+            continue
+        assert chosen({word: outcome.given[word]}) == shares({word: given})
+        for state in outcome.after[word]:
+            usage = expected["after"]["node_usage"]["node"][state.uuid]
+            assert (state.slots, state.memory, state.cores) == (usage["used"], usage["usedmem"], usage["usedcores"])
+
+
+def full(item: Json) -> Json:
+    return {"usedmem": 0, "usedcores": 0, **item}
+
+
+def mocks(requests: Any) -> Rules:
+    """Families that HAMi's tests invent: anything that is asked for, of any device."""
+    known = catalog().find({"vendor": "NVIDIA"}).parity
+    return {
+        one["type"]: Policy(request=lambda _container, one=one: known.demand(hami(one)), serves=standard(one["type"]))
+        for one in requests
+        if one["type"] not in WORDS
+    }
+
+
+@asks("scheduler_score", "isMIGRequest")
+def test_a_card_in_mig_mode_serves_a_container_several_times_unless_the_pod_wants_it_otherwise(case: Json):
+    question = case["input"]
+    policy = {family.word: family.policy for family in nvidia()}.get(question["request"]["type"])
+    states = [values.state({"id": "card", **one}) for one in question["devices"]]
+    context = Context(demand=Demand(word="NVIDIA", count=2), pod=values.pod(question["pod"]))
+
+    several = [one for one in states if policy and policy.again(one) and not in_mode(one, context)]
+
+    assert bool(several) == case["expected"]["result"]
+
+
+@asks("resource_requests", "Resourcereqs")
+def test_each_container_asks_in_its_own_place_init_containers_first(case: Json):
+    pod, context = case["input"]["pod"], case.get("context", {})
+    named = context.get("resource_names", {}).get("NVIDIA", {})
+    policies = {
+        one.word: one.policy for one in nvidia(named.get("resource_count_name", "nvidia.com/gpu").split("/")[0])
+    }
+    if context.get("resource_names") == {"NVIDIA": {}}:
+        policies = {"NVIDIA": replace(policies["NVIDIA"], request=thousand_each)}  # as HAMi's mock of a backend
+
+    found = demands(values.pod(pod), policies)
+
+    assert not isinstance(found, Invalid)
+    assert [{word: said(one) for word, one in asked.items()} for asked in found] == [
+        {word: hami(request) for word, request in (one or {}).items()} for one in case["expected"]["result"]
+    ]
+
+
+def thousand_each(container: Any) -> Demand | None:
+    count = container.amount("nvidia.com/gpu")
+    return Demand(word="NVIDIA", count=count, memory=1000 * count, percent=0, cores=10 * count) if count else None
+
+
+def said(demand: Demand) -> Json:
+    known = catalog().find({"vendor": "NVIDIA"}).parity
+    return known.request(demand, known.unset_percent)

@@ -11,7 +11,7 @@ from hami_plugin.simulation.machines import load_machine, machine_names
 def test_all_packaged_machines_load_under_their_own_names() -> None:
     names = machine_names()
 
-    assert len(names) == 49
+    assert len(names) == 50
     assert list(names) == sorted(names)
     for name in names:
         assert load_machine(name).name == name
@@ -32,7 +32,7 @@ def test_a_misspelt_name_is_answered_with_near_ones() -> None:
 
 
 def test_a_name_that_is_like_nothing_is_answered_with_all() -> None:
-    with pytest.raises(ConfigError, match="choose from: a100-pcie-8-nvbridge"):
+    with pytest.raises(ConfigError, match="choose from: a100-pcie-2-mig, a100-pcie-8-nvbridge"):
         load_machine("§§§")
 
 

@@ -19,6 +19,7 @@ from hami_plugin.policy.engine import Granted, Policy, fit
 from hami_plugin.policy.scores import Decision
 from hami_plugin.policy.states import Context
 from hami_plugin.vendor import Family
+from tests.support.hami import answers
 from vendors.ascend import families
 from vendors.ascend.chips import AscendSettings
 
@@ -89,6 +90,7 @@ def with_custom(item: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {**item, "custominfo": item.get("custom_info"), **more}
 
 
+@answers(("ascend_fit", "ascend_910c"), "Devices.Fit")
 @pytest.mark.parametrize(("given", "expected"), vectors("fit", "Fit") + vectors("910c", "Fit"))
 def test_the_same_npus_or_the_same_reason(given: Any, expected: Any) -> None:
     one, policy = family(given["backend"])
@@ -109,6 +111,7 @@ def test_the_same_npus_or_the_same_reason(given: Any, expected: Any) -> None:
         assert str(outcome) == expected["reason"]
 
 
+@answers("ascend_fit", "Devices.ScoreNode")
 @pytest.mark.parametrize(("given", "expected"), vectors("fit", "ScoreNode"))
 def test_the_same_worth_of_a_node(given: Any, expected: Any) -> None:
     _, policy = family(given["backend"])
@@ -118,6 +121,7 @@ def test_the_same_worth_of_a_node(given: Any, expected: Any) -> None:
     assert policy.score(decision) == pytest.approx(expected["result"], rel=1e-5)
 
 
+@answers("ascend_admission", "Devices.MutateAdmission")
 @pytest.mark.parametrize(("given", "expected"), vectors("admission", "MutateAdmission"))
 def test_the_same_changes_by_admission(given: Any, expected: Any) -> None:
     one, _ = family(given["backend"])
@@ -135,6 +139,7 @@ def test_the_same_changes_by_admission(given: Any, expected: Any) -> None:
     assert numbers({**before.requests, **found.requests}, memory) == numbers(after.get("requests"), memory)
 
 
+@answers("ascend_request", "Devices.GenerateResourceRequests")
 @pytest.mark.parametrize(("given", "expected"), vectors("request", "GenerateResourceRequests"))
 def test_the_same_request(given: Any, expected: Any) -> None:
     _, policy = family(given["backend"])
@@ -149,6 +154,7 @@ def test_the_same_request(given: Any, expected: Any) -> None:
     assert mine == (wanted["nums"], wanted["memreq"], wanted["mem_percentagereq"], wanted["coresreq"])
 
 
+@answers("ascend_templates", "Devices.trimMemory")
 @pytest.mark.parametrize(("given", "expected"), vectors("templates", "trimMemory"))
 def test_the_same_template(given: Any, expected: Any) -> None:
     (chip,) = AscendSettings.model_validate({"configs": [entry(given["backend"]["config"])]}).chips
@@ -158,6 +164,7 @@ def test_the_same_template(given: Any, expected: Any) -> None:
     assert (chip.cut(mib) or 0, template.name if template else "") == (expected["memory"], expected["template"])
 
 
+@answers("ascend_node", "Devices.PatchAnnotations")
 @pytest.mark.parametrize(("given", "expected"), vectors("node", "PatchAnnotations"))
 def test_the_same_words_for_the_agent(given: Any, expected: Any) -> None:
     one, _ = family(given["backend"])

@@ -21,6 +21,7 @@ from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
+from tests.support.hami import answers
 from vendors.awsneuron.family import families, lowest
 from vendors.awsneuron.settings import AwsNeuronSettings
 
@@ -243,6 +244,7 @@ def _amounts(put: Mapping[str, Any]) -> Mapping[str, Any]:
     return {place: put.get("container", {}).get(place) for place in ("limits", "requests")}
 
 
+@answers(("awsneuron_fit", "awsneuron_request"), *QUESTIONS)
 @pytest.mark.parametrize(("file", "least"), [("awsneuron_fit", 25), ("awsneuron_request", 120)])
 def test_hamis_own_tests_are_answered_alike(file: str, least: int) -> None:
     cases = [case(vector) for vector in vectors(file, *QUESTIONS)]
@@ -253,6 +255,7 @@ def test_hamis_own_tests_are_answered_alike(file: str, least: int) -> None:
     assert result.agreed >= least
 
 
+@answers(("awsneuron_graphselect_table", "awsneuron_topology"), "graphSelect(compact)", "graphSelect")
 def test_of_each_pattern_of_busy_devices_the_same_group_is_chosen() -> None:
     table = [
         *vectors("awsneuron_graphselect_table", "graphSelect(compact)"),
@@ -281,6 +284,7 @@ def drawn(put: Mapping[str, Any]) -> list[DeviceState]:
     return states
 
 
+@answers("awsneuron_fit", "GetNodeDevices")
 def test_a_nodes_devices_are_read_alike() -> None:
     for vector in vectors("awsneuron_fit", "GetNodeDevices"):
         found = NEURON.node_devices(values.node(vector["input"]["node"]))
@@ -290,6 +294,7 @@ def test_a_nodes_devices_are_read_alike() -> None:
         ]
 
 
+@answers("awsneuron_fit", "PatchAnnotations")
 def test_a_decision_is_written_alike() -> None:
     for vector in vectors("awsneuron_fit", "PatchAnnotations"):
         pieces = values.pieces(vector["input"]["pod_devices"]["AWSNeuron"])

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-import pytest
-
 from hami_plugin.conformance import values
-from hami_plugin.conformance.answers import ABOUT_A_FAMILY
-from hami_plugin.conformance.catalog import Known
-from hami_plugin.conformance.compare import compared
-from hami_plugin.conformance.differences import DIFFERENCES
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.demand import Demand
@@ -23,59 +12,9 @@ from hami_plugin.policy.states import Context, Quota, idle
 from hami_plugin.vendor import LockRule
 from vendors.cambricon import VENDOR, WAITING, CambriconSettings, families
 
-VECTORS = Path(__file__).parents[1] / "vectors"
-CASES = json.loads((VECTORS / "hami-tests" / "cambricon.json").read_text())["vectors"]
-NAMES = {"mem_percentagereq": "mempercentagereq"}
 POD = PodView(uid="u", namespace="n", name="p", containers=(ContainerView(name="a"), ContainerView(name="b")))
 
 (MLU,) = families(CambriconSettings())
-
-
-def mlu_as_in(case: Mapping[str, Any]) -> Known:
-    """The family under the names that the case configures."""
-    keys = {"MLUResourceCount": "resourceCountName", "MLUResourceMemory": "resourceMemoryName"}
-    named = {keys[key]: name for key, name in (case.get("context") or {}).items() if key in keys}
-    (family,) = families(CambriconSettings.model_validate(named))
-    return Known(vendor="cambricon", family=family, parity=VENDOR.parity())
-
-
-def about(function: str) -> list[Any]:
-    return [pytest.param(case, id=case["id"]) for case in CASES if case["fn"].endswith(f".{function}")]
-
-
-def limits(case: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
-    """The quota of the pod's namespace, as a question has it."""
-    quotas = (case.get("context") or {}).get("quotas") or {}
-    ours = quotas.get(case["input"]["pod"].get("namespace", "default"), {})
-    return {"quota_limits": {name: quota["limit"] for name, quota in ours.items() if quota.get("limit_set")}}
-
-
-@pytest.mark.parametrize("case", about("Fit"))
-def test_hami_and_we_choose_the_same_cards(case: Mapping[str, Any]) -> None:
-    unset = {"memreq": 0, "mempercentagereq": 0, "coresreq": 0}
-    request = {NAMES.get(key, key): value for key, value in case["input"]["request"].items()}
-    question = {"fn": "fit", **case["input"], "request": {**unset, **request}, **limits(case)}
-    expected = case["expected"]
-    theirs = {"ok": expected["fit"], "devices": expected["devices"], "reason": expected["reason"]}
-
-    assert not compared(question, ABOUT_A_FAMILY["fit"](question, mlu_as_in(case)), theirs)
-
-
-@pytest.mark.parametrize("case", about("GenerateResourceRequests"))
-def test_hami_and_we_read_the_same_request(case: Mapping[str, Any]) -> None:
-    container = {
-        **case["input"]["container"],
-        "limits": {
-            name: "1.5" if isinstance(text, dict) and not text["as_int64_ok"] else text
-            for name, text in (case["input"]["container"].get("limits") or {}).items()
-        },
-    }
-    question = {"fn": "request", "vendor": "MLU", "container": container}
-    theirs = {"request": {NAMES.get(key, key): value for key, value in case["expected"]["request"].items()}}
-    ours = ABOUT_A_FAMILY["request"](question, mlu_as_in(case))
-
-    rules = [one for one in DIFFERENCES if one.applies(question)]
-    assert not compared(question, ours, theirs) or any(one.right(question, ours, theirs) for one in rules)
 
 
 def test_cards_share_out_the_capacity_of_their_node() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +20,18 @@ from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Context, DeviceState, idle
+from tests.support.hami import asks
+from tests.support.hami_questions import renamed
 from vendors.enflame import VENDOR
 from vendors.enflame.profiles import Wanted, chosen, in_gb, number, offered, size
 from vendors.enflame.settings import EnflameSettings
 from vendors.enflame.vendor import families
 
-HAMI = Path(__file__).parents[1] / "vectors" / "hami-tests"
-NAMES = {"custom_info": "custominfo", "mem_percentagereq": "mempercentagereq"}
+DECIDED_AT = 1_700_000_000_000_000_001
+EXCUSED = {"clampToInt32": "a step of reading numbers, which are compared whole (D-301)"}
 KNOWN = {
     family.word: Known(vendor="enflame", family=family, parity=VENDOR.parity())
-    for family in families(EnflameSettings())
+    for family in families(EnflameSettings(), clock=lambda: DECIDED_AT)
 }
 DRS, GCU, SHARED = (known.family for known in KNOWN.values())
 SEED = NodeView(name="node1", capacity={"enflame.com/gcu-count": "2", "enflame.com/shared-gcu": "8"})
@@ -51,21 +51,6 @@ def drs_node(count: int = 1) -> NodeView:
     )
 
 
-def about(stem: str, *functions: str) -> list[Any]:
-    cases = json.loads((HAMI / f"{stem}.json").read_text())["vectors"]
-    return [pytest.param(case, id=case["id"]) for case in cases if case["fn"].split(".")[-1] in functions]
-
-
-def renamed(value: Any) -> Any:
-    match value:
-        case dict():
-            return {NAMES.get(key, key): renamed(item) for key, item in value.items()}
-        case list():
-            return [renamed(item) for item in value]
-        case _:
-            return value
-
-
 def agree(question: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     ours = ABOUT_A_FAMILY[question["fn"]](question, KNOWN[question["vendor"]])
     ours = {key: value for key, value in ours.items() if key in theirs or key == "err"}
@@ -73,7 +58,7 @@ def agree(question: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     return not compared(question, ours, theirs) or any(one.right(question, ours, theirs) for one in rules)
 
 
-@pytest.mark.parametrize("case", about("enflame_fit", "Fit") + about("enflame_gcu", "Fit"))
+@asks(("enflame_fit", "enflame_gcu"), "Fit")
 def test_hami_and_we_choose_the_same_cards(case: Mapping[str, Any]) -> None:
     question, expected = renamed(case["input"]), renamed(case["expected"])
     unset = {"memreq": 0, "mempercentagereq": 0, "coresreq": 0}
@@ -85,15 +70,13 @@ def test_hami_and_we_choose_the_same_cards(case: Mapping[str, Any]) -> None:
     assert agree(asked, theirs)
 
 
-@pytest.mark.parametrize(
-    "case", about("enflame_request", "GenerateResourceRequests") + about("enflame_gcu", "GenerateResourceRequests")
-)
+@asks(("enflame_request", "enflame_gcu"), "GenerateResourceRequests")
 def test_hami_and_we_read_the_same_request(case: Mapping[str, Any]) -> None:
     word = "GCU" if "GCUDevices" in case["fn"] else "Enflame"
     assert agree({"fn": "request", "vendor": word, **plain(case["input"])}, renamed(case["expected"]))
 
 
-@pytest.mark.parametrize("case", about("enflame_request", "MutateAdmission") + about("enflame_gcu", "MutateAdmission"))
+@asks(("enflame_request", "enflame_gcu"), "MutateAdmission")
 def test_hami_and_we_admit_the_same_containers(case: Mapping[str, Any]) -> None:
     question, expected = plain(case["input"]), case["expected"]
     container = (expected.get("after") or {}).get("container") or question["container"]
@@ -118,7 +101,7 @@ def plain(question: Mapping[str, Any]) -> dict[str, Any]:
     return {**question, "container": container}
 
 
-@pytest.mark.parametrize("case", about("enflame_fit", "GetNodeDevices") + about("enflame_gcu", "GetNodeDevices"))
+@asks(("enflame_fit", "enflame_gcu"), "GetNodeDevices")
 def test_hami_and_we_see_the_same_cards_of_a_node(case: Mapping[str, Any]) -> None:
     family, expected = GCU if "GCUDevices" in case["fn"] else DRS, case["expected"]
     try:
@@ -144,7 +127,7 @@ def test_hami_and_we_see_the_same_cards_of_a_node(case: Mapping[str, Any]) -> No
     ]
 
 
-@pytest.mark.parametrize("case", about("enflame_profiles", "selectProfileByRequest"))
+@asks("enflame_profiles", "selectProfileByRequest")
 def test_hami_and_we_cut_the_same_profile(case: Mapping[str, Any]) -> None:
     question, expected = renamed(case["input"]), case["expected"]
     demand = VENDOR.parity().demand(
@@ -161,7 +144,7 @@ def test_hami_and_we_cut_the_same_profile(case: Mapping[str, Any]) -> None:
         assert ours == tuple(expected["profile"].get(name) for name in names)
 
 
-@pytest.mark.parametrize("case", about("enflame_profiles", "parseProfile", "normalizeMemoryRequestToGB"))
+@asks("enflame_profiles", "parseProfile", "normalizeMemoryRequestToGB")
 def test_hami_and_we_read_the_same_sizes(case: Mapping[str, Any]) -> None:
     question, expected = case["input"], case["expected"]
     if "profileName" in question:
@@ -170,6 +153,26 @@ def test_hami_and_we_read_the_same_sizes(case: Mapping[str, Any]) -> None:
     largest = question["maxProfileMemoryGB"]
     cards = values.state({"id": "d", "custominfo": {"profiles": {f"1g.{largest}gb": "0"}}})
     assert max(0, in_gb(question["rawMemory"], offered([cards]))) == expected["result"]
+
+
+@asks("enflame_profiles", "parseDRSCapacity", "readCustomInfoInt")
+def test_hami_and_we_read_the_same_numbers_of_32_bits(case: Mapping[str, Any]) -> None:
+    """HAMi takes the largest number for a text beyond 32 bits, and none for a number beyond them (D-301)."""
+    question, expected = case["input"], case["expected"]
+    written = question["raw"] if "raw" in question else question["customInfo"][question["key"]]
+    theirs = expected.get("capacity", expected.get("result"))
+
+    assert number(written) == (0 if theirs == 2**31 - 1 else theirs)
+
+
+@asks("enflame_profiles", "collectDRSProfiles")
+def test_hami_and_we_know_the_same_profiles(case: Mapping[str, Any]) -> None:
+    cards = [values.state({"id": "d", **device}) for device in renamed(case["input"]["devices"])]
+
+    found = [(one.name, one.id, one.slices, one.memory, one.cores) for one in offered(cards)]
+
+    names = ("name", "id", "size", "memory_gb", "core_percent")
+    assert found == [tuple(one[name] for name in names) for one in case["expected"]["result"]]
 
 
 @pytest.mark.parametrize(
@@ -221,10 +224,10 @@ def test_the_agent_is_told_every_partition_and_the_first_by_keys_of_its_own() ->
         outcome = fit(DRS.policy, states, Context(demand=asked, pod=pod())) if isinstance(asked, Demand) else None
         pieces.append(outcome.grants if isinstance(outcome, Granted) else ())
 
-    written = dict(DRS.patch(DRS, pod("a", "cpu", "b"), {"Enflame": tuple(pieces)}))
+    written = DRS.patch(DRS, pod("a", "cpu", "b"), {"Enflame": tuple(pieces)})
 
-    assert int(written.pop("enflame.com/gcu-assigned-time")) > 0
     assert written == {
+        "enflame.com/gcu-assigned-time": str(DECIDED_AT),
         "hami.io/enflame-vgpu-devices-allocated": "n-enflame-drs-0,Enflame,8192,17:;"
         ";n-enflame-drs-0,Enflame,24576,50:;",
         "enflame.com/gcu-assigned": "false",
@@ -266,9 +269,9 @@ def test_a_quarter_of_the_card_that_the_pod_names() -> None:
     outcome = fit(SHARED.policy, shares(), Context(demand=asked, pod=asking))
 
     assert isinstance(outcome, Granted)
-    written = dict(SHARED.patch(SHARED, asking, {"vGCU": (outcome.grants,)}))
-    assert int(written.pop("enflame.com/gcu-assigned-time")) > 0
+    written = SHARED.patch(SHARED, asking, {"vGCU": (outcome.grants,)})
     assert written == {
+        "enflame.com/gcu-assigned-time": str(DECIDED_AT),
         "hami.io/enflame-vgpu-devices-allocated": "node1-enflame-0,Enflame,25,0:;",
         "enflame.com/gcu-assigned": "false",
         "enflame.com/gcu-assigned-id": "0",

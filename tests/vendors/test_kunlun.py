@@ -23,6 +23,7 @@ from hami_plugin.policy.scores import Decision
 from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
 from hami_plugin.vendor import SHARED_LOCK
 from hami_plugin.wire.nodes import DeviceInfo
+from tests.support.hami import answers
 from vendors.kunlun.family import CARD, KunlunSettings, families
 from vendors.kunlun.wiring import wired
 
@@ -171,6 +172,7 @@ def vectors(file: str, *functions: str) -> list[Mapping[str, Any]]:
     return [vector for vector in found if vector["fn"].split(".", 1)[1] in functions]
 
 
+@answers("kunlun_xpu_truth_table", "graghSelect(compact)")
 def test_of_every_pattern_of_busy_cards_the_same_are_chosen() -> None:
     table = vectors("kunlun_xpu_truth_table", "graghSelect(compact)")
     assert len(table) > 1000
@@ -179,6 +181,7 @@ def test_of_every_pattern_of_busy_cards_the_same_are_chosen() -> None:
         assert list(wired(free, vector["input"]["request"])) == vector["expected"]["result"]
 
 
+@answers("kunlun_xpu_topology", "calcscore")
 def test_a_choice_is_worth_the_same() -> None:
     assert WHOLE.policy
     for vector in vectors("kunlun_xpu_topology", "calcscore"):
@@ -190,6 +193,7 @@ def test_a_choice_is_worth_the_same() -> None:
     assert WHOLE.policy.score(Decision(node=NODE, pod=POD, pieces=(), before=beside)) == 0
 
 
+@answers(("kunlun_xpu_topology", "kunlun_vxpu"), "Fit")
 @pytest.mark.parametrize(
     ("file", "function", "word"),
     [("kunlun_xpu_topology", "KunlunDevices.Fit", "kunlun"), ("kunlun_vxpu", "KunlunVDevices.Fit", "XPU")],
@@ -208,6 +212,7 @@ def test_hamis_own_cases_are_decided_alike(file: str, function: str, word: str) 
         assert isinstance(outcome, Granted) or str(outcome) == expected["reason"]
 
 
+@answers("kunlun_vxpu", "FitVXPU")
 def test_a_card_has_room_for_the_same_parts() -> None:
     assert PART.policy
     for vector in vectors("kunlun_vxpu", "FitVXPU"):
@@ -217,6 +222,7 @@ def test_a_card_has_room_for_the_same_parts() -> None:
         assert isinstance(outcome, Granted) == vector["expected"]["result"]
 
 
+@answers("kunlun_vxpu", "GetNodeDevices")
 def test_the_nodes_annotation_is_read_alike() -> None:
     for vector in vectors("kunlun_vxpu", "KunlunVDevices.GetNodeDevices"):
         node = values.node(vector["input"]["node"])

@@ -6,6 +6,7 @@ from hami_plugin.parity import Parity
 from hami_plugin.vendor import Vendor
 from vendors.ascend.chips import AscendSettings
 from vendors.ascend.family import families
+from vendors.ascend.node.opening import open_driver, present, simulate
 
 
 def _parity() -> Parity:
@@ -14,4 +15,14 @@ def _parity() -> Parity:
     return parity()
 
 
-VENDOR = Vendor(name="ascend", title="Ascend NPUs", settings=AscendSettings, families=families, parity=_parity)
+VENDOR = Vendor(
+    name="ascend",
+    title="Ascend NPUs",
+    settings=AscendSettings,
+    open=open_driver,
+    present=present,
+    families=families,
+    simulate=simulate,
+    parity=_parity,
+    machine_vendors=("ascend",),
+)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.registered import annotated
 from hami_plugin.policy.states import Given
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, both_keys
 from hami_plugin.wire.nodes import decode_json
 from vendors.ascend.admission import admission, soft
 from vendors.ascend.chips import AscendSettings, Chip
+from vendors.ascend.node.family import node_half
 from vendors.ascend.policy import policy
 
 
@@ -29,16 +30,17 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         to_allocate=f"hami.io/{chip.word}-devices-to-allocate",
         allocated=f"hami.io/{chip.word}-devices-allocated",
     )
-    return Family(
-        word=chip.word,
-        resources=ResourceNames(count=chip.count, memory=chip.memory, cores=chip.cores),
-        annotations=keys,
-        policy=policy(chip, soft_nodes=settings.soft),
+    family = Family.registered(
+        chip.word,
+        ResourceNames(count=chip.count, memory=chip.memory, cores=chip.cores),
+        keys,
+        policy(chip, soft_nodes=settings.soft),
+        decode=decode_json,
         admit=admission(chip, settings.chips),
-        node_devices=annotated(keys.register, decode_json),
         patch=_patch(chip, clock),
         memory_factor=max(1, chip.memory_factor),
     )
+    return replace(family, **node_half(chip, settings))
 
 
 def _patch(chip: Chip, clock: Callable[[], float]) -> Patch:

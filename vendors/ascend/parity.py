@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from hami_plugin.model.quantity import whole
-from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.parity import Json, Parity, asks_fit, differences, granted, pod_annotations, sound, uuids
 from hami_plugin.policy.requests import INT32_MAX
 from vendors.ascend.admission import MODE, SOFT
 from vendors.ascend.chips import CHIPS, MODULES
 from vendors.ascend.policy import NETWORKED, network
-
-
-def _is_fit(question: Json) -> bool:
-    return question["fn"] == "fit" and question["vendor"] in CHIPS
 
 
 def _networks(question: Json) -> list[object]:
@@ -21,18 +17,18 @@ def _networks(question: Json) -> list[object]:
     return [(device.get("custominfo") or {}).get("NetworkID") for device in question["devices"]]
 
 
-def _groups(question: Json, uuids: list[str]) -> list[int]:
-    """How many of these NPUs are in each module (910C), or in each network."""
+def _groups(question: Json, answer: Json) -> list[int]:
+    """How many of the NPUs granted are in each module (910C), or in each network."""
     of = {
         device["id"]: device["index"] // 2 if question["vendor"] == MODULES else network(device["custominfo"])
         for device in question["devices"]
     }
-    return sorted(Counter(of[uuid] for uuid in uuids).values())
+    return sorted(Counter(of[uuid] for uuid in uuids(answer)).values())
 
 
 def _several_groups(question: Json) -> bool:
     """Several NPUs are wanted of modules, or of networks with numbers."""
-    if not _is_fit(question) or question["request"]["nums"] < 2:
+    if not asks_fit(question, *CHIPS) or question["request"]["nums"] < 2:
         return False
     if question["vendor"] == MODULES:
         return True
@@ -44,16 +40,15 @@ def _grouped_alike(question: Json, ours: Json, theirs: Json) -> bool:
     """Both grant, of groups of the same sizes, with the same bill for each NPU."""
     if not (theirs["ok"] and sound(question, ours)):
         return False
-    bills = [
-        [(one.get("usedmem", 0), one.get("usedcores", 0)) for one in _granted(answer)] for answer in (ours, theirs)
-    ]
-    chosen = [[one["uuid"] for one in _granted(answer)] for answer in (ours, theirs)]
-    return sorted(bills[0]) == sorted(bills[1]) and _groups(question, chosen[0]) == _groups(question, chosen[1])
+    bills = [[(one.get("usedmem", 0), one.get("usedcores", 0)) for one in granted(answer)] for answer in (ours, theirs)]
+    return sorted(bills[0]) == sorted(bills[1]) and _groups(question, ours) == _groups(question, theirs)
 
 
 def _other_chips(question: Json) -> bool:
     """Among the devices is a chip with another word."""
-    return _is_fit(question) and any(device.get("type") != question["vendor"] for device in question["devices"])
+    return asks_fit(question, *CHIPS) and any(
+        device.get("type") != question["vendor"] for device in question["devices"]
+    )
 
 
 def _of_the_chip(question: Json, ours: Json, _theirs: Json) -> bool:
@@ -61,34 +56,30 @@ def _of_the_chip(question: Json, ours: Json, _theirs: Json) -> bool:
     if not ours["ok"]:
         return "CardTypeMismatch" in ours["reason"]
     right = {device["id"] for device in question["devices"] if device.get("type") == question["vendor"]}
-    return sound(question, ours) and {one["uuid"] for one in _granted(ours)} <= right
+    return sound(question, ours) and set(uuids(ours)) <= right
 
 
 def _unnumbered_networks(question: Json) -> bool:
     """Several NPUs are wanted, and some name their network otherwise than by a number."""
-    named = [one for one in _networks(question) if one is not None] if _is_fit(question) else []
+    named = [one for one in _networks(question) if one is not None] if asks_fit(question, *CHIPS) else []
     return bool(named) and question["request"]["nums"] > 1 and any(not isinstance(one, (int, float)) for one in named)
 
 
 def _all_of_them(question: Json, ours: Json, theirs: Json) -> bool:
-    return bool(theirs["ok"]) and len(_granted(theirs)) < question["request"]["nums"] and sound(question, ours)
+    return bool(theirs["ok"]) and len(granted(theirs)) < question["request"]["nums"] and sound(question, ours)
 
 
 def _beyond_any_request(question: Json) -> bool:
     """In hami-core mode more memory is asked for than a request can say."""
     if question["fn"] != "mutate" or question["vendor"] not in CHIPS:
         return False
-    soft = (question["pod"].get("annotations") or {}).get(MODE) == SOFT
+    soft = pod_annotations(question).get(MODE) == SOFT
     memory = (question["container"].get("limits") or {}).get(f"huawei.com/{question['vendor']}-memory", "0")
     return soft and whole(memory) > INT32_MAX
 
 
 def _denied(_question: Json, ours: Json, theirs: Json) -> bool:
     return bool(ours.get("err")) and not theirs.get("err")
-
-
-def _granted(answer: Json) -> list[Json]:
-    return [device for devices in answer["devices"].values() for device in devices]
 
 
 RULES = {
@@ -102,5 +93,4 @@ RULES = {
 
 def parity() -> Parity:
     """Ascend's part in the comparison."""
-    rules = RULES.items()
-    return Parity(differences=tuple(Difference(id=name, applies=when, right=right) for name, (when, right) in rules))
+    return Parity(differences=differences(RULES))

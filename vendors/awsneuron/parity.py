@@ -7,10 +7,9 @@ from itertools import dropwhile
 from typing import Any
 
 from hami_plugin.conformance import values
-from hami_plugin.parity import Difference, Json, Parity
+from hami_plugin.parity import Json, Parity, asks_fit, differences, pod_annotations
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.requests import INT32_MAX
-from hami_plugin.policy.states import DeviceState
 from vendors.awsneuron.chips import WORD
 from vendors.awsneuron.family import SELECTORS, WHOLE
 from vendors.awsneuron.node import KIND
@@ -25,14 +24,16 @@ def parity() -> Parity:
         settings=lambda question: {"coresPerDevice": question.get("cores_per_neuron") or 2},
         demand=_demand,
         said=_with_masks,
-        differences=(
-            Difference(id="D-130", applies=_out_of_order, right=_sound),
-            Difference(id="D-131", applies=_named_several, right=_sound),
-            Difference(id="D-132", applies=_other_devices, right=_sound),
-            Difference(id="D-133", applies=_unseen, right=_sound),
-            Difference(id="D-134", applies=_cores_of_unusual_devices, right=_split_by_device),
-            Difference(id="D-135", applies=_devices_of_an_unseen_node, right=_whole_devices),
-            Difference(id="D-136", applies=_countless_cores, right=lambda _question, ours, _theirs: "err" in ours),
+        differences=differences(
+            {
+                "D-130": (_out_of_order, _sound),
+                "D-131": (_named_several, _sound),
+                "D-132": (_other_devices, _sound),
+                "D-133": (_unseen, _sound),
+                "D-134": (_cores_of_unusual_devices, _split_by_device),
+                "D-135": (_devices_of_an_unseen_node, _whole_devices),
+                "D-136": (_countless_cores, lambda _question, ours, _theirs: "err" in ours),
+            }
         ),
     )
 
@@ -62,30 +63,26 @@ def _with_masks(question: Json, answer: Json) -> Json:
     return told
 
 
-def _states(question: Json) -> list[DeviceState]:
-    return [values.state(device) for device in question["devices"]]
-
-
 def _several(question: Json) -> bool:
-    return bool(question["fn"] == "fit" and question["vendor"] == WORD and question["request"]["nums"] > 1)
+    return asks_fit(question, WORD) and bool(question["request"]["nums"] > 1)
 
 
 def _one(question: Json) -> bool:
-    return bool(question["fn"] == "fit" and question["vendor"] == WORD and question["request"]["nums"] == 1)
+    return asks_fit(question, WORD) and bool(question["request"]["nums"] == 1)
 
 
 def _out_of_order(question: Json) -> bool:
     """A device does not stand in the list where its index says."""
-    return _several(question) and any(place != one.index for place, one in enumerate(_states(question)))
+    return _several(question) and any(place != one.index for place, one in enumerate(values.states(question)))
 
 
 def _named_several(question: Json) -> bool:
-    return _several(question) and any((question["pod"].get("annotations") or {}).get(key) for key in SELECTORS)
+    return _several(question) and any(pod_annotations(question).get(key) for key in SELECTORS)
 
 
 def _other_devices(question: Json) -> bool:
     """Devices do not have two cores."""
-    return (_one(question) or _several(question)) and any(state.info.devcore != 3 for state in _states(question))
+    return (_one(question) or _several(question)) and any(state.info.devcore != 3 for state in values.states(question))
 
 
 def _unseen(question: Json) -> bool:
@@ -95,7 +92,7 @@ def _unseen(question: Json) -> bool:
 def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
     """Idle neighbours, or as many free cores as asked for; none if there are none."""
     request = question["request"]
-    per_device = max(state.info.devcore.bit_length() for state in _states(question))
+    per_device = max(state.info.devcore.bit_length() for state in values.states(question))
     count, cores = request["nums"], request["coresreq"]
     if count > 1 or not cores:
         cores = per_device
@@ -110,23 +107,23 @@ def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
 
 def _possible(question: Json, count: int, cores: int) -> list[Mapping[int, int]]:
     """Everything that could be granted: masks by index."""
-    mutex = "mutex" in (question["pod"].get("annotations") or {}).get("hami.io/gpu-scheduler-policy", "")
+    mutex = "mutex" in pod_annotations(question).get("hami.io/gpu-scheduler-policy", "")
     free: dict[int, list[int]] = {}
-    for state in _states(question):
+    for state in values.states(question):
         idle = not state.slots if count > 1 or mutex else state.slots < state.info.count
         if idle and state.info.health and _allowed(question, state.uuid):
             masks = [((1 << cores) - 1) << start for start in range(state.info.devcore.bit_length() - cores + 1)]
             free[state.index] = [mask for mask in masks if not mask & state.cores]
     if count == 1:
         return [{index: mask} for index, masks in free.items() for mask in masks]
-    ring = "inf" in str(_states(question)[0].notes[KIND]).lower()
+    ring = "inf" in str(values.states(question)[0].notes[KIND]).lower()
     starts = [start for start in free if ring or (count in (4, 8, 16) and start % count == 0)]
     runs = [range(start, start + count) for start in starts]
     return [{index: free[index][0] for index in run} for run in runs if all(free.get(index) for index in run)]
 
 
 def _allowed(question: Json, uuid: str) -> bool:
-    texts = [(question["pod"].get("annotations") or {}).get(key, "").strip() for key in SELECTORS]
+    texts = [pod_annotations(question).get(key, "").strip() for key in SELECTORS]
     use, avoid = ([name.strip() for name in text.split(",")] if text else None for text in texts)
     return (use is None or uuid in use) and (avoid is None or uuid not in avoid)
 

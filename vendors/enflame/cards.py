@@ -14,7 +14,7 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import counted_in
 from hami_plugin.policy.requests import Request, amount, counted
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames
 from hami_plugin.wire.nodes import DeviceInfo
 from hami_plugin.wire.pods import encode_devices
 from vendors.enflame import drs
@@ -49,7 +49,7 @@ def whole(settings: EnflameSettings) -> Family:
     )
 
 
-def shared(settings: EnflameSettings) -> Family:
+def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """The first cards with so much percent left."""
     request = counted(SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS))
     return Family(
@@ -59,7 +59,7 @@ def shared(settings: EnflameSettings) -> Family:
         policy=Policy(request=request, serves=standard(SHARED, uuids=drs.UUIDS), charge=share),
         admit=admission(settings, request),
         node_devices=counted_in(CARDS, _cards("enflame", WORD, slots=UNITS)),
-        patch=patch,
+        patch=patch(clock),
         lock=None,
     )
 
@@ -99,12 +99,16 @@ def admission(settings: EnflameSettings, request: Request) -> Admit:
     return admit
 
 
-def patch(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
+def patch(clock: Callable[[], int]) -> Patch:
     """The agent finds the cards of the first container by number."""
-    pieces = given[family.word]
-    first = next(filter(None, pieces), ())
-    return {
-        family.annotations.allocated: encode_devices(pieces),
-        **drs.unassigned(),
-        "enflame.com/gcu-assigned-id": ",".join(str(grant.index) for grant in first),
-    }
+
+    def of_decision(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
+        pieces = given[family.word]
+        first = next(filter(None, pieces), ())
+        return {
+            family.annotations.allocated: encode_devices(pieces),
+            **drs.unassigned(clock),
+            "enflame.com/gcu-assigned-id": ",".join(str(grant.index) for grant in first),
+        }
+
+    return of_decision

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
@@ -16,7 +15,7 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames
 from hami_plugin.wire.grammar import INT64_MAX, to_json
 from hami_plugin.wire.pods import encode_devices
 from vendors.enflame.node import CAPACITY, WORD, cards
@@ -27,7 +26,7 @@ UUIDS = ("enflame.com/use-gpuuuid", "enflame.com/nouse-gpuuuid")
 KEYS = AnnotationKeys(allocated="hami.io/enflame-vgpu-devices-allocated", register=CAPACITY)
 
 
-def family(settings: EnflameSettings) -> Family:
+def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """Partitions of cards."""
     return Family(
         word=WORD,
@@ -43,7 +42,7 @@ def family(settings: EnflameSettings) -> Family:
         ),
         admit=admission(settings),
         node_devices=cards,
-        patch=patch,
+        patch=patch(clock),
         lock=None,
     )
 
@@ -144,34 +143,38 @@ def book(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
     return taken(state, grant, slots=max(1, number((grant.notes or {}).get("drsSlice")))), grant
 
 
-def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+def patch(clock: Callable[[], int]) -> Patch:
     """The agent cuts the first container's partition by keys of its own, and finds all containers' in a list."""
-    pieces = given[family.word]
-    shares = {
-        container.name: {**(piece[0].notes or {})}
-        for container, piece in zip(pod.containers, pieces, strict=False)
-        if piece
-    }
-    listed = {
-        name: {"allocated": False, "request": notes.get("drsSlice", 1)}
-        | {key: notes[key] for key in ("profileID", "profileName") if notes.get(key)}
-        for name, notes in sorted(shares.items())
-    }
-    first = next(iter(shares.values()), {})
-    own = {
-        "enflame.com/gcu-assigned-index": first.get("index"),
-        "enflame.com/gcu-assigned-id": first.get("index"),
-        "enflame.com/gcu-assigned-minor": first.get("minor"),
-        "enflame.com/gcu-request-size": first.get("drsSlice"),
-    }
-    return {
-        family.annotations.allocated: encode_devices(pieces),
-        **unassigned(),
-        "assigned-containers": to_json(listed, "assigned-containers"),
-        **{key: str(value) for key, value in own.items() if value},
-    }
+
+    def of_decision(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+        pieces = given[family.word]
+        shares = {
+            container.name: {**(piece[0].notes or {})}
+            for container, piece in zip(pod.containers, pieces, strict=False)
+            if piece
+        }
+        listed = {
+            name: {"allocated": False, "request": notes.get("drsSlice", 1)}
+            | {key: notes[key] for key in ("profileID", "profileName") if notes.get(key)}
+            for name, notes in sorted(shares.items())
+        }
+        first = next(iter(shares.values()), {})
+        own = {
+            "enflame.com/gcu-assigned-index": first.get("index"),
+            "enflame.com/gcu-assigned-id": first.get("index"),
+            "enflame.com/gcu-assigned-minor": first.get("minor"),
+            "enflame.com/gcu-request-size": first.get("drsSlice"),
+        }
+        return {
+            family.annotations.allocated: encode_devices(pieces),
+            **unassigned(clock),
+            "assigned-containers": to_json(listed, "assigned-containers"),
+            **{key: str(value) for key, value in own.items() if value},
+        }
+
+    return of_decision
 
 
-def unassigned() -> Mapping[str, str]:
+def unassigned(clock: Callable[[], int]) -> Mapping[str, str]:
     """What tells Enflame's agent that a pod waits for its devices."""
-    return {"enflame.com/gcu-assigned": "false", "enflame.com/gcu-assigned-time": str(time.time_ns())}
+    return {"enflame.com/gcu-assigned": "false", "enflame.com/gcu-assigned-time": str(clock())}

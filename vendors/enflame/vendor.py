@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
 from hami_plugin.vendor import Family, Vendor
@@ -14,10 +17,13 @@ BY_SLICES, BY_AMOUNTS = 0, -1
 """How HAMi's percentage tells what its number of memory means."""
 
 
-def families(settings: EnflameSettings) -> tuple[Family, ...]:
-    """Partitions, whole cards, and shared cards unless partitions have taken over their name."""
-    shared = () if settings.shared == settings.drs else (cards.shared(settings),)
-    return (drs.family(settings), cards.whole(settings), *shared)
+def families(settings: EnflameSettings, clock: Callable[[], int] = time.time_ns) -> tuple[Family, ...]:
+    """Partitions, whole cards, and shared cards unless partitions have taken over their name.
+
+    ``clock`` says when a decision is written, in nanoseconds since 1970.
+    """
+    shared = () if settings.shared == settings.drs else (cards.shared(settings, clock),)
+    return (drs.family(settings, clock), cards.whole(settings), *shared)
 
 
 def _parity() -> Parity:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 from hami_plugin.conformance import values
-from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.parity import Json, Parity, asks_fit, differences, pod_annotations, sound
 from hami_plugin.policy.states import DeviceState
 from vendors.kunlun.family import CARD, PART, WHOLE
 
@@ -18,33 +18,26 @@ CROSSING = ({0, 1, 4, 5}, {2, 3, 6, 7}, {0, 2, 4, 6}, {1, 3, 5, 7}, {0, 3, 4, 7}
 
 def parity() -> Parity:
     """Kunlun's part in the comparison."""
-    return Parity(
-        differences=(
-            Difference(id="D-140", applies=_out_of_order, right=_well_wired),
-            Difference(id="D-141", applies=_out_of_slots, right=_well_wired),
-            Difference(id="D-142", applies=_no_part, right=_turned_away),
-        )
-    )
-
-
-def _is_fit(question: Json) -> bool:
-    return bool(question["fn"] == "fit" and question["vendor"] in (WHOLE, PART))
+    rules = {
+        "D-140": (_out_of_order, _well_wired),
+        "D-141": (_out_of_slots, _well_wired),
+        "D-142": (_no_part, _turned_away),
+    }
+    return Parity(differences=differences(rules))
 
 
 def _out_of_order(question: Json) -> bool:
     """A card does not stand in the list where its index says."""
-    return _is_fit(question) and any(place != one.index for place, one in enumerate(_states(question)))
+    return asks_fit(question, WHOLE, PART) and any(
+        place != one.index for place, one in enumerate(values.states(question))
+    )
 
 
 def _out_of_slots(question: Json) -> bool:
     """A card has room for a part, but its slots are all in use."""
-    if not (_is_fit(question) and question["vendor"] == PART):
+    if not (asks_fit(question, PART)):
         return False
-    return any(card.slots >= card.info.count and _has_room(question, card) for card in _states(question))
-
-
-def _states(question: Json) -> list[DeviceState]:
-    return [values.state(card) for card in question["devices"]]
+    return any(card.slots >= card.info.count and _has_room(question, card) for card in values.states(question))
 
 
 def _has_room(question: Json, card: DeviceState) -> bool:
@@ -62,20 +55,19 @@ def _well_wired(question: Json, ours: Json, _theirs: Json) -> bool:
 
 
 def _free(question: Json) -> set[int]:
-    annotations = question["pod"].get("annotations") or {}
-    alone = question["vendor"] == WHOLE or "mutex" in annotations.get("hami.io/gpu-scheduler-policy", "")
+    alone = question["vendor"] == WHOLE or "mutex" in pod_annotations(question).get("hami.io/gpu-scheduler-policy", "")
     return {
         card.index
-        for card in _states(question)
+        for card in values.states(question)
         if card.info.health
         and card.slots < (1 if alone else card.info.count)
         and (question["vendor"] == WHOLE or _has_room(question, card))
-        and all(_allowed(annotations, card.uuid, *pair) for pair in SELECTORS)
+        and all(_allowed(pod_annotations(question), card.uuid, *pair) for pair in SELECTORS)
     }
 
 
-def _allowed(annotations: Mapping[str, str], uuid: str, use: str, avoid: str) -> bool:
-    wanted, unwanted = ([name.strip() for name in annotations.get(key, "").split(",")] for key in (use, avoid))
+def _allowed(said: Mapping[str, str], uuid: str, use: str, avoid: str) -> bool:
+    wanted, unwanted = ([name.strip() for name in said.get(key, "").split(",")] for key in (use, avoid))
     return (wanted == [""] or uuid in wanted) and uuid not in unwanted
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 
 from hami_plugin.model.quantity import exact
-from hami_plugin.parity import Difference, Json, sound
+from hami_plugin.parity import Json, asks_fit, differences, pod_annotations, sound, uuids
 from hami_plugin.policy.reasons import Reason
 from vendors.metax import gpu, sgpu
 from vendors.metax.settings import MetaxSettings
@@ -17,24 +17,12 @@ MOST_PARSED = 90 * 2**40
 """Bytes. HAMi reads some larger quantities as none."""
 
 
-def _asks_fit(question: Json, word: str) -> bool:
-    return question["fn"] == "fit" and bool(question["vendor"] == word)
-
-
 def _has_more(question: Json, word: str) -> bool:
     return any((question.get("allocated") or {}).get(word) or ())
 
 
-def _uuids(answer: Json) -> list[str]:
-    return [device["uuid"] for devices in answer["devices"].values() for device in devices]
-
-
-def _annotations(question: Json) -> Json:
-    return (question.get("pod") or {}).get("annotations") or {}
-
-
 def _second_whole(question: Json) -> bool:
-    return _asks_fit(question, gpu.WORD) and _has_more(question, gpu.WORD)
+    return asks_fit(question, gpu.WORD) and _has_more(question, gpu.WORD)
 
 
 def _another_card(question: Json, ours: Json, theirs: Json) -> bool:
@@ -87,30 +75,30 @@ def _refused_or_meant(question: Json, ours: Json, _theirs: Json) -> bool:
 
 def _second_of_a_class(question: Json) -> bool:
     """The pod has an app class, and another of its containers has been served."""
-    in_class = _annotations(question).get(APP_CLASS) in CLASSES
-    return in_class and _asks_fit(question, sgpu.WORD) and _has_more(question, sgpu.WORD)
+    in_class = pod_annotations(question).get(APP_CLASS) in CLASSES
+    return in_class and asks_fit(question, sgpu.WORD) and _has_more(question, sgpu.WORD)
 
 
 def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
     """A sound grant on cards whose tenants the pod may join; or none on both sides."""
     if not ours["ok"]:
         return not theirs["ok"]
-    strangers = {None, ONLINE} if _annotations(question)[APP_CLASS] == OFFLINE else {None}
+    strangers = {None, ONLINE} if pod_annotations(question)[APP_CLASS] == OFFLINE else {None}
     tenants = {device["id"]: device.get("pods") or () for device in question["devices"]}
-    there = {(pod.get("annotations") or {}).get(APP_CLASS) for uuid in _uuids(ours) for pod in tenants[uuid]}
+    there = {(pod.get("annotations") or {}).get(APP_CLASS) for uuid in uuids(ours) for pod in tenants[uuid]}
     return sound(question, ours) and not there & strangers
 
 
 def _several_zones(question: Json) -> bool:
     """Whole cards for a pod without app class, on a node with several zones."""
-    whole = _asks_fit(question, sgpu.WORD) and question["request"]["coresreq"] == 100
-    return whole and APP_CLASS not in _annotations(question) and len({z for _, z in _zones(question) if z > 0}) > 1
+    whole = asks_fit(question, sgpu.WORD) and question["request"]["coresreq"] == 100
+    return whole and APP_CLASS not in pod_annotations(question) and len({z for _, z in _zones(question) if z > 0}) > 1
 
 
 def _linked_alike(question: Json, ours: Json, theirs: Json) -> bool:
     """Both grant, with as many links within the grant."""
     zones = dict(_zones(question))
-    return bool(theirs["ok"]) and sound(question, ours) and _pairs(_uuids(ours), zones) == _pairs(_uuids(theirs), zones)
+    return bool(theirs["ok"]) and sound(question, ours) and _pairs(ours, zones) == _pairs(theirs, zones)
 
 
 def _zones(question: Json) -> Iterator[tuple[str, int]]:
@@ -118,8 +106,9 @@ def _zones(question: Json) -> Iterator[tuple[str, int]]:
         yield device["id"], (device.get("custominfo") or {}).get("LinkZone", 0)
 
 
-def _pairs(uuids: Iterable[str], zones: dict[str, int]) -> int:
-    return sum(zones[one] == zones[other] > 0 for one, other in combinations(uuids, 2))
+def _pairs(answer: Json, zones: dict[str, int]) -> int:
+    of = [zones[uuid] for uuid in uuids(answer)]
+    return sum(one == other > 0 for one, other in combinations(of, 2))
 
 
 _RULES = {
@@ -129,4 +118,4 @@ _RULES = {
     "D-123": (_second_of_a_class, _among_its_like),
     "D-124": (_several_zones, _linked_alike),
 }
-DIFFERENCES = tuple(Difference(id=name, applies=applies, right=right) for name, (applies, right) in _RULES.items())
+DIFFERENCES = differences(_RULES)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
@@ -19,7 +18,7 @@ from hami_plugin.policy.requests import INT32_MAX, Amount, amount, counted, writ
 from hami_plugin.policy.scores import Decision, Ranking, Score
 from hami_plugin.policy.selectors import first, when
 from hami_plugin.policy.states import Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, both_keys
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, both_keys
 from hami_plugin.wire.grammar import bool_of, from_json, int_of, objects, text_of, to_json
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import tenants, zones
@@ -34,8 +33,11 @@ GO_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 MIB = 1024 * 1024
 
 
-def family(settings: MetaxSettings) -> Family:
-    """Cards that several pods share, or have alone when they ask for all cores."""
+def family(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
+    """Cards that several pods share, or have alone when they ask for all cores.
+
+    ``clock`` says when a decision is written, in nanoseconds since 1970.
+    """
     names = ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores)
     usual = standard(WORD, uuids=("metax-tech.com/use-gpuuuid", "metax-tech.com/nouse-gpuuuid"))
     return Family(
@@ -67,7 +69,7 @@ def family(settings: MetaxSettings) -> Family:
         ),
         admit=_admission(names.count),
         node_devices=annotated(REGISTER, decode),
-        patch=_patch,
+        patch=_patch(clock),
         memory_factor=1024,
     )
 
@@ -158,15 +160,19 @@ def _score(*, aware: bool) -> Score:
     return score
 
 
-def _patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+def _patch(clock: Callable[[], int]) -> Patch:
     """HAMi's annotations, and those that MetaX's agent reads."""
-    parts = [
-        [{"uuid": grant.uuid, "compute": grant.cores, "vRam": grant.memory} for grant in piece]
-        for piece in given[family.word]
-    ]
-    said = [[{key: value for key, value in part.items() if value} for part in piece] for piece in parts]
-    return {
-        **both_keys(family, pod, given),
-        ALLOCATED: to_json(said, ALLOCATED),
-        DECIDED_AT: str(time.time_ns()),
-    }
+
+    def of_decision(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+        parts = [
+            [{"uuid": grant.uuid, "compute": grant.cores, "vRam": grant.memory} for grant in piece]
+            for piece in given[family.word]
+        ]
+        said = [[{key: value for key, value in part.items() if value} for part in piece] for piece in parts]
+        return {
+            **both_keys(family, pod, given),
+            ALLOCATED: to_json(said, ALLOCATED),
+            DECIDED_AT: str(clock()),
+        }
+
+    return of_decision

@@ -16,7 +16,7 @@ class Capabilities:
     minors: dict[str, int]
 
     def nodes(self, card: int, gi: int, ci: int) -> tuple[str, ...]:
-        """The two nodes of an instance, below ``/dev``; none if one is not listed. ``card`` is the card's minor number."""
+        """The two nodes of an instance, below ``/dev``; none if one is not listed. ``card`` is a minor number."""
         names = (f"gpu{card}/gi{gi}/access", f"gpu{card}/gi{gi}/ci{ci}/access")
         if any(name not in self.minors for name in names):
             return ()

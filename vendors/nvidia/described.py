@@ -18,8 +18,8 @@ from vendors.nvidia.driver_files.hooks import HookProgram
 from vendors.nvidia.driver_files.mounts import mounted
 from vendors.nvidia.driver_files.search import DriverFiles, places, search
 from vendors.nvidia.driver_files.tree import Tree
-from vendors.nvidia.host import HostTrees
-from vendors.nvidia.injection import CONTROL_NODES, VISIBLE, VOID
+from vendors.nvidia.host import VISIBLE, VOID, HostTrees
+from vendors.nvidia.injection import CONTROL_NODES
 from vendors.nvidia.instances import instances
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed

@@ -8,18 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device, Fault, Sighting
-from vendors.nvidia import instances
+from vendors.nvidia import mig_devices
+from vendors.nvidia.binding import NvmlError
+from vendors.nvidia.facts import memory_of, minor_of
 from vendors.nvidia.health import examine
 from vendors.nvidia.host import FAMILY, UUID, HostTrees, pci_address
-from vendors.nvidia.library import Handle, Nvml, NvmlError
+from vendors.nvidia.library import Handle, Nvml
 from vendors.nvidia.trouble import fault_of, no_devices, no_permission
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
-
-MIB = 1024 * 1024
-# No card comes near it; what reports more reports nonsense.
-MOST_MEMORY = 4 * 1024 * 1024
 
 
 class Busy:
@@ -130,46 +128,20 @@ class Discoverer:
 
     def _facts(self, index: int, handle: Handle, uuid: str) -> tuple[Device, Fault | None]:
         pci = pci_address(self._nvml.bus_id(handle))
-        memory = self._memory(handle)
+        memory = memory_of(self._nvml, handle, otherwise=self._settings.pre_configured_device_memory)
         device = Device(
             uuid=uuid,
             family=FAMILY,
             index=index,
             model=self._nvml.name(handle),
             memory=self._remembered(uuid, index).memory if isinstance(memory, Fault) else memory,
-            minor=self._minor(handle),
+            minor=minor_of(self._nvml, handle),
             pci=pci,
             numa=self._host.numa_node(pci),
             mode=self._settings.operating_mode,
-            traits=instances.look(self._nvml, handle),
+            traits=mig_devices.look(self._nvml, handle),
         )
         return device, memory if isinstance(memory, Fault) else None
-
-    def _minor(self, handle: Handle) -> int | None:
-        try:
-            return self._nvml.minor(handle)
-        except NvmlError as error:
-            if error.unsupported:  # WSL has no device nodes
-                return None
-            raise
-
-    def _memory(self, handle: Handle) -> int | Fault:
-        """Memory in MiB, or why it cannot be told."""
-        try:
-            memory = self._nvml.memory(handle) // MIB
-        except NvmlError as error:
-            if not error.unsupported:
-                raise
-            if self._settings.pre_configured_device_memory:
-                return self._settings.pre_configured_device_memory
-            return Fault(
-                reason="MemoryUnknown",
-                message="the driver cannot tell this card's memory (a unified-memory part?), so it is not offered;"
-                " set preConfiguredDeviceMemory to its MiB",
-            )
-        if not 0 < memory <= MOST_MEMORY:
-            return Fault(reason="MemoryImplausible", message=f"the driver reports {memory} MiB of memory")
-        return memory
 
     def _remembered(self, uuid: str, index: int) -> Device:
         """What the card was when it last answered; else what the kernel lists; else its name alone."""

@@ -9,8 +9,9 @@ from contextlib import suppress
 from hami_plugin.log import logger
 from hami_plugin.model.device import Fault
 from hami_plugin.vendor import HealthEvent
+from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.discover import Busy
-from vendors.nvidia.library import Event, EventSet, Handle, Nvml, NvmlError
+from vendors.nvidia.library import Event, EventSet, Handle, Nvml
 from vendors.nvidia.trouble import fault_of
 from vendors.nvidia.xid import XidPolicy
 
@@ -38,8 +39,7 @@ class EventWatch:
         self._nvml = nvml
         self._policy = policy
         self._busy = busy
-        self._sleep = sleep
-        self._clock = clock
+        self._sleep, self._clock = sleep, clock
         self._events: EventSet | None = None
         self._handles: dict[str, Handle] = {}
         self._silent: set[str] = set()

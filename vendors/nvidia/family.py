@@ -1,48 +1,28 @@
-"""NVIDIA cards as HAMi's schedulers know them: resources, annotation keys, and the entry in the register."""
+"""NVIDIA cards on a node: what schedulers know of them, with their entry in the register and what containers get."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device
-from hami_plugin.policy.registered import annotated
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
-from hami_plugin.wire.nodes import DeviceInfo, decode_json
-from vendors.nvidia import described, mig
+from hami_plugin.vendor import Family
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.nvidia import described
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.injection import inject, missing_library
-from vendors.nvidia.policy import admission, policy
+from vendors.nvidia.scheduling.family import scheduled
 from vendors.nvidia.toolkit import generator
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
 
-ANNOTATIONS = AnnotationKeys(
-    register="hami.io/node-nvidia-register",
-    handshake="hami.io/node-handshake",
-    to_allocate="hami.io/vgpu-devices-to-allocate",
-    allocated="hami.io/vgpu-devices-allocated",
-    score="hami.io/node-nvidia-score",
-)
-
 
 def families(settings: NvidiaSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
-    family = Family(
-        word=FAMILY,
-        resources=ResourceNames(
-            count=settings.resource_count_name,
-            memory=settings.resource_memory_name,
-            memory_percent=settings.resource_memory_percentage_name,
-            cores=settings.resource_core_name,
-            priority=settings.resource_priority_name,
-        ),
-        annotations=ANNOTATIONS,
-        policy=policy(settings),
-        admit=admission(settings),
-        node_devices=annotated(ANNOTATIONS.register, decode_json),
-        patch=mig.patch,
+    family = replace(
+        scheduled(settings),
         delivery=settings.delivery,
         device_edits=partial(described.device_edits, settings),
         shared_edits=partial(described.shared_edits, settings, described.Reports()),
@@ -54,7 +34,6 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         inject=partial(inject, settings),
         host_problem=partial(missing_library, settings),
         numa_hints=settings.enable_numa_topology,
-        memory_factor=settings.memory_factor,
     )
     return (family,)
 

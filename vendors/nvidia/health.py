@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hami_plugin.model.device import Action, Fault
-from vendors.nvidia.library import Handle, Nvml, NvmlError
+from vendors.nvidia.binding import NvmlError
+from vendors.nvidia.library import Handle, Nvml
 
 _T = TypeVar("_T")
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from hami_plugin.model.device import Device
 
 FAMILY = "NVIDIA"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+VOID = "void"
+"""Opens nothing, and adds nothing, in a container of NVIDIA's own runtime."""
 UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)*\b")
 _VENDOR_ID = "0x10de"

@@ -14,13 +14,11 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.vendor import Injection
+from vendors.nvidia.host import VISIBLE, VOID
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-VOID = "void"
-"""Opens nothing, and adds nothing, in a container of NVIDIA's own runtime."""
 DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
 LOCK_FOLDER = Path("/tmp/vgpulock")  # noqa: S108  # HAMi-core's contract; a host path, not our scratch space
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")

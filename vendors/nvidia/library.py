@@ -1,24 +1,18 @@
-"""NVML with types: the daemon's only module that touches the ``pynvml`` binding, its globals and its exceptions.
-
-The binding keeps the library in module globals, so one process holds one library at a time.
-"""
+"""NVML with types: each question that the driver asks, as one method."""
 
 from __future__ import annotations
 
-import _ctypes
 import ctypes
-import glob
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NewType
 
 import pynvml
 
+from vendors.nvidia.binding import Library, NvmlError
+
 Handle = NewType("Handle", object)
 EventSet = NewType("EventSet", object)
 
-BARE_NAME = "libnvidia-ml.so.1"
 MOST_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 # Topology levels under the words that nvidia-smi prints.
 _LEVELS = {
@@ -29,65 +23,6 @@ _LEVELS = {
     pynvml.NVML_TOPOLOGY_NODE: "NODE",
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
-_DRIVER_GONE = {
-    pynvml.NVML_ERROR_UNINITIALIZED,
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-}
-_UNKNOWN_HERE = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
-# A link or a field that this card or driver is too old for is an invalid argument to it.
-_NO_SUCH_PART = _UNKNOWN_HERE | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
-
-
-class NvmlError(Exception):
-    """A call that NVML refused. ``name`` is NVML's own word in CamelCase, such as ``GpuIsLost``."""
-
-    def __init__(self, call: str, code: int, name: str) -> None:
-        super().__init__(f"{call} answered {name} ({code})")
-        self.call = call
-        self.code = code
-        self.name = name
-
-    @property
-    def driver_gone(self) -> bool:
-        """Whether no call at all can work before NVML is opened again."""
-        return self.code in _DRIVER_GONE
-
-    @property
-    def unsupported(self) -> bool:
-        """Whether this card or this driver does not know the question."""
-        return self.code in _UNKNOWN_HERE
-
-    @property
-    def no_permission(self) -> bool:
-        return bool(self.code == pynvml.NVML_ERROR_NO_PERMISSION)
-
-    @property
-    def lost(self) -> bool:
-        return bool(self.code == pynvml.NVML_ERROR_GPU_IS_LOST)
-
-    @property
-    def reset_required(self) -> bool:
-        return bool(self.code == pynvml.NVML_ERROR_RESET_REQUIRED)
-
-    @property
-    def timeout(self) -> bool:
-        return bool(self.code == pynvml.NVML_ERROR_TIMEOUT)
-
-    @property
-    def not_loaded(self) -> bool:
-        return bool(self.code == pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-
-    @property
-    def version_mismatch(self) -> bool:
-        return bool(self.code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-
-
-class NoLibraryError(Exception):
-    """None of the places has a library that can be loaded."""
-
-    def __init__(self, tried: Sequence[str]) -> None:
-        super().__init__("; ".join(tried))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,192 +34,126 @@ class Event:
     xid: int | None
 
 
-class Nvml:
-    """One loaded library. Every method is one NVML call and raises ``NvmlError``.
-
-    ``load`` is how a path becomes a library; the binding looks its functions up in whatever comes of it.
-    """
-
-    def __init__(self, places: Sequence[str], *, load: Callable[[str], Any] = ctypes.CDLL) -> None:
-        self._places = tuple(places)
-        self._dlopen = load
-        self._library: Any = None
-        self._initialised = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._initialised
-
-    def open(self) -> None:
-        """Load the library and initialise it. What fails half-way leaves nothing behind but the loaded library."""
-        self.close()
-        self._library = self._load()
-        pynvml.nvmlLib = self._library
-        self._ask("nvmlInit")
-        self._initialised = True
-
-    def close(self) -> None:
-        """Shut NVML down and unload it, so that the next ``open`` finds a library that was replaced on disk.
-
-        The dynamic loader would hand out the old one under the same name as long as it is loaded.
-        """
-        if self._initialised:
-            self._initialised = False
-            with suppress(NvmlError):
-                self._ask("nvmlShutdown")
-        pynvml.nvmlLib = None
-        pynvml._nvmlLib_refcount = 0  # noqa: SLF001  # the binding offers no other way to change libraries
-        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  # as above
-        library, self._library = self._library, None
-        if library is not None:
-            _ctypes.dlclose(library._handle)  # noqa: SLF001  # the standard library has no public name for it
-
-    def _load(self) -> Any:
-        tried = []
-        empty = []
-        for number, place in enumerate(self._places):
-            found = sorted(glob.glob(place))  # noqa: PTH207  # places are patterns, or a bare name for the loader
-            if not found and number:
-                empty.append(place)
-                continue
-            for path in found or [place]:
-                try:
-                    return self._dlopen(path)
-                except OSError as error:
-                    tried.append(str(error))
-        if empty:
-            tried.append(f"nothing at {len(empty)} other places, {empty[0]} first")
-        raise NoLibraryError(tried)
-
-    def _ask(self, function: str, *arguments: object) -> Any:
-        call = getattr(pynvml, function, None)
-        if call is None:  # a binding older than the function
-            raise NvmlError(function, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "FunctionNotFound")
-        try:
-            return call(*arguments)
-        except pynvml.NVMLError as error:
-            name = type(error).__name__.removeprefix("NVMLError_")
-            raise NvmlError(function, error.value, f"Error{error.value}" if name == "NVMLError" else name) from error
-        except UnicodeDecodeError as error:
-            raise NvmlError(function, pynvml.NVML_ERROR_UNKNOWN, "GarbledText") from error
+class Nvml(Library):
+    """Every method is one NVML call and raises ``NvmlError``."""
 
     def driver_version(self) -> str:
-        return str(self._ask("nvmlSystemGetDriverVersion"))
+        return str(self.ask("nvmlSystemGetDriverVersion"))
 
     def nvml_version(self) -> str:
         """Such as ``12.535.104.05``: after the first dot, the driver that the library belongs to. Works unopened."""
-        return str(self._ask("nvmlSystemGetNVMLVersion"))
+        return str(self.ask("nvmlSystemGetNVMLVersion"))
 
     def cuda_version(self) -> str:
-        version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
+        version = int(self.ask("nvmlSystemGetCudaDriverVersion_v2"))
         return f"{version // 1000}.{version % 1000 // 10}"
 
     def count(self) -> int:
-        return int(self._ask("nvmlDeviceGetCount"))
+        return int(self.ask("nvmlDeviceGetCount"))
 
     def handle(self, index: int) -> Handle:
-        return Handle(self._ask("nvmlDeviceGetHandleByIndex", index))
+        return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
 
     def uuid(self, handle: Handle) -> str:
-        return str(self._ask("nvmlDeviceGetUUID", handle))
+        return str(self.ask("nvmlDeviceGetUUID", handle))
 
     def name(self, handle: Handle) -> str:
-        return str(self._ask("nvmlDeviceGetName", handle))
+        return str(self.ask("nvmlDeviceGetName", handle))
 
     def minor(self, handle: Handle) -> int:
-        return int(self._ask("nvmlDeviceGetMinorNumber", handle))
+        return int(self.ask("nvmlDeviceGetMinorNumber", handle))
 
     def bus_id(self, handle: Handle) -> str:
-        return _text(self._ask("nvmlDeviceGetPciInfo", handle).busId)
+        return _text(self.ask("nvmlDeviceGetPciInfo", handle).busId)
 
     def memory(self, handle: Handle) -> int:
         """Total memory in bytes."""
-        return int(self._ask("nvmlDeviceGetMemoryInfo", handle).total)
+        return int(self.ask("nvmlDeviceGetMemoryInfo", handle).total)
 
     def compute_mode(self, handle: Handle) -> int:
         """0 shared, 1 and 3 one process only, 2 nobody."""
-        return int(self._ask("nvmlDeviceGetComputeMode", handle))
+        return int(self.ask("nvmlDeviceGetComputeMode", handle))
 
     def mig_enabled(self, handle: Handle) -> bool:
-        current, _pending = self._ask("nvmlDeviceGetMigMode", handle)
+        current, _pending = self.ask("nvmlDeviceGetMigMode", handle)
         return bool(current)
 
     def mig_places(self, handle: Handle) -> int:
         """How many MIG devices a card can have at most."""
-        return int(self._ask("nvmlDeviceGetMaxMigDeviceCount", handle))
+        return int(self.ask("nvmlDeviceGetMaxMigDeviceCount", handle))
 
     def mig_device(self, handle: Handle, index: int) -> Handle | None:
         """The MIG device at a place of a card; None when the place is free."""
         try:
-            return Handle(self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index))
+            return Handle(self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index))
         except NvmlError as error:
             if error.code == pynvml.NVML_ERROR_NOT_FOUND:
                 return None
             raise
 
     def gpu_instance(self, mig_device: Handle) -> int:
-        return int(self._ask("nvmlDeviceGetGpuInstanceId", mig_device))
+        return int(self.ask("nvmlDeviceGetGpuInstanceId", mig_device))
 
     def compute_instance(self, mig_device: Handle) -> int:
-        return int(self._ask("nvmlDeviceGetComputeInstanceId", mig_device))
+        return int(self.ask("nvmlDeviceGetComputeInstanceId", mig_device))
 
     def remapped_rows(self, handle: Handle) -> tuple[bool, bool]:
         """Whether row replacements wait for a reset, and whether one has failed."""
-        _correctable, _uncorrectable, pending, failed = self._ask("nvmlDeviceGetRemappedRows", handle)
+        _correctable, _uncorrectable, pending, failed = self.ask("nvmlDeviceGetRemappedRows", handle)
         return bool(pending), bool(failed)
 
     def retired_pages_pending(self, handle: Handle) -> bool:
-        return bool(self._ask("nvmlDeviceGetRetiredPagesPendingStatus", handle))
+        return bool(self.ask("nvmlDeviceGetRetiredPagesPendingStatus", handle))
 
     def recovery_action(self, handle: Handle) -> int:
         """What the driver itself asks for: 0 is nothing. ``NvmlError`` where it has no opinion."""
         field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-        value = self._ask("nvmlDeviceGetFieldValues", handle, [field])[0]
-        if value.nvmlReturn in _NO_SUCH_PART:
-            raise NvmlError(f"field {field}", pynvml.NVML_ERROR_NOT_SUPPORTED, "NotSupported")
+        value = self.ask("nvmlDeviceGetFieldValues", handle, [field])[0]
         if value.nvmlReturn:
-            error = pynvml.NVMLError(value.nvmlReturn)
-            raise NvmlError(f"field {field}", error.value, type(error).__name__.removeprefix("NVMLError_"))
+            error = NvmlError.of(f"field {field}", pynvml.NVMLError(value.nvmlReturn))
+            if error.no_such_part:
+                raise NvmlError(error.call, pynvml.NVML_ERROR_NOT_SUPPORTED, "NotSupported")
+            raise error
         return int(value.value.uiVal)
 
     def level(self, a: Handle, b: Handle) -> str:
         """What the two cards' PCIe paths have in common; NVML's number when it has no word here."""
-        number = int(self._ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
+        number = int(self.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
         return _LEVELS.get(number, str(number))
 
     def nvlink_up(self, handle: Handle, link: int) -> bool:
         """Whether this link is there and up."""
         try:
-            return bool(self._ask("nvmlDeviceGetNvLinkState", handle, link))
+            return bool(self.ask("nvmlDeviceGetNvLinkState", handle, link))
         except NvmlError as error:
-            if error.code in _NO_SUCH_PART:
+            if error.no_such_part:
                 return False
             raise
 
     def nvlink_peer(self, handle: Handle, link: int) -> str:
-        return _text(self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link).busId)
+        return _text(self.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link).busId)
 
     def nvlink_to_switch(self, handle: Handle, link: int) -> bool:
-        kind = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+        kind = self.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
         return bool(kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
     def event_set(self) -> EventSet:
-        return EventSet(self._ask("nvmlEventSetCreate"))
+        return EventSet(self.ask("nvmlEventSetCreate"))
 
     def free(self, events: EventSet) -> None:
-        self._ask("nvmlEventSetFree", events)
+        self.ask("nvmlEventSetFree", events)
 
     def watch_xids(self, handle: Handle, events: EventSet) -> bool:
         """Register a card's XIDs; False when the card reports none."""
-        wanted = int(self._ask("nvmlDeviceGetSupportedEventTypes", handle)) & pynvml.nvmlEventTypeXidCriticalError
+        wanted = int(self.ask("nvmlDeviceGetSupportedEventTypes", handle)) & pynvml.nvmlEventTypeXidCriticalError
         if not wanted:
             return False
-        self._ask("nvmlDeviceRegisterEvents", handle, wanted, events)
+        self.ask("nvmlDeviceRegisterEvents", handle, wanted, events)
         return True
 
     def wait(self, events: EventSet, milliseconds: int) -> Event:
         """Block for the next event; ``NvmlError`` with ``timeout`` when none came."""
-        data = self._ask("nvmlEventSetWait_v2", events, milliseconds)
+        data = self.ask("nvmlEventSetWait_v2", events, milliseconds)
         is_xid = data.eventType == pynvml.nvmlEventTypeXidCriticalError
         return Event(
             handle=Handle(data.device), address=_address(data.device), xid=int(data.eventData) if is_xid else None

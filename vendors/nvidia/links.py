@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.links import Links, symmetric
+from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.discover import Busy
 from vendors.nvidia.host import pci_address
-from vendors.nvidia.library import MOST_NVLINKS, Handle, Nvml, NvmlError
+from vendors.nvidia.library import MOST_NVLINKS, Handle, Nvml
 from vendors.nvidia.topology import Port, measured
 
 

@@ -14,10 +14,11 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import NO_LINKS, Links
 from hami_plugin.vendor import HealthEvent
+from vendors.nvidia.binding import BARE_NAME, NoLibraryError, NvmlError
 from vendors.nvidia.discover import Busy, Discoverer
 from vendors.nvidia.events import EventWatch
 from vendors.nvidia.host import HostTrees
-from vendors.nvidia.library import BARE_NAME, Handle, NoLibraryError, Nvml, NvmlError
+from vendors.nvidia.library import Handle, Nvml
 from vendors.nvidia.links import measure
 from vendors.nvidia.trouble import driver_unavailable, library_missing
 

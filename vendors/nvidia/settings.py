@@ -8,9 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from hami_plugin.config.settings import CdiSettings, DnsName, ResourceName, Section, ServedSettings, listed
+from hami_plugin.config.settings import ResourceName, ServedSettings, listed, setting
 from hami_plugin.model.delivery import Way
-from vendors.nvidia.xid import XidPolicy, parse_selection
+from vendors.nvidia.sections import FilterDevices, HealthChecks, MigProfiles, NvidiaCdi
+
+Scaling = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
 
 _SCHEDULER = "Read by HAMi's scheduler and webhook; accepted here so that one file serves both."
 
@@ -19,52 +21,6 @@ def _number(value: object) -> object:
     """HAMi writes the log level as a number or as text."""
     text = value.strip() if isinstance(value, str) else value
     return None if text == "" else int(text) if isinstance(text, str) and text.isdecimal() else text
-
-
-class FilterDevices(Section):
-    """Cards that are left out of everything, by UUID or by NVML index."""
-
-    uuid: tuple[str, ...] = Field((), description="UUIDs to leave out.")
-    index: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="NVML indices to leave out.")
-
-    def hides(self, *, uuid: str = "", index: int = -1) -> bool:
-        return uuid in self.uuid or index in self.index
-
-
-class HealthChecks(Section):
-    """Which XIDs count, in the syntax of HAMi's ``DP_DISABLE_HEALTHCHECKS`` and ``DP_ENABLE_HEALTHCHECKS``."""
-
-    disable: Annotated[tuple[str | int, ...], BeforeValidator(listed)] = Field(
-        (), description="XIDs to ignore besides the application faults; `all` or `xids` for every one."
-    )
-    enable: Annotated[tuple[str | int, ...], BeforeValidator(listed)] = Field(
-        (), description="XIDs to act upon after all; outranks `disable`. `all` includes application faults."
-    )
-
-    @field_validator("disable", "enable")
-    @classmethod
-    def _readable(cls, value: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        parse_selection(value)
-        return value
-
-    def policy(self) -> XidPolicy:
-        return XidPolicy(disable=parse_selection(self.disable), enable=parse_selection(self.enable))
-
-
-class MigProfiles(Section):
-    """Which MIG profiles cards of these models may be cut into."""
-
-    models: tuple[str, ...]
-    profiles: tuple[str, ...]
-
-
-class NvidiaCdi(CdiSettings):
-    """CDI names as HAMi's own, and who writes the spec."""
-
-    generator: Literal["builtin", "nvidia-ctk"] = Field(
-        "builtin", description="Who describes the cards: this daemon, or NVIDIA's nvidia-ctk where it is installed."
-    )
-    vendor: DnsName = Field("k8s.device-plugin.nvidia.com", description="Vendor part of the devices' CDI names.")
 
 
 class NvidiaSettings(ServedSettings):
@@ -100,132 +56,101 @@ class NvidiaSettings(ServedSettings):
         "filterdevices": "filterDevices",
     }
 
-    resource_count_name: ResourceName = Field(
-        "nvidia.com/gpu", alias="resourceCountName", description="Resource that the kubelet counts."
+    resource_count_name: ResourceName = setting(
+        "resourceCountName", "nvidia.com/gpu", "Resource that the kubelet counts."
     )
-    resource_memory_name: ResourceName = Field(
-        "nvidia.com/gpumem", alias="resourceMemoryName", description="MiB of each card."
-    )
-    resource_memory_percentage_name: ResourceName = Field(
-        "nvidia.com/gpumem-percentage",
-        alias="resourceMemoryPercentageName",
-        description="Percent of each card's memory.",
-    )
-    resource_core_name: ResourceName = Field(
-        "nvidia.com/gpucores", alias="resourceCoreName", description="Percent of each card's cores."
-    )
-    resource_priority_name: ResourceName = Field(
-        "nvidia.com/priority", alias="resourcePriorityName", description="Task priority."
-    )
+    device_split_count: int = setting("deviceSplitCount", 10, "How many containers may share a card.", ge=1, le=1000)
 
-    device_split_count: int = Field(
-        10, ge=1, le=1000, alias="deviceSplitCount", description="How many containers may share a card."
+    resource_memory_name: ResourceName = setting("resourceMemoryName", "nvidia.com/gpumem", "MiB of each card.")
+    resource_memory_percentage_name: ResourceName = setting(
+        "resourceMemoryPercentageName", "nvidia.com/gpumem-percentage", "Percent of each card's memory."
     )
-    device_memory_scaling: float = Field(
-        1.0,
-        gt=0,
-        le=100,
-        allow_inf_nan=False,
-        alias="deviceMemoryScaling",
-        description="Memory on offer, as a multiple of what the card has; above 1 oversubscribes.",
+    device_memory_scaling: Scaling = setting(
+        "deviceMemoryScaling", 1.0, "Memory on offer, as a multiple of what the card has; above 1 oversubscribes."
     )
-    device_core_scaling: float = Field(
-        1.0,
-        gt=0,
-        le=100,
-        allow_inf_nan=False,
-        alias="deviceCoreScaling",
-        description="Cores on offer, as a multiple of the card.",
-    )
-    pre_configured_device_memory: int = Field(
+    pre_configured_device_memory: int = setting(
+        "preConfiguredDeviceMemory",
         0,
+        "MiB of a card whose driver cannot tell, as of unified-memory parts. 0: it is not offered.",
         ge=0,
         le=4 * 1024 * 1024,
-        alias="preConfiguredDeviceMemory",
-        description="MiB of a card whose driver cannot tell, as of unified-memory parts. 0: it is not offered.",
-    )
-    enable_numa_topology: bool = Field(
-        False, alias="enableNumaTopology", description="Give the kubelet each card's NUMA node."
-    )
-    lib_cuda_log_level: Annotated[Literal[0, 1, 2, 3, 4] | None, BeforeValidator(_number)] = Field(
-        1,
-        alias="libCudaLogLevel",
-        description="Log level of HAMi-core in containers: 0 and 1 errors, 2 warnings, 3 info, 4 debug. "
-        "Empty: its own default.",
-    )
-    disable_core_limit: bool = Field(
-        False, alias="disableCoreLimit", description="Tell HAMi-core not to limit cores at all."
-    )
-    filter_devices: FilterDevices = Field(
-        default_factory=FilterDevices, alias="filterDevices", description="Cards to leave out."
-    )
-    operating_mode: Literal["hami-core", "mig", "mps"] = Field(
-        "hami-core",
-        alias="operatingMode",
-        description="How cards are shared. mps is registered as such and injects as hami-core does; mig is not served.",
     )
 
-    device_list_strategy: Annotated[tuple[Way | Literal["auto"], ...], BeforeValidator(listed)] = Field(
+    resource_core_name: ResourceName = setting(
+        "resourceCoreName", "nvidia.com/gpucores", "Percent of each card's cores."
+    )
+    device_core_scaling: Scaling = setting("deviceCoreScaling", 1.0, "Cores on offer, as a multiple of the card.")
+    disable_core_limit: bool = setting("disableCoreLimit", False, "Tell HAMi-core not to limit cores at all.")
+
+    resource_priority_name: ResourceName = setting("resourcePriorityName", "nvidia.com/priority", "Task priority.")
+    enable_numa_topology: bool = setting("enableNumaTopology", False, "Give the kubelet each card's NUMA node.")
+    lib_cuda_log_level: Annotated[Literal[0, 1, 2, 3, 4] | None, BeforeValidator(_number)] = setting(
+        "libCudaLogLevel",
+        1,
+        "Log level of HAMi-core in containers: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Empty: its own default.",
+    )
+    filter_devices: FilterDevices = setting("filterDevices", FilterDevices(), "Cards to leave out.")
+    operating_mode: Literal["hami-core", "mig", "mps"] = setting(
+        "operatingMode",
+        "hami-core",
+        "How cards are shared. mps is registered as such and injects as hami-core does; mig is not served.",
+    )
+
+    device_list_strategy: Annotated[tuple[Way | Literal["auto"], ...], BeforeValidator(listed)] = setting(
+        "deviceListStrategy",
         (Way.ENVVAR,),
+        "How a container receives its cards; `auto` looks at what this node's container runtime can do.",
         min_length=1,
-        alias="deviceListStrategy",
-        description="How a container receives its cards; `auto` looks at what this node's container runtime can do.",
     )
     cdi: NvidiaCdi = Field(default_factory=NvidiaCdi, description="CDI names and specs.")
-    pass_device_specs: bool = Field(
-        False, alias="passDeviceSpecs", description="Hand the cards' device nodes to the kubelet too."
+    pass_device_specs: bool = setting("passDeviceSpecs", False, "Hand the cards' device nodes to the kubelet too.")
+    gdrcopy_enabled: bool = setting("gdrcopyEnabled", False, "Ask the runtime for GDRCopy.")
+    gds_enabled: bool = setting("gdsEnabled", False, "Ask the runtime for GPUDirect Storage.")
+    mofed_enabled: bool = setting("mofedEnabled", False, "Ask the runtime for MOFED.")
+    nvidia_driver_root: Path = setting("nvidiaDriverRoot", Path("/"), "Root of the driver installation on the host.")
+    nvidia_dev_root: Path | None = setting(
+        "nvidiaDevRoot", None, "Host directory that holds dev/nvidia*. Empty: nvidiaDriverRoot."
     )
-    gdrcopy_enabled: bool = Field(False, alias="gdrcopyEnabled", description="Ask the runtime for GDRCopy.")
-    gds_enabled: bool = Field(False, alias="gdsEnabled", description="Ask the runtime for GPUDirect Storage.")
-    mofed_enabled: bool = Field(False, alias="mofedEnabled", description="Ask the runtime for MOFED.")
-    nvidia_driver_root: Path = Field(
-        Path("/"), alias="nvidiaDriverRoot", description="Root of the driver installation on the host."
-    )
-    nvidia_dev_root: Path | None = Field(
-        None, alias="nvidiaDevRoot", description="Host directory that holds dev/nvidia*. Empty: nvidiaDriverRoot."
-    )
-    container_driver_root: Path = Field(
+    container_driver_root: Path = setting(
+        "containerDriverRoot",
         Path("/driver-root"),
-        alias="containerDriverRoot",
-        description="Where this process sees nvidiaDriverRoot; searched for the driver library.",
+        "Where this process sees nvidiaDriverRoot; searched for the driver library.",
     )
 
-    nvidia_cdi_hook_path: Path | None = Field(
+    nvidia_cdi_hook_path: Path | None = setting(
+        "nvidiaCdiHookPath",
         None,
-        alias="nvidiaCdiHookPath",
-        description="nvidia-cdi-hook or nvidia-ctk on the host, for CDI. Empty: looked for in the usual places.",
+        "nvidia-cdi-hook or nvidia-ctk on the host, for CDI. Empty: looked for in the usual places.",
     )
 
-    nvml_library: Path | None = Field(
-        None, alias="nvmlLibrary", description="Driver library to load. Empty: the loader's libnvidia-ml.so.1."
+    nvml_library: Path | None = setting(
+        "nvmlLibrary", None, "Driver library to load. Empty: the loader's libnvidia-ml.so.1."
     )
-    sysfs_root: Path | None = Field(None, alias="sysfsRoot", description="Another place than /sys.")
-    proc_root: Path | None = Field(None, alias="procRoot", description="Another place than /proc.")
-    dev_root: Path | None = Field(
-        None, alias="devRoot", description="Another place than /dev; outranks nvidiaDevRoot. For simulations."
+    sysfs_root: Path | None = setting("sysfsRoot", None, "Another place than /sys.")
+    proc_root: Path | None = setting("procRoot", None, "Another place than /proc.")
+    dev_root: Path | None = setting(
+        "devRoot", None, "Another place than /dev; outranks nvidiaDevRoot. For simulations."
     )
-    libvgpu_version: str = Field(
+    libvgpu_version: str = setting(
+        "libvgpuVersion",
         "v2.10.0",
+        "Mount libvgpu.so.<version> where the host has it, else libvgpu.so.",
         pattern=r"^[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}$|^$",
-        alias="libvgpuVersion",
-        description="Mount libvgpu.so.<version> where the host has it, else libvgpu.so.",
     )
-    healthchecks: HealthChecks = Field(default_factory=HealthChecks, description="Which XIDs count.")
+    healthchecks: HealthChecks = Field(HealthChecks(), description="Which XIDs count.")
 
-    default_memory: int = Field(0, ge=0, alias="defaultMemory", description=_SCHEDULER)
-    default_cores: int = Field(0, ge=0, le=100, alias="defaultCores", description=_SCHEDULER)
-    default_gpu_num: int = Field(1, ge=0, alias="defaultGPUNum", description=_SCHEDULER)
-    memory_factor: int = Field(1, ge=1, alias="memoryFactor", description=_SCHEDULER)
-    overwrite_env: bool = Field(False, alias="overwriteEnv", description=_SCHEDULER)
-    gpu_core_policy: Literal["default", "force", "disable"] = Field(
-        "default", alias="gpuCorePolicy", description=_SCHEDULER
+    default_memory: int = setting("defaultMemory", 0, _SCHEDULER, ge=0)
+    default_cores: int = setting("defaultCores", 0, _SCHEDULER, ge=0, le=100)
+    default_gpu_num: int = setting("defaultGPUNum", 1, _SCHEDULER, ge=0)
+    memory_factor: int = setting("memoryFactor", 1, _SCHEDULER, ge=1)
+    overwrite_env: bool = setting("overwriteEnv", False, _SCHEDULER)
+    gpu_core_policy: Literal["default", "force", "disable"] = setting("gpuCorePolicy", "default", _SCHEDULER)
+    runtime_class_name: str = setting("runtimeClassName", "", _SCHEDULER)
+    mig_profile_allowlist: tuple[MigProfiles, ...] = setting(
+        "migProfileAllowlist", (), "Read in operating mode mig only, which is not served."
     )
-    runtime_class_name: str = Field("", alias="runtimeClassName", description=_SCHEDULER)
-    mig_profile_allowlist: tuple[MigProfiles, ...] = Field(
-        (), alias="migProfileAllowlist", description="Read in operating mode mig only, which is not served."
-    )
-    known_mig_geometries: tuple[Any, ...] = Field(
-        (), alias="knownMigGeometries", description="HAMi 2.9 and older; accepted and not used."
+    known_mig_geometries: tuple[Any, ...] = setting(
+        "knownMigGeometries", (), "HAMi 2.9 and older; accepted and not used."
     )
 
     @field_validator("operating_mode")

@@ -35,7 +35,7 @@ def specification(
     kind = Kind.parse(settings.delivery.kind)
     text = _output(_command(settings, kind), deadline_s)
     try:
-        spec = read(text, f"output of {PROGRAM}")
+        spec = read(text, f"{PROGRAM}.json")
     except CdiError as error:
         raise HamiError(f"{PROGRAM} writes a spec that no runtime would read: {error}", hint=_HINT) from error
     if spec.kind != kind:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Action, Fault
+from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.host import HostTrees
-from vendors.nvidia.library import NvmlError
 
 
 def fault_of(error: NvmlError) -> Fault:

@@ -25,7 +25,7 @@ def _simulate(machine: Machine, directory: Path) -> Simulator:
 
 
 def _parity() -> Parity:
-    from vendors.nvidia.parity import parity  # noqa: PLC0415  # only comparisons with HAMi need it
+    from vendors.nvidia.scheduling.parity import parity  # noqa: PLC0415  # only comparisons with HAMi need it
 
     return parity()
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from hami_plugin.conformance import values
 from hami_plugin.conformance.answers import ABOUT_A_FAMILY
@@ -18,20 +15,22 @@ from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.scores import Decision
 from hami_plugin.policy.selectors import Misfit, Select
 from hami_plugin.policy.states import Candidate, Charge, Context
+from tests.support.hami import FOLDER, asks
 from vendors.metax import VENDOR, families, gpu, sgpu, tenants, zones
 from vendors.metax.settings import MetaxSettings
 
-FILES = sorted((Path(__file__).parents[2] / "vectors" / "hami-tests").glob("metax_*.json"))
+FILES = sorted(path.stem for path in FOLDER.glob("metax_*.json"))
 PARITY = VENDOR.parity()
 WHOLE, SHARED = (Known(vendor="metax", family=family, parity=PARITY) for family in families(MetaxSettings()))
 NAMES = {"custom_info": "custominfo", "pod_infos": "pods", "mem_percentagereq": "mempercentagereq"}
 Case = Mapping[str, Any]
 
-INNER = {"checkType", "customFilterRule", "AddResourceUsage"}
-"""HAMi's parts of an answer: the answers that they lead to are asked for in other cases."""
-
-MEMORY = {"Sync", "Add", "Get", "addJitteryQos"}
-"""What HAMi's process remembers between decisions is given with the question here."""
+EXCUSED = {
+    "JitteryQosCache.Sync": "what HAMi's process remembers between decisions is given with the question here",
+    "JitteryQosCache.Add": "what HAMi's process remembers between decisions is given with the question here",
+    "JitteryQosCache.Get": "what HAMi's process remembers between decisions is given with the question here",
+    "addJitteryQos": "what HAMi's process remembers between decisions is given with the question here",
+}
 
 
 def renamed(value: Any) -> Any:
@@ -45,12 +44,6 @@ def renamed(value: Any) -> Any:
             return [renamed(item) for item in value]
         case _:
             return value
-
-
-def cases() -> list[Any]:
-    every = [(file.stem, case) for file in FILES for case in json.loads(file.read_text())["vectors"]]
-    asked = [(stem, case) for stem, case in every if case["fn"].split(".")[-1] not in INNER | MEMORY]
-    return [pytest.param(case, id=f"{stem}-{case['id']}") for stem, case in asked]
 
 
 def as_asked(known: Known, question: Case, theirs: Case) -> None:
@@ -219,7 +212,7 @@ def told(pieces: list[list[Case]]) -> object:
     return json.loads(patch[sgpu.ALLOCATED].replace("vRam", "v_ram"))
 
 
-@pytest.mark.parametrize("case", cases())
+@asks(FILES, *CHECKS, *PLAIN)
 def test_hamis_own_case_has_the_same_answer(case: Case) -> None:
     kind = case["fn"].split(".")[-1]
     if kind in PLAIN:

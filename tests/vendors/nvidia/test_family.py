@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +8,7 @@ from pydantic import ValidationError
 from hami_plugin.model.device import Device, Health
 from hami_plugin.vendor import load_vendor
 from hami_plugin.wire.nodes import DeviceInfo
+from tests.support.hami import asks
 from vendors.nvidia.family import card_type, families
 from vendors.nvidia.settings import NvidiaSettings
 
@@ -159,19 +158,14 @@ def test_a_log_level_is_a_number_or_text(value: object, level: int | None) -> No
     assert NvidiaSettings.model_validate({"libCudaLogLevel": value}).lib_cuda_log_level == level
 
 
-def filters() -> list[Any]:
-    content = json.loads((Path(__file__).parents[2] / "vectors/hami-tests/nvidia_node.json").read_text())
-    return [pytest.param(v, id=v["id"]) for v in content["vectors"] if v["fn"].endswith("FilterDeviceToRegister")]
+@asks("nvidia_node", "FilterDeviceToRegister")
+def test_a_filter_hides_what_hami_hides(case: Any) -> None:
+    settings = NvidiaSettings.model_validate({"filterDevices": case.get("context", {}).get("filter", {})})
+    text = case["input"]["indexStr"]
 
+    hidden = settings.filter_devices.hides(uuid=case["input"]["uuid"], index=int(text) if text.isdecimal() else -1)
 
-@pytest.mark.parametrize("vector", filters())
-def test_a_filter_hides_what_hami_hides(vector: Any) -> None:
-    settings = NvidiaSettings.model_validate({"filterDevices": vector.get("context", {}).get("filter", {})})
-    text = vector["input"]["indexStr"]
-
-    hidden = settings.filter_devices.hides(uuid=vector["input"]["uuid"], index=int(text) if text.isdecimal() else -1)
-
-    assert hidden is vector["expected"]["result"]
+    assert hidden is case["expected"]["result"]
 
 
 def test_mps_is_accepted_and_registered_as_such() -> None:

@@ -14,6 +14,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
+from tests.support.hami import answers
 from vendors.nvidia.injection import inject, missing_library
 from vendors.nvidia.settings import NvidiaSettings
 
@@ -83,6 +84,7 @@ def recorded() -> list[Any]:
     ]
 
 
+@answers("nvidia_device_plugin", "NvidiaDevicePlugin.Allocate")
 @pytest.mark.parametrize("vector", recorded())
 def test_hamis_recorded_responses_come_out(vector: Mapping[str, Any], tmp_path: Path) -> None:
     pod = next(iter(vector["input"]["cluster"]["pods"].values()))
@@ -298,3 +300,33 @@ def test_a_card_that_is_granted_twice_is_refused(tmp_path: Path) -> None:
         inject(NvidiaSettings(), assignment(share("GPU-a"), share("GPU-a")), host(tmp_path))
 
     assert caught.value.reason is RefusalReason.BAD_ANNOTATION
+
+
+@pytest.mark.parametrize("ways", [("cdi-annotations",), ("cdi-cri",), ("cdi-annotations", "cdi-cri")])
+def test_with_cdi_alone_nothing_that_an_image_says_opens_cards_in_nvidias_runtime(
+    ways: tuple[str, ...], tmp_path: Path
+) -> None:
+    settings = NvidiaSettings.model_validate({"deviceListStrategy": ways})
+
+    edits = inject(settings, assignment(share("GPU-a")), host(tmp_path)).edits
+
+    assert edits.env["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
+    assert edits.device_nodes == ()
+    assert [mount.container_path for mount in edits.mounts][-1] == "/etc/ld.so.preload"
+
+
+def test_beside_another_way_cdi_leaves_the_cards_names_for_runtimes_that_read_no_specs(tmp_path: Path) -> None:
+    settings = NvidiaSettings.model_validate({"deviceListStrategy": "envvar,cdi-annotations"})
+
+    env = inject(settings, assignment(share("GPU-a")), host(tmp_path)).edits.env
+
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "GPU-a"
+
+
+def test_nodes_are_handed_over_beside_cdi_if_that_is_asked_for(tmp_path: Path) -> None:
+    settings = NvidiaSettings.model_validate({"cdi": {"enabled": True}, "passDeviceSpecs": True})
+
+    edits = inject(settings, assignment(share("GPU-a")), host(tmp_path)).edits
+
+    assert [node.path for node in edits.device_nodes] == ["/dev/nvidia0"]

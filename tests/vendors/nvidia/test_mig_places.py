@@ -10,8 +10,8 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.pods import Placed, place
 from hami_plugin.scheduling import patch, rules, survey
 from hami_plugin.wire.nodes import DeviceInfo, MigProfile, encode_json
-from vendors.nvidia import mig
 from vendors.nvidia.family import families
+from vendors.nvidia.scheduling import mig
 from vendors.nvidia.settings import NvidiaSettings
 
 FAMILIES = families(NvidiaSettings())

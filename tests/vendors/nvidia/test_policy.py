@@ -144,3 +144,23 @@ def test_admission_makes_a_bare_gpu_a_whole_one_and_refuses_101_percent() -> Non
     assert admitted(gpu="1", gpumem_percentage="101") == Denied(
         why="container 'c': nvidia.com/gpumem-percentage=101 is not within 0 to 100"
     )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "word"),
+    [
+        ({}, "none"),
+        ({"deviceListStrategy": "volume-mounts"}, "none"),
+        ({"deviceListStrategy": "auto"}, "none"),
+        ({"deviceListStrategy": "cdi-cri"}, "void"),
+        ({"deviceListStrategy": "envvar", "cdi": {"enabled": True}}, "void"),
+    ],
+)
+def test_a_container_without_a_card_opens_none_whatever_its_image_says(chosen: dict[str, Any], word: str) -> None:
+    (nvidia,) = families(NvidiaSettings.model_validate({"overwriteEnv": True, **chosen}))
+    container = ContainerView(name="main")
+
+    answer = nvidia.admit(container, PodView(uid="1", namespace="default", name="p", containers=(container,)))
+
+    assert isinstance(answer, Admitted)
+    assert answer.env == {"NVIDIA_VISIBLE_DEVICES": word}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.model.links import Link, Links, symmetric
+from tests.support.hami import Json, asks
 from vendors.nvidia.host import pci_address
 from vendors.nvidia.topology import Port, lanes, link, measured
 
@@ -63,18 +64,6 @@ def random_machines() -> tuple[dict[str, Any], ...]:
         return tuple(json.loads(line) for line in lines)
 
 
-def vectors(function: str) -> list[Any]:
-    """Those that can be asked here: not of a device that is none, and not of a call that NVML refuses."""
-    content = json.loads((VECTORS / "hami-tests/nvidia_pair_scores.json").read_text())
-    return [
-        pytest.param(vector, id=vector["id"])
-        for vector in content["vectors"]
-        if vector["fn"].endswith(f".{function}")
-        and not vector["expected"].get("error")
-        and None not in (vector["input"].get("gpu0", 0), vector["input"].get("gpu1", 0))
-    ]
-
-
 def test_scores_equal_hamis_on_every_pair_that_both_cards_see_alike() -> None:
     compared = different = 0
     for vector in random_machines():
@@ -103,9 +92,10 @@ def test_every_pair_that_hami_flags_as_asymmetric_is_flagged_here() -> None:
             assert links_of(vector["in"]["links"]).asymmetric, vector["id"]
 
 
-@pytest.mark.parametrize("vector", vectors("calculateGPUPairScore"))
-def test_a_pair_scores_what_hami_scores_unless_its_directions_differ(vector: Mapping[str, Any]) -> None:
-    a, b = vector["input"]["gpu0"], vector["input"]["gpu1"]
+@asks("nvidia_pair_scores", "calculateGPUPairScore")
+def test_a_pair_scores_what_hami_scores_unless_its_directions_differ(case: Json) -> None:
+    nobody: Json = {"index": -1, "uuid": "", "links": {}}
+    a, b = (case["input"][name] or nobody for name in ("gpu0", "gpu1"))
     there, back = a["links"].get(str(b["index"])), b["links"].get(str(a["index"]))
     directed = {(a["uuid"], b["uuid"]): there, (b["uuid"], a["uuid"]): back}
 
@@ -113,61 +103,41 @@ def test_a_pair_scores_what_hami_scores_unless_its_directions_differ(vector: Map
 
     score = ours.score(a["uuid"], b["uuid"])
     if link_of(there or ()) == link_of(back or ()):
-        assert score == vector["expected"]["score"]
+        assert score == case["expected"]["score"]
     else:
         assert score == min(link_of(names).score for names in (there, back) if names)
         assert ours.asymmetric
 
 
-@pytest.mark.parametrize("vector", vectors("calculateGPUScore"))
-def test_a_node_scores_what_hami_scores_unless_a_pair_is_asymmetric(vector: Mapping[str, Any]) -> None:
-    ours = links_of(vector["input"]["devices"])
+@asks("nvidia_pair_scores", "calculateGPUScore")
+def test_a_node_scores_what_hami_scores_unless_a_pair_is_asymmetric(case: Json) -> None:
+    ours = links_of(case["input"]["devices"])
     odd = {frozenset(pair) for pair in ours.asymmetric}
 
-    for row in vector["expected"]["scores"]:
+    for row in case["expected"]["scores"]:
         for peer, theirs in row["score"].items():
             if frozenset((row["uuid"], peer)) not in odd:
                 assert ours.score(row["uuid"], peer) == theirs
-    assert bool(odd) == vector["expected"]["asymmetric"]
+    assert bool(odd) == case["expected"]["asymmetric"]
 
 
-@pytest.mark.parametrize("vector", vectors("nvlinkCountToType"))
-def test_up_to_18_nvlinks_score_as_in_hami(vector: Mapping[str, Any]) -> None:
-    count = vector["input"]["n"]
-    known = vector["expected"]["link_type"] != "Unknown"
+@asks("nvidia_pair_scores", "nvlinkCountToType")
+def test_up_to_18_nvlinks_score_as_in_hami(case: Json) -> None:
+    count = case["input"]["n"]
+    known = case["expected"]["link_type"] != "Unknown"
 
     score = link("", count).score
 
     assert score == (100 * count if known else 1800 if count > 18 else 0)
 
 
-@pytest.mark.parametrize("vector", vectors("countMatchingLinks"))
-def test_links_count_by_the_address_at_their_other_end(vector: Mapping[str, Any]) -> None:
-    ends = [bytes(info["bus_id"]).rstrip(b"\0").decode() for info in vector["input"]["pciInfos"] or ()]
+@asks("nvidia_pair_scores", "countMatchingLinks")
+def test_links_count_by_the_address_at_their_other_end(case: Json) -> None:
+    ends = [bytes(info["bus_id"]).rstrip(b"\0").decode() for info in case["input"]["pciInfos"] or ()]
 
-    found = lanes([Port(peer=pci_address(end)) for end in ends], vector["input"]["busID"], ())
+    found = lanes([Port(peer=pci_address(end)) for end in ends], case["input"]["busID"], ())
 
-    assert found == vector["expected"]["result"]
-
-
-@pytest.mark.parametrize("vector", vectors("GetNVLink"))
-def test_a_pair_behind_switches_has_the_links_of_the_card_that_has_fewer(vector: Mapping[str, Any]) -> None:
-    a, b = vector["input"]["dev1"], vector["input"]["dev2"]
-
-    count = lanes(_ports(a), pci_address(b["pci_bus_id"]), _ports(b))
-
-    theirs = vector["expected"]["link_type"]
-    if theirs == "Unknown" and count:
-        assert count > 18  # HAMi drops what it has no name for; we score it as 18
-        assert link("", count).score == 1800
-    else:
-        assert count == (0 if theirs == "Unknown" else lane_count(theirs))
-
-
-def _ports(device: Mapping[str, Any]) -> list[Port]:
-    peer = pci_address(device.get("remote_pci_bus_id", ""))
-    switches = device.get("switch_links", 0)
-    return [Port(peer=peer, switch=number < switches) for number in range(device.get("enabled_links", 0))]
+    assert found == case["expected"]["result"]
 
 
 @pytest.mark.parametrize(

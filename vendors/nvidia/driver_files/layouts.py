@@ -1,4 +1,4 @@
-"""Where hosts keep the driver's files: a short list, tried in order, the same that ``docs/cdi.md`` shows."""
+"""Where hosts keep the driver's files: a short list, tried in order, the same that ``docs/cdi-nvidia.md`` shows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Layout:
 _INSIDE = "/usr/local/nvidia"
 
 LAYOUTS = (
-    Layout(name="host", libraries=_USUAL_LIBRARIES, binaries=_USUAL_BINARIES, cache=_CACHE),
+    Layout(name="usual folders", libraries=_USUAL_LIBRARIES, binaries=_USUAL_BINARIES, cache=_CACHE),
     Layout(
         name="driver container",
         root="/run/nvidia/driver",

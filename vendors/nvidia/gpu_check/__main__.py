@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    from vendors.nvidia.gpu_check.card import Trees  # noqa: PLC0415  # needs what _problem looks for
+    from vendors.nvidia.gpu_check.bench import Trees  # noqa: PLC0415  # needs what _problem looks for
     from vendors.nvidia.gpu_check.options import Options  # noqa: PLC0415
     from vendors.nvidia.gpu_check.report import document, lines  # noqa: PLC0415
     from vendors.nvidia.gpu_check.run import run  # noqa: PLC0415

@@ -6,69 +6,69 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from vendors.nvidia.gpu_check.bench import Bench
 from vendors.nvidia.gpu_check.binding import ask, constant, kind
-from vendors.nvidia.gpu_check.card import Bench, Card
-from vendors.nvidia.gpu_check.verdicts import Findings, Refused
+from vendors.nvidia.gpu_check.card import Card
+from vendors.nvidia.gpu_check.refused import Refused
+from vendors.nvidia.gpu_check.verdicts import Findings
 
 HANDLE = "LP_struct_c_nvmlDevice_t"
 _RECOVERY_FIELD = 230
 
+Rest = Callable[[Card], tuple[Any, ...]]
+"""The arguments of a call behind the handle."""
+
+
+def _nothing(_card: Card) -> tuple[Any, ...]:
+    return ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One call and the type of its answer; ``rest`` are the arguments behind the handle."""
+    """One call and the type of its answer."""
 
     function: str
     answer: str
-    rest: Callable[[Card], tuple[Any, ...]] = lambda _card: ()
+    rest: Rest = _nothing
+
+
+def _answering(answer: str, prefix: str, names: str, rest: Rest = _nothing) -> tuple[Question, ...]:
+    """The calls of these names, behind a prefix that they share, which all give answers of one type."""
+    return tuple(Question(function=f"{prefix}{name}", answer=answer, rest=rest) for name in names.split())
 
 
 SYSTEM = (
-    Question(function="nvmlSystemGetDriverVersion", answer="str"),
-    Question(function="nvmlSystemGetNVMLVersion", answer="str"),
-    Question(function="nvmlSystemGetCudaDriverVersion_v2", answer="int"),
-    Question(function="nvmlDeviceGetCount", answer="int"),
+    *_answering("str", "nvmlSystemGet", "DriverVersion NVMLVersion"),
+    *_answering("int", "nvml", "SystemGetCudaDriverVersion_v2 DeviceGetCount"),
 )
 
+_CARD = "nvmlDeviceGet"
 OF_A_CARD = (
-    Question(function="nvmlDeviceGetUUID", answer="str"),
-    Question(function="nvmlDeviceGetName", answer="str"),
-    Question(function="nvmlDeviceGetIndex", answer="int"),
-    Question(function="nvmlDeviceGetMinorNumber", answer="int"),
-    Question(function="nvmlDeviceGetPciInfo", answer="nvmlPciInfo_t"),
-    Question(function="nvmlDeviceGetMemoryInfo", answer="c_nvmlMemory_t"),
-    Question(
-        function="nvmlDeviceGetMemoryInfo", answer="c_nvmlMemory_v2_t", rest=lambda _: (constant("nvmlMemory_v2"),)
-    ),
-    Question(function="nvmlDeviceGetComputeMode", answer="int"),
-    Question(function="nvmlDeviceGetPersistenceMode", answer="int"),
-    Question(function="nvmlDeviceGetCudaComputeCapability", answer="tuple[int, int]"),
-    Question(function="nvmlDeviceGetArchitecture", answer="int"),
-    Question(function="nvmlDeviceGetNumGpuCores", answer="int"),
-    Question(function="nvmlDeviceGetMigMode", answer="list[int, int]"),
-    Question(function="nvmlDeviceIsMigDeviceHandle", answer="c_uint"),
-    Question(function="nvmlDeviceGetMaxMigDeviceCount", answer="int"),
-    Question(function="nvmlDeviceGetEccMode", answer="list[int, int]"),
-    Question(function="nvmlDeviceGetTotalEccErrors", answer="int", rest=lambda _: (1, 0)),
-    Question(function="nvmlDeviceGetRemappedRows", answer="tuple[int, int, int, int]"),
-    Question(function="nvmlDeviceGetRetiredPagesPendingStatus", answer="int"),
-    Question(
-        function="nvmlDeviceGetFieldValues",
-        answer="array of c_nvmlFieldValue_t",
-        rest=lambda _: ([_RECOVERY_FIELD],),
-    ),
-    Question(function="nvmlDeviceGetTopologyCommonAncestor", answer="int", rest=lambda card: (card.handle,)),
-    Question(function="nvmlDeviceGetNvLinkState", answer="int", rest=lambda _: (0,)),
-    Question(function="nvmlDeviceGetNvLinkVersion", answer="int", rest=lambda _: (0,)),
-    Question(function="nvmlDeviceGetNvLinkRemotePciInfo", answer="nvmlPciInfo_t", rest=lambda _: (0,)),
-    Question(function="nvmlDeviceGetNvLinkRemoteDeviceType", answer="int", rest=lambda _: (0,)),
-    Question(function="nvmlDeviceGetSupportedEventTypes", answer="int"),
-    Question(function="nvmlDeviceGetCpuAffinity", answer="array of c_ulong", rest=lambda _: (16,)),
-    Question(function="nvmlDeviceGetUtilizationRates", answer="c_nvmlUtilization_t"),
-    Question(function="nvmlDeviceGetTemperature", answer="int", rest=lambda _: (0,)),
-    Question(function="nvmlDeviceGetPowerUsage", answer="int"),
-    Question(function="nvmlDeviceGetComputeRunningProcesses", answer="list"),
-    Question(function="nvmlDeviceGetGraphicsRunningProcesses", answer="list"),
+    *_answering("str", _CARD, "UUID Name"),
+    *_answering("int", _CARD, "Index MinorNumber Architecture NumGpuCores"),
+    *_answering("tuple[int, int]", _CARD, "CudaComputeCapability"),
+    *_answering("nvmlPciInfo_t", _CARD, "PciInfo"),
+    *_answering("c_nvmlMemory_t", _CARD, "MemoryInfo"),
+    *_answering("c_nvmlMemory_v2_t", _CARD, "MemoryInfo", lambda _: (constant("nvmlMemory_v2"),)),
+    # Modes, and what is pending.
+    *_answering("int", _CARD, "ComputeMode PersistenceMode MaxMigDeviceCount"),
+    *_answering("list[int, int]", _CARD, "MigMode EccMode"),
+    *_answering("c_uint", "nvmlDevice", "IsMigDeviceHandle"),
+    # Health.
+    *_answering("int", _CARD, "TotalEccErrors", lambda _: (1, 0)),
+    *_answering("tuple[int, int, int, int]", _CARD, "RemappedRows"),
+    *_answering("int", _CARD, "RetiredPagesPendingStatus SupportedEventTypes"),
+    *_answering("array of c_nvmlFieldValue_t", _CARD, "FieldValues", lambda _: ([_RECOVERY_FIELD],)),
+    # Links, to the card itself and by its first port.
+    *_answering("int", _CARD, "TopologyCommonAncestor", lambda card: (card.handle,)),
+    *_answering("int", _CARD, "NvLinkState NvLinkVersion NvLinkRemoteDeviceType", lambda _: (0,)),
+    *_answering("nvmlPciInfo_t", _CARD, "NvLinkRemotePciInfo", lambda _: (0,)),
+    *_answering("array of c_ulong", _CARD, "CpuAffinity", lambda _: (16,)),
+    # Load.
+    *_answering("c_nvmlUtilization_t", _CARD, "UtilizationRates"),
+    *_answering("int", _CARD, "Temperature", lambda _: (0,)),
+    *_answering("int", _CARD, "PowerUsage"),
+    *_answering("list", _CARD, "ComputeRunningProcesses GraphicsRunningProcesses"),
 )
 
 

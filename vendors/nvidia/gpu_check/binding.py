@@ -8,9 +8,8 @@ from typing import Any
 
 import pynvml
 
-from vendors.nvidia.gpu_check.verdicts import Refused
+from vendors.nvidia.gpu_check.refused import NO_FUNCTION, Refused
 
-NO_FUNCTION = 13
 UNREADABLE = 999
 
 

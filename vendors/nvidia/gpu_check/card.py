@@ -5,30 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from vendors.nvidia.gpu_check.bench import Bench
 from vendors.nvidia.gpu_check.binding import ask
-from vendors.nvidia.gpu_check.claims import Claims
-from vendors.nvidia.gpu_check.verdicts import Findings, Refused
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trees:
-    """The kernel's file trees, wherever this process sees them."""
-
-    sysfs: Path = Path("/sys")
-    proc: Path = Path("/proc")
-    dev: Path = Path("/dev")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """What every check needs: where to write down, what is claimed, where the files are."""
-
-    findings: Findings
-    claims: Claims
-    trees: Trees
+from vendors.nvidia.gpu_check.refused import Refused
+from vendors.nvidia.gpu_check.verdicts import Findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import ctypes
 
 from vendors.nvidia.gpu_check.binding import ask, constant, refused
 from vendors.nvidia.gpu_check.card import Card
-from vendors.nvidia.gpu_check.verdicts import Refused
+from vendors.nvidia.gpu_check.refused import Refused
 
 RECOVERY_FIELD = 230
 UNKNOWN_FIELD = 9999

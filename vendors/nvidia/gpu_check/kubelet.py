@@ -9,87 +9,39 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.host.files import Journal
-from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.paths import HostPaths
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.registration import register, socket_name
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.allocation import AllocationRules, Allocator, question_of
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Annotations, NullObserver, PodFeed, Subject
+from hami_plugin.node.ports import NullObserver
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.replicas import physical_id
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.vendor import Family
 from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from hami_plugin.wire.pods import encode_devices
+from vendors.nvidia.gpu_check.stand_ins import NODE, ScratchHost, TableCluster
 from vendors.nvidia.gpu_check.verdicts import Findings
 
-NODE = "this-node"
 DEADLINE_S = 15.0
 MEMORY_MIB, CORES = 1024, 30
-HAMI_CORE = ("libvgpu.so", "ld.so.preload")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScratchHost(HostFiles):
-    """Reads the host as it is, and writes below ``scratch`` alone. HAMi-core counts as installed: nothing runs here."""
-
-    scratch: Path
-
-    def is_file(self, path: str | Path) -> bool:
-        return Path(path).name in HAMI_CORE or HostFiles.is_file(self, path)
-
-    def writable(self, path: str | Path) -> Path:
-        return self.scratch / Path(path).relative_to("/")
-
-
-class TableCluster:
-    """The API server as far as one pod needs it: patches land in the table that the allocator reads."""
-
-    def __init__(self, pods: PodTable) -> None:
-        self.reachable: Watched[str] = Watched("")
-        self._pods = pods
-        self._node = NodeView(name=NODE, uid=NODE)
-
-    async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
-        changed = replace(pod, annotations=_merged(pod.annotations, annotations))
-        self._pods.update(changed)
-        return changed
-
-    async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:  # noqa: ARG002  # the port's signature
-        self._node = replace(self._node, annotations=_merged(self._node.annotations, annotations))
-        return self._node
-
-    async def get_node(self) -> NodeView:
-        return self._node
-
-    async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
-        """Events go nowhere: what is refused here shows in the report."""
-
-    async def follow_pods(self, feed: PodFeed) -> NoReturn:
-        """The table starts empty, and nobody else changes it."""
-        feed.replace([])
-        raise await _never()
-
-    async def follow_node(self, deliver: Callable[[NodeView | None], None]) -> NoReturn:
-        deliver(self._node)
-        raise await _never()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +50,6 @@ class Site:
 
     kubelet: FakeKubelet
     pods: PodTable
-    family: Family
     times_ms: dict[str, float]
 
 
@@ -114,21 +65,21 @@ async def check_kubelet(findings: Findings, family: Family, snapshot: Snapshot, 
             findings.equal("capacity", every, site.kubelet.capacity(resource))
             findings.equal("allocatable", well, site.kubelet.allocatable(resource))
             if offered:
-                await _admit(findings, site, offered[-1])
+                await _admit(findings, site, family, offered[-1])
             else:
                 findings.not_done("Allocate", "no card is offered; the faults are among the checks of discovery")
             return site.times_ms
 
 
-async def _admit(findings: Findings, site: Site, device: Device) -> None:
+async def _admit(findings: Findings, site: Site, family: Family, device: Device) -> None:
     """A scheduler has chosen ``device`` for a pod; the kubelet admits the pod."""
-    pod = _pod(site.family, device)
+    pod = _pod(family, device)
     site.pods.update(pod)
     start = time.perf_counter()
     ids = await site.kubelet.admit(pod)
     site.times_ms["admission"] = round((time.perf_counter() - start) * 1000, 3)
     edits = (await site.kubelet.start_container(pod.uid, "main")).edits
-    chosen = [physical_id(name) for name in ids["main"][site.family.resources.count]]
+    chosen = [physical_id(name) for name in ids["main"][family.resources.count]]
     findings.equal("the kubelet's card is the scheduler's", [device.uuid], chosen)
     _edits(findings, edits, device)
     findings.equal("the pod is told", PHASE_SUCCESS, await _told(site.pods, pod.uid))
@@ -159,7 +110,7 @@ async def _registered(family: Family, snapshot: Snapshot, scratch: Path) -> Asyn
         start = time.perf_counter()
         await register(kubelet.directory, plugin, path.name, timeout=DEADLINE_S)
         times = {"registration": round((time.perf_counter() - start) * 1000, 3)}
-        yield Site(kubelet=kubelet, pods=pods, family=family, times_ms=times)
+        yield Site(kubelet=kubelet, pods=pods, times_ms=times)
 
 
 async def _plugin(
@@ -208,10 +159,6 @@ def _pod(family: Family, device: Device) -> PodView:
     )
 
 
-def _merged(present: Mapping[str, str], changes: Annotations) -> dict[str, str]:
-    return {key: value for key, value in {**present, **changes}.items() if value is not None}
-
-
 async def _told(pods: PodTable, uid: str) -> str | None:
     """The pod's phase, once it has left the one it was bound with."""
     async with asyncio.timeout(DEADLINE_S):
@@ -221,8 +168,3 @@ async def _told(pods: PodTable, uid: str) -> str | None:
             if phase != PHASE_ALLOCATING:
                 return phase
             await pods.changes.changed(seen)
-
-
-async def _never() -> BaseException:
-    await asyncio.Event().wait()
-    return AssertionError("an event that nobody sets")

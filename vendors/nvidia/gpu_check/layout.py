@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
+from vendors.nvidia.gpu_check.bench import Bench
 from vendors.nvidia.gpu_check.binding import constant, exported
-from vendors.nvidia.gpu_check.card import Bench
 
 CLASSES = {
     "nvmlBAR1Memory_t": "c_nvmlBAR1Memory_t",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vendors.nvidia.gpu_check.bench import Bench
 from vendors.nvidia.gpu_check.binding import address, ask, constant, refused
-from vendors.nvidia.gpu_check.card import Bench, Card
-from vendors.nvidia.gpu_check.verdicts import Refused
+from vendors.nvidia.gpu_check.card import Card
+from vendors.nvidia.gpu_check.refused import Refused
 
 LINK_COUNT_FIELD = 91
 _INTERNAL = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vendors.nvidia.gpu_check.binding import ask, constant, refused
 from vendors.nvidia.gpu_check.card import Card
-from vendors.nvidia.gpu_check.verdicts import Refused
+from vendors.nvidia.gpu_check.refused import Refused
 
 MIB = 1024 * 1024
 _TRIES = 3

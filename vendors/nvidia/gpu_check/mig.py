@@ -8,7 +8,7 @@ from typing import Any
 
 from vendors.nvidia.gpu_check.binding import ask, constant, refused
 from vendors.nvidia.gpu_check.card import Card
-from vendors.nvidia.gpu_check.verdicts import Refused
+from vendors.nvidia.gpu_check.refused import Refused
 
 PROFILE_NUMBERS = 0x12
 _FIELDS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vendors.nvidia.gpu_check.binding import ask, constant, refused
 from vendors.nvidia.gpu_check.card import Card
-from vendors.nvidia.gpu_check.verdicts import Refused
+from vendors.nvidia.gpu_check.refused import Refused
 from vendors.nvidia.host import pci_address
 
 _WORDS = 16

@@ -9,16 +9,18 @@ from pathlib import Path
 
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
+from vendors.nvidia.binding import NoLibraryError, NvmlError
 from vendors.nvidia.gpu_check import answers, events, health, layout, links, memory, mig, place, session
+from vendors.nvidia.gpu_check.bench import Bench, Trees
 from vendors.nvidia.gpu_check.binding import ask
-from vendors.nvidia.gpu_check.card import Bench, Trees, cards
+from vendors.nvidia.gpu_check.card import cards
 from vendors.nvidia.gpu_check.claims import load
 from vendors.nvidia.gpu_check.discovery import check_discovery, look
 from vendors.nvidia.gpu_check.options import Options
 from vendors.nvidia.gpu_check.readonly import Timings, loader
 from vendors.nvidia.gpu_check.report import Outcome
 from vendors.nvidia.gpu_check.verdicts import Findings
-from vendors.nvidia.library import NoLibraryError, Nvml, NvmlError
+from vendors.nvidia.library import Nvml
 from vendors.nvidia.nvml import library_places
 
 OF_A_CARD = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from vendors.nvidia.gpu_check.bench import Bench
 from vendors.nvidia.gpu_check.binding import address, ask, constant, refused
-from vendors.nvidia.gpu_check.card import Bench, Card
+from vendors.nvidia.gpu_check.card import Card
 
 ABSENT_UUID = "GPU-00000000-0000-0000-0000-000000000000"
 ABSENT_BUS = "0000FFFF:FF:1F.0"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from vendors.nvidia.gpu_check.refused import NO_FUNCTION, NO_PERMISSION, Refused
+
 
 class Verdict(StrEnum):
     """``DIFFERS`` alone makes the whole check fail."""
@@ -18,21 +20,11 @@ class Verdict(StrEnum):
     NOT_DONE = "not done"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A call that NVML refused, as an answer like any other. ``name`` is NVML's word, such as ``NotSupported``."""
-
-    code: int
-    name: str
-
-    @property
-    def no_permission(self) -> bool:
-        return self.code == 4
-
-    @property
-    def unknown(self) -> bool:
-        """Whether the driver or the binding is older than the call."""
-        return self.code == 13
+_EXCUSED = {
+    NO_PERMISSION: (Verdict.NOT_DONE, "this needs more permission, such as root"),
+    NO_FUNCTION: (Verdict.NOT_APPLICABLE, "driver or binding is older than this call"),
+}
+"""What we may not ask, or cannot on this driver, is no difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +67,10 @@ class Findings:
         return self.judge(name, expected, observed, same=plain(observed) in shown)
 
     def judge(self, name: str, expected: object, observed: object, *, same: bool) -> bool:
-        """A verdict of the caller's own. What we may not ask, or cannot on this driver, is no difference."""
-        if not same and isinstance(observed, Refused) and observed.no_permission:
-            self._add(name, expected, observed, Verdict.NOT_DONE, "this needs more permission, such as root")
-        elif not same and isinstance(observed, Refused) and observed.unknown:
-            self._add(name, expected, observed, Verdict.NOT_APPLICABLE, "driver or binding is older than this call")
-        else:
-            self._add(name, expected, observed, Verdict.SAME if same else Verdict.DIFFERS)
+        """A verdict of the caller's own, unless the refusal excuses it."""
+        excuse = _EXCUSED.get(observed.code) if isinstance(observed, Refused) and not same else None
+        verdict, why = excuse or (Verdict.SAME if same else Verdict.DIFFERS, "")
+        self._add(name, expected, observed, verdict, why)
         return same
 
     def not_applicable(self, name: str, why: str, observed: object = None) -> None:

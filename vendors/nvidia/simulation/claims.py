@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import yaml
 
+from hami_plugin.host.compiling import DEADLINE_S, BuildError, compiler
 from hami_plugin.simulation.machines import load_machine, machine_names
 from vendors.nvidia.simulation import records
 from vendors.nvidia.simulation.layout import Device
-from vendors.nvidia.simulation.native_build import DEADLINE_S, SOURCES, BuildError, compiler
+from vendors.nvidia.simulation.native_build import SOURCES
 from vendors.nvidia.simulation.symbols import SYMBOLS
 
 CLAIMS: Final = Path(__file__).parents[1] / "gpu_check" / "claims.json"
@@ -27,8 +28,8 @@ CLAIMS: Final = Path(__file__).parents[1] / "gpu_check" / "claims.json"
 _STRUCT = re.compile(r"typedef struct \{(?P<body>.*?)\n\} (?P<name>\w+);", re.DOTALL)
 _UNION = re.compile(r"union \{.*?\}", re.DOTALL)
 _MEMBER = re.compile(r"(\w+)(?:\[\d+\])?\s*[,;]")
-_CODE = re.compile(r"^\s+NVML_(\w+) = (\d+),$", re.MULTILINE)
-_VERSION = re.compile(r"STRUCT_VERSION\((\w+), (\d+)\)")
+_CODE = re.compile(r"\bNVML_(\w+) = (\d+),")
+_VERSION = re.compile(r"\b(?:STRUCT|REQUIRE)_VERSION\((?:\w+, )?(nvml\w+), (\d+)\)")
 
 
 def text() -> str:

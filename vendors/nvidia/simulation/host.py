@@ -8,7 +8,8 @@ from typing import Final
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from vendors.nvidia.simulation import wiring
-from vendors.nvidia.simulation.records import Bus, cpus
+from vendors.nvidia.simulation.bus import Bus
+from vendors.nvidia.simulation.records import cpus
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _CLASS_3D = "0x030200"
@@ -83,6 +84,9 @@ def _device(machine: Machine, device: MachineDevice, directory: Path) -> None:
         "local_cpulist": _ranges(sorted(cpus(machine, device.numa))),
     }
     _files(_pci(directory, bus_id), facts)
+    for name in (f"card{device.minor}", f"renderD{128 + device.minor}"):
+        (_pci(directory, bus_id) / "drm" / name).mkdir(parents=True, exist_ok=True)
+        _node(directory, f"dri/{name}")
     information = {
         "Model": device.model,
         "GPU UUID": device.uuid,
@@ -106,8 +110,9 @@ def _files(folder: Path, content: Mapping[str, str]) -> None:
 
 
 def _node(directory: Path, name: str) -> None:
-    (directory / "dev").mkdir(parents=True, exist_ok=True)
-    (directory / "dev" / name).touch()
+    place = directory / "dev" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.touch()
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -6,15 +6,15 @@ import ctypes
 import uuid
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.resources import files
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from vendors.nvidia.simulation import layout, models, wiring
-from vendors.nvidia.simulation.layout import Device, Header, Link, Profile
+from vendors.nvidia.simulation import limits, models, wiring
+from vendors.nvidia.simulation.bus import Bus
+from vendors.nvidia.simulation.c_header import LAYOUT
+from vendors.nvidia.simulation.layout import Device, Header
+from vendors.nvidia.simulation.mig_tables import Table, describe, load
+from vendors.nvidia.simulation.parts import Link
 
 DRIVER_VERSION: Final = "570.124.06"
 CUDA_VERSION: Final = 12080
@@ -26,50 +26,19 @@ _P2P = {"": 0, "chipset_not_supported": 1, "gpu_not_supported": 2, "disabled_by_
 _LINK_VERSIONS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8}
 """NVML's enumeration counts 2.2 and 3.1 as versions too."""
 
-_Table = Mapping[str, Any]
-"""A parsed MIG table (schema ``mig-table/v1``)."""
-
 _FABRIC_COMPLETED = 3
 _ADDRESSING_ATS = 2
 _IDLE_CELSIUS = 31
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bus:
-    """A PCI address, from the form that sysfs uses (``0000:1b:00.0``)."""
-
-    domain: int
-    bus: int
-    slot: int
-    function: int
-
-    @classmethod
-    def parse(cls, text: str) -> Bus:
-        """ValueError names a text that is no PCI address."""
-        try:
-            domain, bus, rest = text.split(":")
-            slot, function = rest.split(".")
-            return cls(domain=int(domain, 16), bus=int(bus, 16), slot=int(slot, 16), function=int(function, 16))
-        except ValueError as error:
-            raise ValueError(f"{text!r} is not a PCI address such as 0000:1b:00.0") from error
-
-    @property
-    def tail(self) -> str:
-        return f"{self.bus:02X}:{self.slot:02X}.{self.function:X}"
-
-    @property
-    def sysfs(self) -> str:
-        return f"{self.domain:04x}:{self.tail.lower()}"
-
-
 def header(machine: Machine) -> Header:
     """ValueError when the machine has more devices than the library can hold."""
     size = len(machine.devices)
-    if size > layout.DEVICES:
-        raise ValueError(f"{machine.name} has {size} devices; the simulated library holds {layout.DEVICES} at most")
+    if size > limits.DEVICES:
+        raise ValueError(f"{machine.name} has {size} devices; the simulated library holds {limits.DEVICES} at most")
     return Header(
-        magic=layout.MAGIC,
-        layout=layout.LAYOUT,
+        magic=limits.MAGIC,
+        layout=LAYOUT,
         size=ctypes.sizeof(Header),
         device_size=ctypes.sizeof(Device),
         device_count=size,
@@ -92,7 +61,7 @@ def sysfs_name(device: Device) -> str:
 def devices(machine: Machine) -> list[Device]:
     ports = wiring.ports(machine)
     names = {str(device.extra["mig_table"]) for device in machine.devices if device.extra.get("mig_table")}
-    tables = {name: _table(name) for name in names}
+    tables = {name: load(name) for name in names}
     return [_device(machine, position, ports[position], tables) for position in range(len(machine.devices))]
 
 
@@ -107,7 +76,7 @@ def cpus(machine: Machine, numa: int) -> set[int]:
     return found
 
 
-def _device(machine: Machine, position: int, ports: tuple[wiring.Port, ...], tables: Mapping[str, _Table]) -> Device:
+def _device(machine: Machine, position: int, ports: tuple[wiring.Port, ...], tables: Mapping[str, Table]) -> Device:
     source = machine.devices[position]
     record = Device(
         uuid=source.uuid.encode(),
@@ -130,7 +99,7 @@ def _device(machine: Machine, position: int, ports: tuple[wiring.Port, ...], tab
     for port in ports:
         record.links[port.number] = _link(port)
     if record.mig_capable:
-        _mig(record, tables[str(source.extra["mig_table"])])
+        describe(record, tables[str(source.extra["mig_table"])])
     return record
 
 
@@ -185,52 +154,14 @@ def _link(port: wiring.Port) -> Link:
         active=1,
         last=port.last,
         remote_type=port.remote,
-        remote_device=layout.NONE if port.device is None else port.device,
+        remote_device=limits.NONE if port.device is None else port.device,
         remote_pci_device_id=port.pci_device_id,
     )
     if not port.pci:
         link.remote_bus_id = HIDDEN_BUS_ID.encode()
-        link.remote_domain = link.remote_bus = link.remote_slot = layout.NONE
+        link.remote_domain = link.remote_bus = link.remote_slot = limits.NONE
         return link
     bus = Bus.parse(port.pci)
     link.remote_bus_id = f"{bus.domain:08X}:{bus.tail}".encode()
     link.remote_domain, link.remote_bus, link.remote_slot = bus.domain, bus.bus, bus.slot
     return link
-
-
-def _table(name: str) -> _Table:
-    text = (files("hami_plugin.simulation") / "mig" / f"{name}.yaml").read_text(encoding="utf-8")
-    table: _Table = yaml.safe_load(text)
-    return table
-
-
-def _mig(record: Device, table: _Table) -> None:
-    record.mig_memory_slices = int(table["memory_slices"])
-    record.mig_compute_slices = int(table["compute_slices"])
-    record.mig_max_devices = int(table["max_mig_devices"])
-    rows = table["profiles"]
-    record.profile_count = len(rows)
-    for position, row in enumerate(rows):
-        record.profiles[position] = _profile(row)
-
-
-def _profile(row: Mapping[str, Any]) -> Profile:
-    starts = [int(start) for start in row["placements"]["starts"]]
-    return Profile(
-        number=row["nvml_enum"],
-        id=row["gi_profile_id"],
-        memory_mib=row["memory_mib"],
-        compute_slices=row["compute_slices"],
-        memory_slices=row["memory_slices"],
-        multiprocessors=row["sm_count"],
-        max_instances=row["max_instances"],
-        copy_engines=row["copy_engines"],
-        decoders=row["decoders"],
-        encoders=row["encoders"],
-        jpegs=row["jpeg"],
-        ofas=row["ofa"],
-        size=row["placements"]["size"],
-        start_count=len(starts),
-        starts=(ctypes.c_uint32 * layout.STARTS)(*starts),
-        name=str(row["name"]).encode(),
-    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.model.machine import Machine
-from vendors.nvidia.simulation import faults, host, layout, native_build, records
+from vendors.nvidia.simulation import driver_root, faults, host, limits, mig_cut, native_build, nodes, records
 from vendors.nvidia.simulation.state import STATE, State, create, opened
 
 
@@ -31,7 +31,14 @@ class NvmlSimulator:
             "sysfsRoot": str(self.directory / "sys"),
             "procRoot": str(self.directory / "proc"),
             "devRoot": str(self.directory / "dev"),
+            "nvidiaDriverRoot": str(self.directory / driver_root.ROOT),
+            "containerDriverRoot": str(self.directory / driver_root.ROOT),
+            "nvidiaCdiHookPath": str(self.directory / driver_root.ROOT / driver_root.HOOK),
         }
+
+    def make_nodes_real(self) -> None:
+        """Put real device nodes, of harmless devices, where plain files stand in. HamiError where root is missing."""
+        nodes.make_real(self.directory)
 
     def inject(self, fault: str, device: int | None = None, value: int | str = 0) -> None:
         """Cause a fault. ``device`` is the position in the profile, whatever is unplugged; None means all of them."""
@@ -44,7 +51,9 @@ class NvmlSimulator:
         for index, device in enumerate(state.devices):
             move = host.hide if device.unplugged else host.show
             move(self.directory, index, records.sysfs_name(device), device.minor)
-        if state.header.driver == layout.DRIVER_GONE:
+        nodes.follow(self.directory, state)
+        driver_root.write(self.directory, state.header.nvml_version.decode().partition(".")[2])
+        if state.header.driver == limits.DRIVER_GONE:
             host.remove_version(self.directory)
         else:
             host.write_version(self.directory, state.header.driver_version.decode())
@@ -61,5 +70,6 @@ def simulate(machine: Machine, directory: Path) -> NvmlSimulator:
     host.write(machine, directory)
     simulator = NvmlSimulator(directory=directory)
     with opened(directory / STATE) as state:
+        mig_cut.cut(machine, state)
         simulator._follow(state)  # noqa: SLF001  # the class's own factory
     return simulator

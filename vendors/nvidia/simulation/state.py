@@ -16,7 +16,8 @@ from typing import IO, Any, Final
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.machine import Machine
-from vendors.nvidia.simulation import layout, records
+from vendors.nvidia.simulation import limits, records
+from vendors.nvidia.simulation.c_header import LAYOUT
 from vendors.nvidia.simulation.layout import Device, Header
 
 STATE: Final = "state"
@@ -80,7 +81,7 @@ def _mapped(file: IO[Any], path: Path) -> State:
         raise StateError(f"{path} is no state file", hint="name the folder of a running simulation")
     memory = mmap.mmap(file.fileno(), size)
     header = Header.from_buffer(memory)
-    expected = (layout.MAGIC, layout.LAYOUT, ctypes.sizeof(Header) + header.device_count * ctypes.sizeof(Device))
+    expected = (limits.MAGIC, LAYOUT, ctypes.sizeof(Header) + header.device_count * ctypes.sizeof(Device))
     if (header.magic, header.layout, size) != expected:
         raise StateError(f"{path} is of another layout", hint="create the simulation again with this release")
     devices = (Device * header.device_count).from_buffer(memory, ctypes.sizeof(Header))

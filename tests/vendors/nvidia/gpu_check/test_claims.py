@@ -51,7 +51,7 @@ def test_the_options_are_the_settings_defaults():
 
 def test_the_options_have_everything_that_the_driver_reads():
     read = set()
-    for source in PACKAGE.glob("*.py"):
+    for source in (*PACKAGE.glob("*.py"), *PACKAGE.glob("scheduling/*.py")):
         if source.name not in ("settings.py", "vendor.py"):
             read |= set(re.findall(r"\bsettings\.([a-z]\w*)", source.read_text(encoding="utf-8")))
 
@@ -64,7 +64,7 @@ def test_the_type_of_every_answer_that_the_driver_reads_is_compared():
 
     Only a card in MIG mode has MIG devices, and the check switches no mode.
     """
-    asked = set(re.findall(r'_ask\("(nvml\w+)"', (PACKAGE / "library.py").read_text(encoding="utf-8")))
+    asked = set(re.findall(r'\bask\("(nvml\w+)"', (PACKAGE / "library.py").read_text(encoding="utf-8")))
     compared = {question.function for question in (*answers.SYSTEM, *answers.OF_A_CARD)}
     elsewhere = {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetHandleByIndex", "nvmlDeviceRegisterEvents"}
     elsewhere |= {"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait_v2"}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from vendors.nvidia.gpu_check.card import Bench, Trees
+from vendors.nvidia.gpu_check.bench import Bench, Trees
 from vendors.nvidia.gpu_check.claims import load
 from vendors.nvidia.gpu_check.layout import check_binding
 from vendors.nvidia.gpu_check.verdicts import Findings, Verdict

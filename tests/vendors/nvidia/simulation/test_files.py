@@ -1,10 +1,13 @@
 """The files around the library: sysfs, /proc and /dev as a driver reads them."""
 
+import os
 import stat
 from pathlib import Path
 
+import pytest
 
-def test_settings_name_the_library_and_the_three_roots(simulated, tmp_path):
+
+def test_settings_name_the_library_the_roots_and_the_hook(simulated, tmp_path):
     settings = simulated("t4-4-pcie").settings()
     folder = tmp_path / "machine"
 
@@ -13,13 +16,16 @@ def test_settings_name_the_library_and_the_three_roots(simulated, tmp_path):
         "sysfsRoot": str(folder / "sys"),
         "procRoot": str(folder / "proc"),
         "devRoot": str(folder / "dev"),
+        "nvidiaDriverRoot": str(folder / "driver-root"),
+        "containerDriverRoot": str(folder / "driver-root"),
+        "nvidiaCdiHookPath": str(folder / "driver-root/usr/bin/nvidia-cdi-hook"),
     }
 
 
 def test_the_sysfs_tree_tells_vendor_device_class_and_cpus(simulated):
     folder = Path(simulated("dgx-h100").settings()["sysfsRoot"]) / "bus/pci/devices/0000:9d:00.0"
 
-    facts = {entry.name: entry.read_text().strip() for entry in folder.iterdir()}
+    facts = {entry.name: entry.read_text().strip() for entry in folder.iterdir() if entry.is_file()}
 
     assert facts == {
         "vendor": "0x10de",
@@ -28,6 +34,12 @@ def test_the_sysfs_tree_tells_vendor_device_class_and_cpus(simulated):
         "numa_node": "1",
         "local_cpulist": "56-111,168-223",
     }
+
+
+def test_a_card_draws_through_nodes_of_its_own(simulated):
+    folder = Path(simulated("dgx-h100").settings()["sysfsRoot"]) / "bus/pci/devices/0000:9d:00.0/drm"
+
+    assert sorted(entry.name for entry in folder.iterdir()) == ["card4", "renderD132"]
 
 
 def test_switches_are_bridges_on_the_bus(simulated):
@@ -70,10 +82,25 @@ def test_mig_capabilities_have_minors_on_capable_machines_only(simulated):
 def test_device_nodes_are_plain_files(simulated):
     folder = Path(simulated("t4-4-pcie").settings()["devRoot"])
 
-    names = {entry.name for entry in folder.iterdir()}
+    nodes = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
 
-    assert names == {
+    assert nodes.keys() == {
         *("nvidia0", "nvidia1", "nvidia2", "nvidia3"),
         *("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"),
+        *(f"dri/{name}" for minor in range(4) for name in (f"card{minor}", f"renderD{128 + minor}")),
     }
-    assert all(stat.S_ISREG(entry.stat().st_mode) for entry in folder.iterdir())
+    assert all(stat.S_ISREG(path.stat().st_mode) for path in nodes.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_device_nodes_are_real_on_demand_and_stay_so(simulated):
+    simulator = simulated("a100-pcie-2-mig")
+    folder = Path(simulator.settings()["devRoot"])
+
+    simulator.make_nodes_real()
+    simulator.inject("lost", 1)
+
+    nodes = [path for path in folder.rglob("*") if not path.is_dir()]
+    assert all(path.is_char_device() for path in nodes)
+    assert {os.major(path.stat().st_rdev) for path in nodes} == {1}
+    assert (folder / "nvidia0").stat().st_rdev != (folder / "nvidia1").stat().st_rdev

@@ -22,8 +22,8 @@ def _names():
 NVIDIA = _names()
 
 
-def test_there_are_twenty_nvidia_profiles():
-    assert len(NVIDIA) == 20
+def test_there_are_twenty_one_nvidia_profiles():
+    assert len(NVIDIA) == 21
 
 
 def _lanes(binding, handles):

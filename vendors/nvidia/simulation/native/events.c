@@ -28,30 +28,22 @@ static event_set *find(const void *handle)
 
 API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
 {
-    nvmlReturn_t code = sim_begin(__func__);
-    if (!code && !out)
-        code = NVML_INVALID_ARGUMENT;
-    if (code)
-        return sim_end(code);
+    BEGIN(out);
     for (uint32_t slot = 0; slot < SETS; slot++) {
         if (sets[slot].serial)
             continue;
         sets[slot] = (event_set){.serial = ++serials};
         *out = sim_handle(KIND_EVENT_SET, slot, serials);
-        return sim_end(NVML_SUCCESS);
+        return NVML_SUCCESS;
     }
-    return sim_end(NVML_INSUFFICIENT_RESOURCES);
+    return NVML_INSUFFICIENT_RESOURCES;
 }
 
 API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t handle)
 {
-    nvmlReturn_t code = sim_begin(__func__);
-    event_set *set = find(handle);
-    if (!code && !set)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code)
-        set->serial = 0;
-    return sim_end(code);
+    BEGIN(find(handle));
+    find(handle)->serial = 0;
+    return NVML_SUCCESS;
 }
 
 static uint64_t supported(const sim_device *device)
@@ -60,34 +52,18 @@ static uint64_t supported(const sim_device *device)
     return device->ecc ? types | EVENT_SINGLE_BIT | EVENT_DOUBLE_BIT : types;
 }
 
-API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, uint64_t *types)
-{
-    sim_target t;
-    nvmlReturn_t code = sim_enter_gpu(__func__, handle, &t);
-    if (!code && !types)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code)
-        *types = supported(t.device);
-    return sim_end(code);
-}
+GETTER(nvmlDeviceGetSupportedEventTypes, gpu, uint64_t, supported(t.device));
 
 /* Events from before the registration are not delivered. */
 API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, uint64_t types, nvmlEventSet_t set_handle)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter_gpu(__func__, handle, &t);
-    event_set *set = find(set_handle);
-    if (!code && !set)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code && types & ~supported(t.device))
-        code = NVML_NOT_SUPPORTED;
-    if (code)
-        return sim_end(code);
-    registration *r = &set->devices[t.index];
+    ENTER(gpu, handle, find(set_handle));
+    REQUIRE(!(types & ~supported(t.device)), NVML_NOT_SUPPORTED);
+    registration *r = &find(set_handle)->devices[t.index];
     if (!r->types)
         r->seen = sim_state->event_sequence;
     r->types |= types;
-    return sim_end(NVML_SUCCESS);
+    return NVML_SUCCESS;
 }
 
 /* The oldest event that the set has not seen. Sequence numbers order the ring. */

@@ -8,28 +8,19 @@ enum { VALUE_UNSIGNED = 1, VALUE_UNSIGNED_LONG_LONG = 3 };
 
 API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t handle, unsigned *current, unsigned *pending)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter_gpu(__func__, handle, &t);
-    if (!code && (!current || !pending))
-        code = NVML_INVALID_ARGUMENT;
-    if (!code && !t.device->ecc)
-        code = NVML_NOT_SUPPORTED;
-    if (!code)
-        *current = *pending = 1;
-    return sim_end(code);
+    ENTER(gpu, handle, current && pending);
+    REQUIRE(t.device->ecc, NVML_NOT_SUPPORTED);
+    *current = *pending = 1;
+    return NVML_SUCCESS;
 }
 
 static nvmlReturn_t errors(const char *symbol, nvmlDevice_t handle, unsigned type, unsigned counter, int anywhere, uint64_t *out)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter_gpu(symbol, handle, &t);
-    if (!code && (!out || type >= ERROR_TYPES || counter >= COUNTER_TYPES))
-        code = NVML_INVALID_ARGUMENT;
-    if (!code && !t.device->ecc)
-        code = NVML_NOT_SUPPORTED;
-    if (!code)
-        *out = !anywhere ? 0 : type == ERROR_CORRECTED ? t.device->ecc_corrected : t.device->ecc_uncorrected;
-    return sim_end(code);
+    ENTER_AS(symbol, gpu, handle, out);
+    REQUIRE(type < ERROR_TYPES && counter < COUNTER_TYPES, NVML_INVALID_ARGUMENT);
+    REQUIRE(t.device->ecc, NVML_NOT_SUPPORTED);
+    *out = !anywhere ? 0 : type == ERROR_CORRECTED ? t.device->ecc_corrected : t.device->ecc_uncorrected;
+    return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, unsigned type, unsigned counter, uint64_t *out)
@@ -45,59 +36,46 @@ API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t handle, unsigned t
 
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t handle, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter_gpu(__func__, handle, &t);
-    if (!code && (!corrected || !uncorrected || !pending || !failed))
-        code = NVML_INVALID_ARGUMENT;
-    if (!code && !(t.device->ecc && t.device->row_remapping))
-        code = NVML_NOT_SUPPORTED;
-    if (!code) {
-        *corrected = t.device->rows_corrected;
-        *uncorrected = t.device->rows_uncorrected;
-        *pending = t.device->rows_pending;
-        *failed = 0;
-    }
-    return sim_end(code);
+    ENTER(gpu, handle, corrected && uncorrected && pending && failed);
+    REQUIRE(t.device->ecc && t.device->row_remapping, NVML_NOT_SUPPORTED);
+    *corrected = t.device->rows_corrected;
+    *uncorrected = t.device->rows_uncorrected;
+    *pending = t.device->rows_pending;
+    *failed = 0;
+    return NVML_SUCCESS;
 }
 
 /* GPUs that remap rows retire no pages. */
-static nvmlReturn_t enter_pages(const char *symbol, nvmlDevice_t handle, const unsigned *out, sim_target *t)
+static int retires_pages(const sim_device *device)
 {
-    nvmlReturn_t code = sim_enter_gpu(symbol, handle, t);
-    if (!code && !out)
-        code = NVML_INVALID_ARGUMENT;
-    return !code && (!t->device->ecc || t->device->row_remapping) ? NVML_NOT_SUPPORTED : code;
+    return device->ecc && !device->row_remapping;
 }
 
 API nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t handle, unsigned cause, unsigned *count, uint64_t *pages)
 {
-    sim_target t;
-    nvmlReturn_t code = enter_pages(__func__, handle, count, &t);
-    if (!code && cause > CAUSE_DOUBLE_BIT)
-        code = NVML_INVALID_ARGUMENT;
-    if (code)
-        return sim_end(code);
+    ENTER(gpu, handle, count);
+    REQUIRE(retires_pages(t.device), NVML_NOT_SUPPORTED);
+    REQUIRE(cause <= CAUSE_DOUBLE_BIT, NVML_INVALID_ARGUMENT);
     unsigned found = cause == CAUSE_DOUBLE_BIT ? t.device->rows_uncorrected : t.device->rows_corrected;
     unsigned room = pages ? *count : 0;
     for (unsigned i = 0; i < found && i < room; i++)
         pages[i] = (uint64_t)(0x10000u + i) << 12;
     *count = found;
-    return sim_end(found > room ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS);
+    return found > room ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t handle, unsigned *pending)
 {
-    sim_target t;
-    nvmlReturn_t code = enter_pages(__func__, handle, pending, &t);
-    if (!code)
-        *pending = t.device->rows_pending;
-    return sim_end(code);
+    ENTER(gpu, handle, pending);
+    REQUIRE(retires_pages(t.device), NVML_NOT_SUPPORTED);
+    *pending = t.device->rows_pending;
+    return NVML_SUCCESS;
 }
 
 /* One field: whether it is known, and its number. */
 static nvmlReturn_t field(const sim_device *device, uint32_t id, uint64_t *out)
 {
-    int rows = device->ecc && device->row_remapping, pages = device->ecc && !device->row_remapping;
+    int rows = device->ecc && device->row_remapping, pages = retires_pages(device);
     int known = 1;
     switch (id) {
     case 1: case 2: known = 1; *out = device->ecc; break;
@@ -120,11 +98,8 @@ static nvmlReturn_t field(const sim_device *device, uint32_t id, uint64_t *out)
 
 API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, nvmlFieldValue_t *values)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter_gpu(__func__, handle, &t);
-    if (!code && (count < 0 || !values))
-        code = NVML_INVALID_ARGUMENT;
-    for (int i = 0; !code && i < count; i++) {
+    ENTER(gpu, handle, count >= 0 && values);
+    for (int i = 0; i < count; i++) {
         uint64_t number = 0;
         values[i].nvmlReturn = field(t.device, values[i].fieldId, &number);
         values[i].timestamp = (int64_t)sim_clock_us();
@@ -132,5 +107,5 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, nvmlFi
         values[i].valueType = values[i].fieldId >= 3 && values[i].fieldId <= 6 ? VALUE_UNSIGNED_LONG_LONG : VALUE_UNSIGNED;
         values[i].value.ullVal = number;
     }
-    return sim_end(code);
+    return NVML_SUCCESS;
 }

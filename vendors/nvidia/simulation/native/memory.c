@@ -25,43 +25,28 @@ static uint64_t less(uint64_t whole, uint64_t part)
 /* The first structure counts what the driver keeps for itself as used. */
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *out)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter(__func__, handle, &t);
-    if (!code && !out)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code) {
-        amount a = of(&t);
-        uint64_t used = a.reserved + a.used < a.total ? a.reserved + a.used : a.total;
-        *out = (nvmlMemory_t){.total = a.total, .free = less(a.total, used), .used = used};
-    }
-    return sim_end(code);
+    ENTER(device, handle, out);
+    amount a = of(&t);
+    uint64_t used = a.reserved + a.used < a.total ? a.reserved + a.used : a.total;
+    *out = (nvmlMemory_t){.total = a.total, .free = less(a.total, used), .used = used};
+    return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *out)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter(__func__, handle, &t);
-    if (!code && !out)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code && out->version != STRUCT_VERSION(nvmlMemory_v2_t, 2))
-        code = NVML_ARGUMENT_VERSION_MISMATCH;
-    if (!code) {
-        amount a = of(&t);
-        out->total = a.total;
-        out->reserved = a.reserved;
-        out->used = a.used < less(a.total, a.reserved) ? a.used : less(a.total, a.reserved);
-        out->free = less(a.total, a.reserved + out->used);
-    }
-    return sim_end(code);
+    ENTER(device, handle, out);
+    REQUIRE_VERSION(out, nvmlMemory_v2_t, 2);
+    amount a = of(&t);
+    out->total = a.total;
+    out->reserved = a.reserved;
+    out->used = a.used < less(a.total, a.reserved) ? a.used : less(a.total, a.reserved);
+    out->free = less(a.total, a.reserved + out->used);
+    return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1Memory_t *out)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter_gpu(__func__, handle, &t);
-    if (!code && !out)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code)
-        *out = (nvmlBAR1Memory_t){.total = t.device->bar1, .free = less(t.device->bar1, 2 << 20), .used = 2 << 20};
-    return sim_end(code);
+    ENTER(gpu, handle, out);
+    *out = (nvmlBAR1Memory_t){.total = t.device->bar1, .free = less(t.device->bar1, 2 << 20), .used = 2 << 20};
+    return NVML_SUCCESS;
 }

@@ -1,38 +1,20 @@
 /* MIG mode, MIG devices, and what can be asked of them. */
+#include "mig.h"
 #include "sim.h"
-
-static nvmlReturn_t enter_capable(const char *symbol, nvmlDevice_t handle, const void *out, sim_target *t)
-{
-    nvmlReturn_t code = sim_enter_gpu(symbol, handle, t);
-    if (!code && !out)
-        return NVML_INVALID_ARGUMENT;
-    return !code && !t->device->mig_capable ? NVML_NOT_SUPPORTED : code;
-}
-
-static nvmlReturn_t enter_mig(const char *symbol, nvmlDevice_t handle, const void *out, sim_target *t)
-{
-    nvmlReturn_t code = sim_enter(symbol, handle, t);
-    if (!code && !out)
-        return NVML_INVALID_ARGUMENT;
-    return !code && !t->ci ? NVML_INVALID_ARGUMENT : code;
-}
 
 API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending)
 {
-    sim_target t;
-    nvmlReturn_t code = enter_capable(__func__, handle, current && pending ? current : 0, &t);
-    if (!code) {
-        *current = t.device->mig_current;
-        *pending = t.device->mig_pending;
-    }
-    return sim_end(code);
+    ENTER(gpu, handle, current && pending);
+    REQUIRE(t.device->mig_capable, NVML_NOT_SUPPORTED);
+    *current = t.device->mig_current;
+    *pending = t.device->mig_pending;
+    return NVML_SUCCESS;
 }
 
 static int has_instances(const sim_device *device)
 {
-    for (uint32_t i = 0; i < SIM_INSTANCES; i++)
-        if (device->gpu_instances[i].serial)
-            return 1;
+    FOR_LIVE(gi, device->gpu_instances)
+        return 1;
     return 0;
 }
 
@@ -40,114 +22,63 @@ static int has_instances(const sim_device *device)
    MIG off. Processes leave the new mode pending until a reset. */
 API nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t handle, unsigned mode, nvmlReturn_t *status)
 {
-    sim_target t;
-    nvmlReturn_t code = enter_capable(__func__, handle, status, &t);
-    if (!code && mode > 1)
-        code = NVML_INVALID_ARGUMENT;
-    if (code)
-        return sim_end(code);
-    *status = NVML_SUCCESS;
-    if (!mode && has_instances(t.device)) {
-        *status = NVML_IN_USE;
-        return sim_end(NVML_SUCCESS);
-    }
+    ENTER(gpu, handle, status);
+    REQUIRE(t.device->mig_capable, NVML_NOT_SUPPORTED);
+    REQUIRE(mode <= 1, NVML_INVALID_ARGUMENT);
+    *status = NVML_IN_USE;
+    if (!mode && has_instances(t.device))
+        return NVML_SUCCESS;
     t.device->mig_pending = mode;
     if (t.device->process_count && t.device->mig_current != mode)
-        *status = NVML_IN_USE;
-    else
-        t.device->mig_current = mode;
-    return sim_end(NVML_SUCCESS);
+        return NVML_SUCCESS;
+    t.device->mig_current = mode;
+    *status = NVML_SUCCESS;
+    return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned *is_mig)
-{
-    sim_target t;
-    nvmlReturn_t code = sim_enter(__func__, handle, &t);
-    if (!code && !is_mig)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code)
-        *is_mig = t.ci != 0;
-    return sim_end(code);
-}
-
-API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned *count)
-{
-    sim_target t;
-    nvmlReturn_t code = sim_enter_gpu(__func__, handle, &t);
-    if (!code && !count)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code)
-        *count = t.device->mig_capable ? t.device->mig_max_devices : 0;
-    return sim_end(code);
-}
+GETTER(nvmlDeviceIsMigDeviceHandle, device, unsigned, t.ci != 0);
+GETTER(nvmlDeviceGetMaxMigDeviceCount, gpu, unsigned, t.device->mig_capable ? t.device->mig_max_devices : 0);
 
 /* Slots keep their number while others come and go: an empty one is NotFound, and the next may be taken. */
 API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned index, nvmlDevice_t *out)
 {
-    sim_target t;
-    nvmlReturn_t code = enter_capable(__func__, handle, out, &t);
-    if (!code && (!t.device->mig_current || index >= t.device->mig_max_devices))
-        code = NVML_INVALID_ARGUMENT;
-    if (code)
-        return sim_end(code);
-    for (uint32_t i = 0; i < SIM_INSTANCES; i++) {
-        const sim_compute_instance *ci = &t.device->compute_instances[i];
-        if (ci->serial && ci->slot == index) {
+    ENTER(gpu, handle, out);
+    REQUIRE(t.device->mig_capable, NVML_NOT_SUPPORTED);
+    REQUIRE(t.device->mig_current && index < t.device->mig_max_devices, NVML_INVALID_ARGUMENT);
+    FOR_LIVE(ci, t.device->compute_instances)
+        if (ci->slot == index) {
             *out = sim_handle(KIND_MIG, t.index, ci->serial);
-            return sim_end(NVML_SUCCESS);
+            return NVML_SUCCESS;
         }
-    }
-    return sim_end(NVML_NOT_FOUND);
+    return NVML_NOT_FOUND;
 }
 
-API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t handle, nvmlDevice_t *out)
-{
-    sim_target t;
-    nvmlReturn_t code = enter_mig(__func__, handle, out, &t);
-    if (!code)
-        *out = sim_handle(KIND_DEVICE, t.index, 0);
-    return sim_end(code);
-}
+/* An entry point that answers one thing about the MIG device t, and InvalidArgument of a whole GPU. */
+#define MIG_GETTER(function, type, expression)                \
+    API nvmlReturn_t function(nvmlDevice_t handle, type *out) \
+    {                                                         \
+        ENTER(device, handle, out);                           \
+        REQUIRE(t.ci, NVML_INVALID_ARGUMENT);                 \
+        *out = (expression);                                  \
+        return NVML_SUCCESS;                                  \
+    }                                                         \
+    _Static_assert(1, "a semicolon follows")
 
-API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t handle, unsigned *id)
-{
-    sim_target t;
-    nvmlReturn_t code = enter_mig(__func__, handle, id, &t);
-    if (!code)
-        *id = t.gi->id;
-    return sim_end(code);
-}
-
-API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned *id)
-{
-    sim_target t;
-    nvmlReturn_t code = enter_mig(__func__, handle, id, &t);
-    if (!code)
-        *id = t.ci->id;
-    return sim_end(code);
-}
+MIG_GETTER(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t, sim_handle(KIND_DEVICE, t.index, 0));
+MIG_GETTER(nvmlDeviceGetGpuInstanceId, unsigned, t.gi->id);
+MIG_GETTER(nvmlDeviceGetComputeInstanceId, unsigned, t.ci->id);
 
 API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t handle, nvmlDeviceAttributes_t *out)
 {
-    sim_target t;
-    nvmlReturn_t code = sim_enter(__func__, handle, &t);
-    if (!code && !out)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code && !t.ci)
-        code = NVML_NOT_SUPPORTED;
-    if (code)
-        return sim_end(code);
+    ENTER(device, handle, out);
+    REQUIRE(t.ci, NVML_NOT_SUPPORTED);
     const sim_profile *profile = &t.device->profiles[t.gi->profile];
     *out = (nvmlDeviceAttributes_t){
         .multiprocessorCount = profile->multiprocessors * t.ci->slices / profile->compute_slices,
-        .sharedCopyEngineCount = profile->copy_engines,
-        .sharedDecoderCount = profile->decoders,
-        .sharedEncoderCount = profile->encoders,
-        .sharedJpegCount = profile->jpegs,
-        .sharedOfaCount = profile->ofas,
+        SHARED_ENGINES(profile),
         .gpuInstanceSliceCount = profile->compute_slices,
         .computeInstanceSliceCount = t.ci->slices,
         .memorySizeMB = profile->memory_mib,
     };
-    return sim_end(NVML_SUCCESS);
+    return NVML_SUCCESS;
 }

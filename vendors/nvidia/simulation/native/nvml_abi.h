@@ -10,18 +10,9 @@
 
 typedef int nvmlReturn_t;
 enum {
-    NVML_SUCCESS = 0,
-    NVML_UNINITIALIZED = 1,
-    NVML_INVALID_ARGUMENT = 2,
-    NVML_NOT_SUPPORTED = 3,
-    NVML_NOT_FOUND = 6,
-    NVML_INSUFFICIENT_SIZE = 7,
-    NVML_DRIVER_NOT_LOADED = 9,
-    NVML_TIMEOUT = 10,
-    NVML_GPU_IS_LOST = 15,
-    NVML_LIB_RM_VERSION_MISMATCH = 18,
-    NVML_IN_USE = 19,
-    NVML_INSUFFICIENT_RESOURCES = 23,
+    NVML_SUCCESS = 0, NVML_UNINITIALIZED = 1, NVML_INVALID_ARGUMENT = 2, NVML_NOT_SUPPORTED = 3, NVML_NOT_FOUND = 6,
+    NVML_INSUFFICIENT_SIZE = 7, NVML_DRIVER_NOT_LOADED = 9, NVML_TIMEOUT = 10, NVML_GPU_IS_LOST = 15,
+    NVML_LIB_RM_VERSION_MISMATCH = 18, NVML_IN_USE = 19, NVML_INSUFFICIENT_RESOURCES = 23,
     NVML_ARGUMENT_VERSION_MISMATCH = 25,
 };
 
@@ -30,7 +21,9 @@ typedef struct nvmlDevice *nvmlDevice_t;
 typedef struct nvmlEventSet *nvmlEventSet_t;
 typedef struct nvmlGpuInstance *nvmlGpuInstance_t;
 typedef struct nvmlComputeInstance *nvmlComputeInstance_t;
+_Static_assert(sizeof(void *) == 8, "handles are 64 bits wide");
 
+#define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type)
 #define STRUCT_VERSION(type, number) ((unsigned)(sizeof(type) | (unsigned)(number) << 24))
 
 typedef struct {
@@ -38,6 +31,7 @@ typedef struct {
     unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
     char busId[32];
 } nvmlPciInfo_t;
+SIZE(nvmlPciInfo_t, 68);
 
 typedef struct {
     uint64_t total, free, used;
@@ -47,6 +41,7 @@ typedef struct {
     unsigned version;
     uint64_t total, reserved, free, used;
 } nvmlMemory_v2_t;
+SIZE(nvmlMemory_v2_t, 40);
 
 typedef struct {
     uint64_t total, free, used;
@@ -65,18 +60,21 @@ typedef struct {
     uint64_t usedGpuMemory;
     unsigned gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_t;
+SIZE(nvmlProcessInfo_t, 24);
 
 typedef struct {
     unsigned pid;
     uint64_t timeStamp;
     unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
+SIZE(nvmlProcessUtilizationSample_t, 32);
 
 typedef struct {
     nvmlDevice_t device;
     uint64_t eventType, eventData;
     unsigned gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
+SIZE(nvmlEventData_t, 32);
 
 typedef struct {
     uint32_t fieldId, scopeId;
@@ -89,6 +87,7 @@ typedef struct {
         uint64_t ullVal;
     } value;
 } nvmlFieldValue_t;
+SIZE(nvmlFieldValue_t, 40);
 
 typedef struct {
     unsigned version;
@@ -96,6 +95,7 @@ typedef struct {
     nvmlReturn_t status;
     uint32_t cliqueId, state, healthMask;
 } nvmlGpuFabricInfo_v2_t;
+SIZE(nvmlGpuFabricInfo_v2_t, 36);
 
 typedef struct {
     unsigned version;
@@ -110,6 +110,7 @@ typedef struct {
     unsigned decoderCount, encoderCount, jpegCount, ofaCount;
     uint64_t memorySizeMB;
 } nvmlGpuInstanceProfileInfo_t;
+SIZE(nvmlGpuInstanceProfileInfo_t, 48);
 
 typedef struct {
     unsigned version;
@@ -118,6 +119,7 @@ typedef struct {
     uint64_t memorySizeMB;
     char name[96];
 } nvmlGpuInstanceProfileInfo_v2_t;
+SIZE(nvmlGpuInstanceProfileInfo_v2_t, 152);
 
 typedef struct {
     unsigned start, size;
@@ -139,6 +141,7 @@ typedef struct {
     nvmlComputeInstanceProfileInfo_t v1;
     char name[96];
 } nvmlComputeInstanceProfileInfo_v2_t;
+SIZE(nvmlComputeInstanceProfileInfo_v2_t, 136);
 
 typedef struct {
     nvmlDevice_t device;
@@ -152,18 +155,6 @@ typedef struct {
     unsigned sharedJpegCount, sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount;
     uint64_t memorySizeMB;
 } nvmlDeviceAttributes_t;
-
-_Static_assert(sizeof(void *) == 8, "handles are 64 bits wide");
-_Static_assert(sizeof(nvmlPciInfo_t) == 68, "nvmlPciInfo_t");
-_Static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvmlMemory_v2_t");
-_Static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
-_Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t");
-_Static_assert(sizeof(nvmlGpuFabricInfo_v2_t) == 36, "nvmlGpuFabricInfo_v2_t");
-_Static_assert(sizeof(nvmlGpuInstanceProfileInfo_t) == 48, "nvmlGpuInstanceProfileInfo_t");
-_Static_assert(sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 152, "nvmlGpuInstanceProfileInfo_v2_t");
-_Static_assert(sizeof(nvmlComputeInstanceProfileInfo_v2_t) == 136, "nvmlComputeInstanceProfileInfo_v2_t");
-_Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_t");
-_Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t");
-_Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "nvmlDeviceAttributes_t");
+SIZE(nvmlDeviceAttributes_t, 40);
 
 #endif

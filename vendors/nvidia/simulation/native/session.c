@@ -22,6 +22,17 @@ static uint32_t watch(const uint32_t *word)
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
+/* The delay of every call, for which the state is let go of. */
+static void delay_all(void)
+{
+    uint32_t slow = watch(&sim_state->slow_ms);
+    if (!slow)
+        return;
+    sim_unlock();
+    sim_sleep_ms(slow);
+    sim_lock();
+}
+
 static nvmlReturn_t open_session(void)
 {
     if (sessions == 0) {
@@ -30,12 +41,7 @@ static nvmlReturn_t open_session(void)
             return code;
     }
     sim_lock_rest();
-    uint32_t slow = watch(&sim_state->slow_ms);
-    if (slow) {
-        sim_unlock();
-        sim_sleep_ms(slow);
-        sim_lock();
-    }
+    delay_all();
     if (sim_state->driver == DRIVER_GONE)
         return NVML_DRIVER_NOT_LOADED;
     if (sim_state->driver == DRIVER_MISMATCH)
@@ -94,12 +100,7 @@ nvmlReturn_t sim_begin(const char *symbol)
     sim_lock();
     if (sessions == 0)
         return NVML_UNINITIALIZED;
-    uint32_t slow = watch(&sim_state->slow_ms);
-    if (slow) {
-        sim_unlock();
-        sim_sleep_ms(slow);
-        sim_lock();
-    }
+    delay_all();
     return alive(symbol);
 }
 
@@ -139,71 +140,4 @@ nvmlReturn_t sim_pass(const char *symbol, uint32_t index)
     if (code == NVML_SUCCESS && (device->lost || !sim_present(index)))
         code = NVML_GPU_IS_LOST;
     return code;
-}
-
-/* A MIG device's handle is its compute instance's serial. Stale ones are invalid arguments. */
-static nvmlReturn_t decode(const void *handle, uint32_t kind, sim_target *target)
-{
-    uint32_t serial = sim_handle_serial(handle);
-    *target = (sim_target){.index = sim_handle_device(handle)};
-    if (sim_handle_kind(handle) != kind || target->index >= sim_state->device_count)
-        return NVML_INVALID_ARGUMENT;
-    target->device = sim_device_at(target->index);
-    if (kind == KIND_DEVICE)
-        return serial ? NVML_INVALID_ARGUMENT : NVML_SUCCESS;
-    if (kind == KIND_GPU_INSTANCE) {
-        target->gi = sim_find_gi(target->device, serial);
-        return target->gi ? NVML_SUCCESS : NVML_INVALID_ARGUMENT;
-    }
-    target->ci = sim_find_ci(target->device, serial);
-    if (!target->ci)
-        return NVML_INVALID_ARGUMENT;
-    target->gi = sim_find_gi(target->device, target->ci->owner);
-    return target->gi ? NVML_SUCCESS : NVML_INVALID_ARGUMENT;
-}
-
-/* Decodes again after the gate: a delay lets go of the lock, and an instance may be gone when it ends. */
-static nvmlReturn_t enter(const char *symbol, const void *handle, uint32_t kind, sim_target *target)
-{
-    nvmlReturn_t code = decode(handle, kind, target);
-    if (code == NVML_SUCCESS)
-        code = sim_pass(symbol, target->index);
-    if (code == NVML_SUCCESS)
-        code = decode(handle, kind, target);
-    return code;
-}
-
-static uint32_t device_kind(const void *handle)
-{
-    return sim_handle_kind(handle) == KIND_MIG ? KIND_MIG : KIND_DEVICE;
-}
-
-nvmlReturn_t sim_enter(const char *symbol, nvmlDevice_t handle, sim_target *target)
-{
-    nvmlReturn_t code = sim_begin(symbol);
-    return code ? code : enter(symbol, handle, device_kind(handle), target);
-}
-
-nvmlReturn_t sim_enter_gpu(const char *symbol, nvmlDevice_t handle, sim_target *target)
-{
-    nvmlReturn_t code = sim_begin(symbol);
-    return code ? code : sim_also(symbol, handle, target);
-}
-
-nvmlReturn_t sim_also(const char *symbol, nvmlDevice_t handle, sim_target *target)
-{
-    nvmlReturn_t code = enter(symbol, handle, device_kind(handle), target);
-    return !code && target->ci ? NVML_NOT_SUPPORTED : code;
-}
-
-nvmlReturn_t sim_enter_gi(const char *symbol, nvmlGpuInstance_t handle, sim_target *target)
-{
-    nvmlReturn_t code = sim_begin(symbol);
-    return code ? code : enter(symbol, handle, KIND_GPU_INSTANCE, target);
-}
-
-nvmlReturn_t sim_enter_ci(const char *symbol, nvmlComputeInstance_t handle, sim_target *target)
-{
-    nvmlReturn_t code = sim_begin(symbol);
-    return code ? code : enter(symbol, handle, KIND_COMPUTE_INSTANCE, target);
 }

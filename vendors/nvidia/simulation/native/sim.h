@@ -28,7 +28,7 @@ uint32_t sim_handle_device(const void *handle);
 uint32_t sim_handle_serial(const void *handle);
 
 /* Every entry point: sim_begin or one of the sim_enter calls first, sim_end last, whatever they answered. Between the
-   two the state is locked against threads and processes. */
+   two the state is locked against threads and processes. BEGIN and ENTER, below, see to both. */
 nvmlReturn_t sim_begin(const char *symbol);
 nvmlReturn_t sim_end(nvmlReturn_t code);
 
@@ -36,7 +36,7 @@ nvmlReturn_t sim_end(nvmlReturn_t code);
 nvmlReturn_t sim_pass(const char *symbol, uint32_t index);
 
 /* sim_begin, decoding a handle, and sim_pass in one. sim_enter_gpu refuses MIG devices with NotSupported. */
-nvmlReturn_t sim_enter(const char *symbol, nvmlDevice_t handle, sim_target *target);
+nvmlReturn_t sim_enter_device(const char *symbol, nvmlDevice_t handle, sim_target *target);
 nvmlReturn_t sim_enter_gpu(const char *symbol, nvmlDevice_t handle, sim_target *target);
 nvmlReturn_t sim_enter_gi(const char *symbol, nvmlGpuInstance_t handle, sim_target *target);
 nvmlReturn_t sim_enter_ci(const char *symbol, nvmlComputeInstance_t handle, sim_target *target);
@@ -61,9 +61,43 @@ uint32_t sim_present_count(void);
 /* Copies text with its terminator; InsufficientSize when it does not fit. */
 nvmlReturn_t sim_text(const char *text, char *out, unsigned length);
 
-/* mig_state.c */
-sim_gpu_instance *sim_find_gi(sim_device *device, uint32_t serial);
-sim_compute_instance *sim_find_ci(sim_device *device, uint32_t serial);
-uint32_t sim_ci_share(const sim_device *device, const sim_compute_instance *ci, uint32_t whole);
+static inline void sim_leave(const nvmlReturn_t *entered)
+{
+    sim_end(*entered);
+}
+
+/* How an entry point begins. What cannot be entered, or has no place for its answer (out), is answered at once.
+   The function leaves again by itself, wherever it returns. */
+#define OPEN(code, out)                                                      \
+    __attribute__((cleanup(sim_leave))) const nvmlReturn_t entered = (code); \
+    if (entered || !(out))                                                   \
+        return entered ? entered : NVML_INVALID_ARGUMENT
+
+/* Without a handle. */
+#define BEGIN(out) OPEN(sim_begin(__func__), out)
+
+/* By a handle, as t. The kinds are those of sim_enter: device (a MIG device, too), gpu, gi, ci. */
+#define ENTER(kind, handle, out) ENTER_AS(__func__, kind, handle, out)
+#define ENTER_AS(symbol, kind, handle, out) \
+    sim_target t;                           \
+    OPEN(sim_enter_##kind(symbol, handle, &t), out)
+
+/* A condition of the call, and what it answers where that does not hold. */
+#define REQUIRE(condition, code) \
+    if (!(condition))            \
+        return code
+
+#define REQUIRE_VERSION(structure, type, number) \
+    REQUIRE((structure)->version == STRUCT_VERSION(type, number), NVML_ARGUMENT_VERSION_MISMATCH)
+
+/* An entry point that answers one number about t. */
+#define GETTER(function, kind, type, expression)              \
+    API nvmlReturn_t function(nvmlDevice_t handle, type *out) \
+    {                                                         \
+        ENTER(kind, handle, out);                             \
+        *out = (type)(expression);                            \
+        return NVML_SUCCESS;                                  \
+    }                                                         \
+    _Static_assert(1, "a semicolon follows")
 
 #endif

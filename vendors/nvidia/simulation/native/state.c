@@ -1,4 +1,4 @@
-/* Finding, mapping and locking the state file; handles; clocks. */
+/* Finding, mapping and locking the state file; clocks. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -119,26 +119,6 @@ void sim_lock_threads(void)
 void sim_lock_rest(void)
 {
     lock_file();
-}
-
-void *sim_handle(uint32_t kind, uint32_t device, uint32_t serial)
-{
-    return (void *)((uintptr_t)kind << 40 | (uintptr_t)device << 32 | serial);
-}
-
-uint32_t sim_handle_kind(const void *handle)
-{
-    return (uint32_t)((uintptr_t)handle >> 40);
-}
-
-uint32_t sim_handle_device(const void *handle)
-{
-    return (uint32_t)((uintptr_t)handle >> 32) & 0xff;
-}
-
-uint32_t sim_handle_serial(const void *handle)
-{
-    return (uint32_t)(uintptr_t)handle;
 }
 
 sim_device *sim_device_at(uint32_t index)

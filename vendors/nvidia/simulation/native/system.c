@@ -3,6 +3,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "mig.h"
 #include "sim.h"
 
 API const char *nvmlErrorString(nvmlReturn_t code)
@@ -31,24 +32,21 @@ API const char *nvmlErrorString(nvmlReturn_t code)
 
 API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
-    nvmlReturn_t code = sim_begin(__func__);
-    return sim_end(code ? code : sim_text(sim_state->driver_version, version, length));
+    BEGIN(version);
+    return sim_text(sim_state->driver_version, version, length);
 }
 
 API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
 {
-    nvmlReturn_t code = sim_begin(__func__);
-    return sim_end(code ? code : sim_text(sim_state->nvml_version, version, length));
+    BEGIN(version);
+    return sim_text(sim_state->nvml_version, version, length);
 }
 
 static nvmlReturn_t cuda_version(const char *symbol, int *version)
 {
-    nvmlReturn_t code = sim_begin(symbol);
-    if (!code && !version)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code)
-        *version = (int)sim_state->cuda_version;
-    return sim_end(code);
+    OPEN(sim_begin(symbol), version);
+    *version = (int)sim_state->cuda_version;
+    return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
@@ -63,12 +61,9 @@ API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 
 API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
-    nvmlReturn_t code = sim_begin(__func__);
-    if (!code && !count)
-        code = NVML_INVALID_ARGUMENT;
-    if (!code)
-        *count = sim_present_count();
-    return sim_end(code);
+    BEGIN(count);
+    *count = sim_present_count();
+    return NVML_SUCCESS;
 }
 ALIAS(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
 
@@ -95,19 +90,18 @@ static nvmlReturn_t hand_out(const char *symbol, uint32_t index, nvmlReturn_t ab
 
 API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
-    nvmlReturn_t code = sim_begin(__func__);
-    return sim_end(code ? code : hand_out(__func__, nth_present(index), NVML_INVALID_ARGUMENT, device));
+    BEGIN(device);
+    return hand_out(__func__, nth_present(index), NVML_INVALID_ARGUMENT, device);
 }
 ALIAS(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
 
 static nvmlReturn_t find_mig(const char *symbol, const char *uuid, nvmlDevice_t *out)
 {
     for (uint32_t i = 0; i < sim_state->device_count; i++)
-        for (uint32_t c = 0; sim_present(i) && c < SIM_INSTANCES; c++) {
-            const sim_compute_instance *ci = &sim_device_at(i)->compute_instances[c];
-            if (!ci->serial || strcmp(ci->uuid, uuid) != 0)
-                continue;
+        FOR_LIVE(ci, sim_device_at(i)->compute_instances) {
             uint32_t serial = ci->serial;
+            if (!sim_present(i) || strcmp(ci->uuid, uuid) != 0)
+                continue;
             nvmlReturn_t code = sim_pass(symbol, i);
             if (!code)
                 *out = sim_handle(KIND_MIG, i, serial);
@@ -118,46 +112,37 @@ static nvmlReturn_t find_mig(const char *symbol, const char *uuid, nvmlDevice_t 
 
 API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-    nvmlReturn_t code = sim_begin(__func__);
-    if (!code && (!uuid || !device))
-        code = NVML_INVALID_ARGUMENT;
-    if (code)
-        return sim_end(code);
+    BEGIN(uuid && device);
     if (strncmp(uuid, "MIG-", 4) == 0)
-        return sim_end(find_mig(__func__, uuid, device));
+        return find_mig(__func__, uuid, device);
     uint32_t found = SIM_NONE;
     for (uint32_t i = 0; i < sim_state->device_count; i++)
         if (sim_present(i) && strcmp(sim_device_at(i)->uuid, uuid) == 0)
             found = i;
-    return sim_end(hand_out(__func__, found, NVML_NOT_FOUND, device));
+    return hand_out(__func__, found, NVML_NOT_FOUND, device);
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device)
 {
-    nvmlReturn_t code = sim_begin(__func__);
+    BEGIN(bus_id);
     unsigned domain, bus, slot, function = 0;
-    if (!code && (!bus_id || sscanf(bus_id, "%x:%x:%x.%u", &domain, &bus, &slot, &function) < 3))
-        code = NVML_INVALID_ARGUMENT;
-    if (code)
-        return sim_end(code);
+    REQUIRE(sscanf(bus_id, "%x:%x:%x.%u", &domain, &bus, &slot, &function) >= 3, NVML_INVALID_ARGUMENT);
     char full[32];
     uint32_t found = SIM_NONE;
     snprintf(full, sizeof full, "%08X:%02X:%02X.%u", domain, bus & 0xff, slot & 0x1f, function & 7);
     for (uint32_t i = 0; i < sim_state->device_count; i++)
         if (sim_present(i) && strcasecmp(sim_device_at(i)->bus_id, full) == 0)
             found = i;
-    return sim_end(hand_out(__func__, found, NVML_NOT_FOUND, device));
+    return hand_out(__func__, found, NVML_NOT_FOUND, device);
 }
 ALIAS(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2);
 
 API nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
 {
-    nvmlReturn_t code = sim_begin(__func__);
-    if (!code && !serial)
-        code = NVML_INVALID_ARGUMENT;
+    BEGIN(serial);
     uint32_t found = SIM_NONE;
-    for (uint32_t i = 0; !code && i < sim_state->device_count; i++)
+    for (uint32_t i = 0; i < sim_state->device_count; i++)
         if (sim_present(i) && sim_device_at(i)->serial[0] && strcmp(sim_device_at(i)->serial, serial) == 0)
             found = i;
-    return sim_end(code ? code : hand_out(__func__, found, NVML_NOT_FOUND, device));
+    return hand_out(__func__, found, NVML_NOT_FOUND, device);
 }

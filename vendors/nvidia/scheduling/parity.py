@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations, groupby
 from math import comb
 
 from hami_plugin.conformance import values
-from hami_plugin.model.links import Link, Links, symmetric
-from hami_plugin.parity import Difference, Json, Parity, sound
+from hami_plugin.model.links import Links
+from hami_plugin.parity import Json, Parity, asks_fit, but_for, differences, pod_annotations, sound, uuids
 from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.groups import GO_TRUE
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import ORDER_KEY, Context, Slice
-from vendors.nvidia import mig
-from vendors.nvidia.policy import NUMA_BIND, policy
+from vendors.nvidia.host import FAMILY
+from vendors.nvidia.scheduling import mig
+from vendors.nvidia.scheduling.pairs import even_pairs_alike, odd_pairs, pair_scores
+from vendors.nvidia.scheduling.policy import NUMA_BIND, policy
 from vendors.nvidia.settings import NvidiaSettings
-from vendors.nvidia.topology import link
 
 FEW = 20_000
 """So many choices are tried one by one to see that ours is the best."""
 
-LEVELS = {
-    "P2PLinkSameBoard": "INT",
-    "P2PLinkSingleSwitch": "PIX",
-    "P2PLinkMultiSwitch": "PXB",
-    "P2PLinkHostBridge": "PHB",
-    "P2PLinkSameCPU": "NODE",
-    "P2PLinkCrossCPU": "SYS",
-}
-LANES = (
-    *("SingleNVLINKLink", "TwoNVLINKLinks", "ThreeNVLINKLinks", "FourNVLINKLinks", "FiveNVLINKLinks"),
-    *("SixNVLINKLinks", "SevenNVLINKLinks", "EightNVLINKLinks", "NineNVLINKLinks", "TenNVLINKLinks"),
-    *("ElevenNVLINKLinks", "TwelveNVLINKLinks", "ThirteenNVLINKLinks", "FourteenNVLINKLinks", "FifteenNVLINKLinks"),
-    *("SixteenNVLINKLinks", "SeventeenNVLINKLinks", "EighteenNVLINKLinks"),
-)
-"""HAMi's names of so many NVLinks, from one on."""
+OTHERWISE = (Reason.NUMA, Reason.TOO_FEW)
+"""What HAMi and we count otherwise when cards of several NUMA nodes would do."""
 
 
 def parity() -> Parity:
     """NVIDIA's part in the comparison."""
     return Parity(
         unset_percent=101,
-        answers={"mig_select": _select, "mig_can_place": _can_place, "pair_scores": _pair_scores},
-        differences=(
-            Difference(id="D-023", applies=_odd_pairs, right=_even_pairs_alike),
-            Difference(id="D-110", applies=_numa_bound, right=_in_one_numa_node),
-            Difference(id="D-111", applies=_by_topology, right=_linked_best),
-            Difference(id="D-112", applies=_part_of_a_cut_card, right=_largest_instance),
+        answers={"mig_select": _select, "mig_can_place": _can_place, "pair_scores": pair_scores},
+        differences=differences(
+            {
+                "D-023": (odd_pairs, even_pairs_alike),
+                "D-110": (_numa_bound, _in_one_numa_node),
+                "D-111": (_by_topology, _linked_best),
+                "D-112": (_part_of_a_cut_card, _largest_instance),
+            }
         ),
     )
 
@@ -75,62 +65,18 @@ def _occupied(question: Json) -> tuple[Slice, ...]:
     return tuple(Slice(profile="", start=one["start"], size=one["size"]) for one in question.get("mig_occupied") or ())
 
 
-def _pair_scores(question: Json) -> Json:
-    links = symmetric(_directed(question["links"]))
-    uuids = [device["uuid"] for device in question["links"]]
-    scores = [{"uuid": a, "score": {b: links.score(a, b) for b in uuids if b != a}} for a in uuids]
-    return {"asymmetric": bool(links.asymmetric), "scores": scores}
-
-
-def _directed(devices: Sequence[Json]) -> Mapping[tuple[str, str], Link]:
-    uuids = {str(device["index"]): device["uuid"] for device in devices}
-    return {(one["uuid"], uuids[peer]): _link(names) for one in devices for peer, names in one["links"].items()}
-
-
-def _link(names: Sequence[str]) -> Link:
-    level = next((LEVELS[name] for name in names if name in LEVELS), "")
-    return link(level, sum(LANES.index(name) + 1 for name in names if name in LANES))
-
-
-def _odd(question: Json) -> set[frozenset[str]]:
-    """Pairs whose cards do not see the same links."""
-    directed = _directed(question["links"])
-    return {frozenset(pair) for pair, one in directed.items() if directed.get((pair[1], pair[0])) != one}
-
-
-def _odd_pairs(question: Json) -> bool:
-    return question["fn"] == "pair_scores" and bool(_odd(question))
-
-
-def _even_pairs_alike(question: Json, ours: Json, theirs: Json) -> bool:
-    """Other pairs score as for HAMi, odd ones as the worse of their directions."""
-    odd, directed = _odd(question), _directed(question["links"])
-    his = {(row["uuid"], peer): score for row in theirs["scores"] for peer, score in row["score"].items()}
-    for row in ours["scores"]:
-        for peer, score in row["score"].items():
-            sides = [directed[pair].score for pair in ((row["uuid"], peer), (peer, row["uuid"])) if pair in directed]
-            is_odd = frozenset((row["uuid"], peer)) in odd
-            if score != (min(sides) if is_odd else his.get((row["uuid"], peer), 0)):
-                return False
-    return bool(ours["asymmetric"])
-
-
-def _is_fit(question: Json) -> bool:
-    return bool(question["fn"] == "fit" and question["vendor"] == "NVIDIA")
-
-
 def _bound(question: Json) -> bool:
-    return (question["pod"].get("annotations") or {}).get(NUMA_BIND) in GO_TRUE
+    return pod_annotations(question).get(NUMA_BIND) in GO_TRUE
 
 
 def _topology(question: Json) -> bool:
-    words = str((question["pod"].get("annotations") or {}).get(ORDER_KEY, "")).split(",")
+    words = str(pod_annotations(question).get(ORDER_KEY, "")).split(",")
     return "topology-aware" in (word.strip() for word in words)
 
 
 def _numa_bound(question: Json) -> bool:
     """A NUMA node's cards do not stand together, or topology counts, which HAMi looks at only in the last run."""
-    if not (_is_fit(question) and _bound(question)):
+    if not (asks_fit(question, FAMILY) and _bound(question)):
         return False
     runs = [numa for numa, _ in groupby(question["devices"], key=lambda device: device.get("numa", 0))]
     return _topology(question) or len(runs) != len(set(runs))
@@ -141,24 +87,19 @@ def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
     if theirs["ok"]:
         return False
     if ours["ok"]:
-        return sound(question, ours) and len({_numa(question, uuid) for uuid in _uuids(ours)}) == 1
-    return _without_numa(ours["reason"]) == _without_numa(theirs["reason"])
-
-
-def _without_numa(reason: str) -> set[str]:
-    counted_otherwise = (Reason.NUMA, Reason.TOO_FEW)
-    return {part for part in reason.split(", ") if not part.endswith(counted_otherwise)}
+        return sound(question, ours) and len({_numa(question, uuid) for uuid in uuids(ours)}) == 1
+    return but_for(ours["reason"], *OTHERWISE) == but_for(theirs["reason"], *OTHERWISE)
 
 
 def _by_topology(question: Json) -> bool:
-    return _is_fit(question) and _topology(question)
+    return asks_fit(question, FAMILY) and _topology(question)
 
 
 def _linked_best(question: Json, ours: Json, theirs: Json) -> bool:
     """Both grant, and no other choice would be linked better (one card: tear less)."""
     if not (theirs["ok"] and sound(question, ours)):
         return False
-    links, chosen, his = values.links(question.get("pair_scores")), _uuids(ours), _uuids(theirs)
+    links, chosen, his = values.links(question.get("pair_scores")), uuids(ours), uuids(theirs)
     numas = {_numa(question, uuid) for uuid in chosen}
     if _bound(question) and len(numas) != 1:
         return False
@@ -184,13 +125,12 @@ def _eligible(question: Json) -> list[str]:
         demand=one, pod=values.pod(question["pod"]), node=values.node(question.get("node")), recall=question
     )
     rules = policy(NvidiaSettings())
-    states = [values.state(device) for device in question["devices"]]
-    return [state.uuid for state in states if isinstance(fit(rules, [state], context), Granted)]
+    return [state.uuid for state in values.states(question) if isinstance(fit(rules, [state], context), Granted)]
 
 
 def _part_of_a_cut_card(question: Json) -> bool:
     """A percentage is asked for, and some card is cut into instances."""
-    if not _is_fit(question):
+    if not asks_fit(question, FAMILY):
         return False
     request = question["request"]
     percent = request["memreq"] == 0 and 0 < request["mempercentagereq"] <= 100
@@ -202,11 +142,7 @@ def _largest_instance(question: Json, ours: Json, theirs: Json) -> bool:
     if not ours["ok"]:
         return not theirs["ok"]
     cut = {device["id"] for device in question["devices"] if device.get("mig_profiles")}
-    return sound(question, ours) and bool(cut & set(_uuids(ours)))
-
-
-def _uuids(answer: Json) -> list[str]:
-    return [device["uuid"] for devices in answer["devices"].values() for device in devices]
+    return sound(question, ours) and bool(cut & set(uuids(ours)))
 
 
 def _numa(question: Json, uuid: str) -> int:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.admission import Admit, Admitted, Denied
 from hami_plugin.policy.checks import CHARGED, standard, within_quota
+from hami_plugin.policy.demand import Invalid
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.groups import by_numa_if
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import amount, counted, percentage, written
 from hami_plugin.policy.selectors import linked_choice, topology_aware, when
 from hami_plugin.policy.states import Context, DeviceState
-from vendors.nvidia import mig
-from vendors.nvidia.host import FAMILY
-from vendors.nvidia.injection import VISIBLE, VOID
+from vendors.nvidia.host import FAMILY, VISIBLE, VOID
+from vendors.nvidia.scheduling import mig
 
 if TYPE_CHECKING:  # parts of the package also run where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
@@ -78,10 +77,12 @@ def admission(settings: NvidiaSettings) -> Admit:
     """Defaults of a container that asks for a card, or only for memory or cores of one."""
     parts = (settings.resource_core_name, settings.resource_memory_name, settings.resource_memory_percentage_name)
 
+    valid = amount(settings.resource_memory_percentage_name, most=100, fraction="round up")
+
     def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
-        problem = _percentage_problem(container, settings.resource_memory_percentage_name)
-        if problem:
-            return Denied(why=problem)
+        percent = valid(container)
+        if isinstance(percent, Invalid):
+            return Denied(why=f"container {container.name!r}: {percent}")
         limits: dict[str, str] = {}
         env: dict[str, str] = {}
         if settings.resource_priority_name in container.limits:
@@ -92,7 +93,7 @@ def admission(settings: NvidiaSettings) -> Admit:
         found = settings.resource_count_name in container.limits or implied
         if implied and settings.resource_count_name not in container.limits:
             limits[settings.resource_count_name] = str(settings.default_gpu_num)
-        if _whole_cards(container, settings, counted=found):
+        if _whole_cards(container, settings, percent, counted=found):
             limits[settings.resource_core_name] = "100"
             found = True
         if not found and settings.overwrite_env:
@@ -103,25 +104,12 @@ def admission(settings: NvidiaSettings) -> Admit:
     return admit
 
 
-def _percentage_problem(container: ContainerView, resource: str) -> str:
-    text = written(container, resource)
-    if text is None:
-        return ""
-    try:
-        if 0 <= whole(text) <= 100:
-            return ""
-    except ValueError as error:
-        return f"container {container.name!r}: {resource}: {error}"
-    return f"container {container.name!r}: {resource}={text} is not within 0 to 100"
-
-
-def _whole_cards(container: ContainerView, settings: NvidiaSettings, *, counted: bool) -> bool:
+def _whole_cards(container: ContainerView, settings: NvidiaSettings, percent: int | None, *, counted: bool) -> bool:
     """Cards are asked for, cores are not mentioned, and all of the memory is meant."""
     if not counted and written(container, settings.resource_count_name) is None:
         return False
     if written(container, settings.resource_core_name) is not None:
         return False
-    percent = written(container, settings.resource_memory_percentage_name)
     if percent is not None:
-        return whole(percent) == 100
+        return percent == 100
     return written(container, settings.resource_memory_name) is None

@@ -1,0 +1,168 @@
+"""What happens to a pod when it is created: it is left alone, given defaults and our scheduler, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hami_plugin.model.views import ContainerView, PodView, pod_view
+from hami_plugin.policy.admission import Admitted, Denied
+from hami_plugin.policy.demand import Invalid
+from hami_plugin.policy.order import weights
+from hami_plugin.policy.pods import demands
+from hami_plugin.policy.states import Quota
+from hami_plugin.scheduling.patches import Operation, difference
+from hami_plugin.scheduling.quotas import excess
+from hami_plugin.scheduling.sites import rules
+from hami_plugin.vendor import Family
+
+IGNORE = ("hami.io/webhook", "ignore")
+"""The label of pods that admission leaves alone. HAMi's webhook configuration does not even ask about them."""
+
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """Which scheduler pods with devices go to; none when ``name`` is empty. ``replaces_default``: also those for which
+    the cluster's own was chosen, by name or by the API server.
+    """
+
+    name: str = ""
+    replaces_default: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """The pod is taken, with these changes. ``why`` says why it was left alone, if that needs a word."""
+
+    changes: tuple[Operation, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """A pod with the defaults that families fill in. ``found``: it uses a device of one of them."""
+
+    pod: PodView
+    found: bool
+
+
+def review(
+    pod: Mapping[str, Any], families: Sequence[Family], scheduling: Scheduling, quota: Quota | None = None
+) -> Allowed | Denied:
+    """Decide on a v1 Pod as the API server hands it over. ``quota`` is its namespace's.
+
+    The beginning of each reason is HAMi's.
+    """
+    view = pod_view(pod)
+    if view.labels.get(IGNORE[0]) == IGNORE[1]:
+        return Allowed(why=f"pod is labelled {IGNORE[0]}: {IGNORE[1]}")
+    if all(container.init for container in view.containers):
+        return Denied(why="pod has no containers")
+    if not _ours(view.scheduler, scheduling):
+        return Allowed(why="pod already has different scheduler assigned")
+    filled = defaults(view, families)
+    if isinstance(filled, Denied):
+        return filled
+    if filled.found and (problem := _problem(filled.pod, families, scheduling, quota or Quota())):
+        return Denied(why=problem)
+    scheduler = scheduling.name if filled.found else ""
+    return Allowed(changes=difference(pod, _stored(pod, view, filled, scheduler)))
+
+
+def admitted(pod: PodView, families: Sequence[Family]) -> PodView | Denied:
+    """The pod as it is stored after admission: with defaults that families fill in."""
+    filled = defaults(pod, families)
+    return filled if isinstance(filled, Denied) else filled.pod
+
+
+def defaults(pod: PodView, families: Sequence[Family]) -> Defaults | Denied:
+    """Ask each family about each container, init containers first."""
+    containers: list[ContainerView] = []
+    annotations, found, runtime_class = dict(pod.annotations), False, pod.runtime_class
+    for container in pod.containers:
+        seen = container
+        for family in families:
+            answer = family.admit(seen, replace(pod, annotations=annotations))
+            if isinstance(answer, Denied):
+                return answer
+            seen = _changed(seen, answer)
+            annotations |= answer.pod_annotations
+            found, runtime_class = found or answer.found, runtime_class or answer.runtime_class
+        containers.append(seen)
+    stored = replace(pod, annotations=annotations, containers=tuple(containers), runtime_class=runtime_class)
+    return Defaults(pod=stored, found=found)
+
+
+def _ours(scheduler: str, scheduling: Scheduling) -> bool:
+    if not scheduler or scheduler == scheduling.name:
+        return True
+    return scheduling.replaces_default and scheduler == DEFAULT_SCHEDULER
+
+
+def _problem(pod: PodView, families: Sequence[Family], scheduling: Scheduling, quota: Quota) -> str:
+    """Why a pod with devices cannot be taken; empty when it can."""
+    for container in pod.containers:
+        if container.privileged:
+            return f"container {container.name} is privileged: it would see every device of its node"
+    if scheduling.name and pod.node:
+        return "pod has node assigned: only the scheduler knows which devices of it are free"
+    for asked in (demands(pod, rules(families)), weights(pod.annotations)):
+        if isinstance(asked, Invalid):
+            return str(asked)
+    missing = excess(pod, families, quota)
+    return f"exceeding resource quota: {missing}" if missing else ""
+
+
+def _changed(container: ContainerView, answer: Admitted) -> ContainerView:
+    return replace(
+        container,
+        limits={**container.limits, **answer.limits},
+        requests={**container.requests, **answer.requests},
+        env={**container.env, **answer.env},
+    )
+
+
+def _stored(pod: Mapping[str, Any], view: PodView, filled: Defaults, scheduler: str) -> Mapping[str, Any]:
+    """The pod as JSON, with what is new in it."""
+    spec = dict(pod["spec"])
+    pairs = list(zip(view.containers, filled.pod.containers, strict=True))
+    for key, init in (("initContainers", True), ("containers", False)):
+        own = [pair for pair in pairs if pair[0].init is init]
+        if own:
+            spec[key] = [_container(raw, *pair) for raw, pair in zip(spec[key], own, strict=True)]
+    if scheduler:
+        spec["schedulerName"] = scheduler
+    if filled.pod.runtime_class:
+        spec["runtimeClassName"] = filled.pod.runtime_class
+    metadata = dict(pod.get("metadata") or {})
+    if added := _added(view.annotations, filled.pod.annotations):
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **added}
+    return {**pod, "metadata": metadata, "spec": spec}
+
+
+def _container(raw: Mapping[str, Any], before: ContainerView, after: ContainerView) -> Mapping[str, Any]:
+    resources = dict(raw.get("resources") or {})
+    for key, old, new in (
+        ("limits", before.limits, after.limits),
+        ("requests", before.requests, after.requests),
+    ):
+        if added := _added(old, new):
+            resources[key] = {**(resources.get(key) or {}), **added}
+    changed = {**raw, "resources": resources} if resources else dict(raw)
+    if added := _added(before.env, after.env):
+        changed["env"] = _environment(raw.get("env") or (), added)
+    return changed
+
+
+def _environment(own: Sequence[Mapping[str, Any]], added: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """Variables in their old places, since later ones may refer to earlier ones; new ones last."""
+    new = {name: {"name": name, "value": value} for name, value in added.items()}
+    there = {str(one.get("name")) for one in own}
+    return [*(new.get(str(one.get("name")), one) for one in own), *(new[name] for name in new if name not in there)]
+
+
+def _added(before: Mapping[str, str], after: Mapping[str, str]) -> Mapping[str, str]:
+    return {key: value for key, value in after.items() if before.get(key) != value}

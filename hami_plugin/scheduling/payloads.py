@@ -1,0 +1,74 @@
+"""What kube-scheduler and the API server send and expect: extender and admission messages as JSON, with our values."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hami_plugin.errors import WireError
+from hami_plugin.model.views import PodView, node_view
+from hami_plugin.policy.admission import Denied
+from hami_plugin.scheduling.admission import Allowed
+from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, filtered, simulated
+
+Json = Mapping[str, Any]
+
+FORBIDDEN, OK = 403, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A filter request: the pod, and nodes by name, or as objects when they need not exist."""
+
+    pod: Json
+    names: Sequence[str] = ()
+    nodes: Sequence[Json] | None = None
+
+
+def offer(request: Json) -> Offer:
+    """Read ExtenderArgs. WireError when there is no pod, or no nodes in either form."""
+    pod, nodes, names = request.get("Pod"), request.get("Nodes"), request.get("NodeNames")
+    if not isinstance(pod, Mapping):
+        raise WireError("filter request: no Pod", hint="send kube-scheduler's ExtenderArgs")
+    if isinstance(nodes, Mapping):
+        return Offer(pod=pod, nodes=tuple(nodes.get("items") or ()))
+    if not isinstance(names, list):
+        raise WireError("filter request: neither NodeNames nor Nodes", hint="set nodeCacheCapable: true")
+    return Offer(pod=pod, names=tuple(map(str, names)))
+
+
+def decided(scene: Scene, pod: PodView, offered: Offer) -> Filtered | Unasked:
+    """The answer to an offer. Nothing of the cluster counts for nodes that are given as objects."""
+    if offered.nodes is None:
+        return filtered(scene, pod, offered.names)
+    return simulated(scene, pod, [node_view(node) for node in offered.nodes])
+
+
+def filter_result(offered: Offer, outcome: Filtered | Unasked) -> Json:
+    """ExtenderFilterResult, with the nodes in the form in which they were offered."""
+    chosen = outcome.placed.site.node.name if isinstance(outcome, Filtered) and outcome.placed else None
+    failed = outcome.failed if isinstance(outcome, Filtered) else {}
+
+    def left(name: str) -> bool:
+        return isinstance(outcome, Unasked) or name == chosen
+
+    result: dict[str, Any] = {"FailedNodes": dict(failed), "Error": ""}
+    if offered.nodes is None:
+        return {**result, "NodeNames": [name for name in offered.names if left(name)]}
+    return {**result, "Nodes": {"items": [node for node in offered.nodes if left(node_view(node).name)]}}
+
+
+def admission_response(uid: str, decision: Allowed | Denied) -> Json:
+    """The ``response`` of an AdmissionReview. A refusal is the pod's fault, never the webhook's: always 403."""
+    if isinstance(decision, Denied):
+        return {"uid": uid, "allowed": False, "status": {"code": FORBIDDEN, "message": decision.why}}
+    response: dict[str, Any] = {"uid": uid, "allowed": True}
+    if decision.why:
+        response["status"] = {"code": OK, "message": decision.why}
+    if decision.changes:
+        patch = json.dumps(decision.changes, separators=(",", ":")).encode()
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode("ascii")}
+    return response

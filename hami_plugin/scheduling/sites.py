@@ -1,0 +1,106 @@
+"""What a node has and lacks: its devices as registered, less what pods have of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hami_plugin.errors import WireError
+from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
+from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.policy.pods import Rules, Site, Stock
+from hami_plugin.policy.states import idle
+from hami_plugin.policy.usage import Holding
+from hami_plugin.policy.usage import used as in_use
+from hami_plugin.vendor import Family
+from hami_plugin.wire.keys import ASSIGNED_NODE
+from hami_plugin.wire.nodes import decode_scores
+from hami_plugin.wire.pods import decode_devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """What a node has, and the annotations that could not be read."""
+
+    site: Site
+    problems: tuple[str, ...] = ()
+
+
+def rules(families: Iterable[Family]) -> Rules:
+    """The families that can be scheduled, by word."""
+    return {family.word: family.policy for family in families if family.policy}
+
+
+def survey(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> Surveyed:
+    """The node's devices, less what these pods have of them. Pods of other nodes and finished ones have nothing."""
+    problems: list[str] = []
+    held = [holdings(pod, families, problems) for pod in pods if whereabouts(pod) == node.name and not pod.terminal]
+    idle_site = registered(node, families)
+    return Surveyed(site=occupied(idle_site.site, families, held), problems=(*problems, *idle_site.problems))
+
+
+def whereabouts(pod: PodView) -> str:
+    """The node of a pod. One that is bound is where it is, whatever its author has written."""
+    return pod.node or pod.annotations.get(ASSIGNED_NODE, "")
+
+
+def registered(node: NodeView, families: Iterable[Family]) -> Surveyed:
+    """The node's devices, as if nobody had anything of them. It only changes with the node, so it can be kept."""
+    problems: list[str] = []
+    stocks: dict[str, Stock] = {}
+    for family in families:
+        try:
+            stocks[family.word] = _idle(node, family)
+        except WireError as error:
+            problems.append(f"node {node.name}, {family.word}: {error}")
+    return Surveyed(site=Site(node=node, stocks=stocks), problems=tuple(problems))
+
+
+def occupied(site: Site, families: Iterable[Family], held: Sequence[Mapping[str, Holding]]) -> Site:
+    """The node, less what is held of it, by family word for each pod."""
+    stocks = dict(site.stocks)
+    for family in families:
+        if theirs := [one[family.word] for one in held if family.word in one and family.word in stocks]:
+            stocks[family.word] = _taken(stocks[family.word], family, theirs)
+    return replace(site, stocks=stocks)
+
+
+def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:
+    """The node's devices of one family, less what is held. WireError when an annotation of the node is damaged."""
+    return _taken(_idle(node, family), family, held)
+
+
+def _idle(node: NodeView, family: Family) -> Stock:
+    states = tuple(idle(info) for info in family.node_devices(node))
+    known = states and family.policy
+    return Stock(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
+
+
+def _taken(stock: Stock, family: Family, held: Iterable[Holding]) -> Stock:
+    if family.policy is None or not stock.states:
+        return stock
+    return replace(stock, states=in_use(stock.states, held, family.policy.request, family.policy.restore))
+
+
+def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, Holding]:
+    """What the pod's annotations say it has, by family word. What cannot be read is noted among the problems."""
+    found: dict[str, Holding] = {}
+    for family in families:
+        try:
+            pieces = decode_devices(pod.annotations.get(family.annotations.allocated, ""))
+        except WireError as error:
+            problems.append(f"pod {pod.key}, {family.annotations.allocated}: {error}")
+            continue
+        if any(pieces):
+            found[family.word] = Holding(pod=pod, pieces=pieces)
+    return found
+
+
+def _links(node: NodeView, key: str) -> Links:
+    text = node.annotations.get(key, "") if key else ""
+    if not text:
+        return NO_LINKS
+    scores = decode_scores(text)
+    return symmetric(
+        {(a, b): Link(score=score, label="") for a, peers in scores.items() for b, score in peers.items() if a != b}
+    )
