@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
-from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.files import make_shared_directory
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
@@ -325,6 +325,8 @@ class Allocator:
         except RefusedError as refusal:
             told = self._failed(refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint)
             raise told from refusal
+        except HamiError as error:  # a device that cannot be described, as its node has gone
+            raise self._unprepared(assignment.pod, assignment.container, error) from error
         return answer
 
     def _described(self, assignment: Assignment) -> ContainerEdits:
@@ -334,7 +336,7 @@ class Allocator:
         devices = (self._family.device_edits(share.device, self._host) for share in assignment.shares)
         return self._family.shared_edits(self._host).merged(*devices)
 
-    def _unprepared(self, pod: PodView, container: ContainerView, error: OSError) -> RefusedError:
+    def _unprepared(self, pod: PodView, container: ContainerView, error: OSError | HamiError) -> RefusedError:
         message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"
         return self._failed(RefusalReason.NOT_PREPARED, message, pod)
 
