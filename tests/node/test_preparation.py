@@ -96,7 +96,7 @@ async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_wor
     def gone(device, _host):
         raise HamiError(f"{device.uuid} has no node on this host")
 
-    node.allocator = node._allocator(replace(FAMILY, device_edits=gone))
+    node.use(replace(FAMILY, device_edits=gone))
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
     refusal = await refused(node, ids((0, 0)))
