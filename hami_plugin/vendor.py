@@ -148,6 +148,14 @@ def _one(_device: Device) -> int:
     return 1
 
 
+def _anywhere(grant: Grant, _device: Device, _others: Sequence[Grant]) -> Grant:
+    return grant
+
+
+def _always(*_asked: object) -> bool:
+    return True
+
+
 def _percent(_device: Device) -> int:
     return 100
 
@@ -172,9 +180,11 @@ class Family:
     """One schedulable resource of a vendor, as data and functions.
 
     On the node, ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation,
-    under the legacy (HAMi 2.7) naming rule or today's; ``inject`` turns an assignment into edits; ``host_problem``
-    says what containers will miss on this host, in words; ``memory_factor`` is how many MiB one unit of the memory
-    resource means; ``every_core`` is what a grant of all of a device's cores is; ``units`` are counted beside devices.
+    under the legacy (HAMi 2.7) naming rule or today's; ``node_notes`` are other annotations of a node that has such
+    devices; ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host,
+    in words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` what a grant of
+    all of a device's cores is; ``units`` are counted beside devices; ``place`` notes at a grant which part of the
+    device it has, given what others have of it.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -198,6 +208,7 @@ class Family:
     lock: LockRule | None = SHARED_LOCK
     replicas: Callable[[Device], int] = _one
     register: Callable[[Device, bool], DeviceInfo] = _no_node_side
+    node_notes: Mapping[str, str] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=Delivery)
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
@@ -209,6 +220,7 @@ class Family:
     numa_hints: bool = False
     cores_are_bits: bool = False
     memory_factor: int = 1
+    place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
     units: Units | None = None
 
@@ -278,7 +290,9 @@ class Vendor:
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
 
     ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
-    node agents would register on such a machine, of one family.
+    node agents would register on such a machine, of one family. ``present`` is whether the host
+    has such hardware, whatever drives it: a cheap look, which also decides for a vendor that nobody has enabled or
+    disabled.
     """
 
     name: str
@@ -286,6 +300,7 @@ class Vendor:
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
     open: Callable[[Any, HostPaths], Driver] | None = None
+    present: Callable[[Any, HostPaths], bool] = _always
     parity: Callable[[], Parity] = Parity
     described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
     simulate: Callable[[Machine, Path], Simulator] | None = None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
 from tests.support.builders import FAMILY, TO_ALLOCATE, grant, ids, pod
@@ -90,3 +90,17 @@ async def test_a_container_waits_for_what_the_host_lacks_and_then_starts(node):
     assert plugin.pre_start_required
     assert (caught.value.reason, caught.value.code) == (RefusalReason.NOT_PREPARED, "UNAVAILABLE")
     assert node.observer.starts == ["HostNotPrepared"]
+
+
+async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_words(node):
+    def gone(device, _host):
+        raise HamiError(f"{device.uuid} has no node on this host")
+
+    node.use(replace(FAMILY, device_edits=gone))
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    refusal = await refused(node, ids((0, 0)))
+
+    assert refusal.reason is RefusalReason.NOT_PREPARED
+    assert "has no node on this host" in refusal.message
+    assert node.ledger.held == {}
