@@ -70,6 +70,7 @@ async def test_a_template_is_scheduled_handed_out_and_withdrawn_with_its_npu(run
     await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 7 * 4, "the loss at the kubelet")
     await stage.until(lambda: (7, LARGE, False) in entries(stage, LARGE), "the loss in the annotation")
     stage.hardware.simulator.inject("back", 7)
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 8 * 4, "the recovery", 20)
 
 
 async def test_each_family_is_told_of_its_own_npus_alone(running, tmp_path):
