@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from cdi.directories import load
+from hami_plugin.demo.play import play
 from hami_plugin.demo.pods import container, pod
 from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.node.spec_files import file_name
@@ -115,3 +116,9 @@ async def test_chips_that_a_node_lacks_hold_up_no_readiness(running):
     _status, metrics = await stage.get("/metrics")
     assert "Ascend310P" in metrics
     assert LARGE not in metrics
+
+
+async def test_the_demonstration_runs_through_on_modules_of_two(capsys):
+    held = await play("ascend-910c-16", as_json=True, keep=False)
+
+    assert held, capsys.readouterr().out
