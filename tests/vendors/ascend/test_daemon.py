@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from cdi.directories import load
+from hami_plugin.demo.play import play
 from hami_plugin.demo.pods import container, pod
 from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.node.spec_files import file_name
@@ -70,6 +71,7 @@ async def test_a_template_is_scheduled_handed_out_and_withdrawn_with_its_npu(run
     await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 7 * 4, "the loss at the kubelet")
     await stage.until(lambda: (7, LARGE, False) in entries(stage, LARGE), "the loss in the annotation")
     stage.hardware.simulator.inject("back", 7)
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 8 * 4, "the recovery", 20)
 
 
 async def test_each_family_is_told_of_its_own_npus_alone(running, tmp_path):
@@ -114,3 +116,9 @@ async def test_chips_that_a_node_lacks_hold_up_no_readiness(running):
     _status, metrics = await stage.get("/metrics")
     assert "Ascend310P" in metrics
     assert LARGE not in metrics
+
+
+async def test_the_demonstration_runs_through_on_modules_of_two(capsys):
+    held = await play("ascend-910c-16", as_json=True, keep=False)
+
+    assert held, capsys.readouterr().out

@@ -45,7 +45,7 @@ def test_an_alarm_is_told_once_with_the_drivers_codes(rig):
     assert poll() == [(2, "NpuCriticalAlarm")]
     assert poll() == []
     (fault,) = [sighting.fault for sighting in built.driver.discover().sightings if sighting.fault]
-    assert fault.action is Action.RESET
+    assert fault.action is Action.DRAIN
     assert "0x80e01801" in fault.message
 
 
@@ -58,6 +58,24 @@ def test_each_grade_has_a_name(rig, grade, reason):
     built.simulator.inject("unhealthy", 0, grade)
 
     assert built.faults() == {0: reason}
+
+
+def test_an_npu_that_containers_cannot_share_is_ill_where_they_are_to(rig):
+    built = rig("ascend-910c-16", hamiVnpuCore=True)
+    built.simulator.inject("unshared", 3)
+
+    (fault,) = [sighting.fault for sighting in built.driver.discover().sightings if sighting.fault]
+
+    assert fault.reason == "NpuNotShareable"
+    assert "npu-smi set -t device-share -i 1 -c 1 -d 1" in fault.message
+
+
+def test_an_npu_for_one_container_is_well_where_it_is_cut(rig):
+    built = rig("ascend-910c-16")
+
+    built.simulator.inject("unshared")
+
+    assert built.faults() == {}
 
 
 def test_what_comes_back_is_well_and_may_fail_again(rig):

@@ -137,6 +137,10 @@ class Dcmi:
         self._call("dcmi_get_device_errorcode_v2", *unit, ctypes.byref(count), codes, ctypes.c_uint(MOST_ERRORS))
         return tuple(codes[: max(0, min(count.value, MOST_ERRORS))])
 
+    def shareable(self, unit: Unit) -> bool:
+        """Whether several containers may open the chip at a time."""
+        return self._number("dcmi_get_device_share_enable", unit) != 0
+
     def topology(self, one: Unit, other: Unit) -> int:
         """DCMI's number for how two chips are connected."""
         kind = ctypes.c_int()

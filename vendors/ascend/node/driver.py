@@ -9,16 +9,16 @@ from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
+from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.vendor import HealthEvent
 from vendors.ascend.chips import AscendSettings
 from vendors.ascend.node.codes import NO_DEVICE, DcmiError, NoLibraryError
 from vendors.ascend.node.dcmi import BARE_NAME, PLACES, Dcmi, Unit
+from vendors.ascend.node.health import SILENT, examine, silent
 from vendors.ascend.node.host import HostTrees
 from vendors.ascend.node.topology import link
 
-_ALARMS = {1: "NpuMinorAlarm", 2: "NpuMajorAlarm", 3: "NpuCriticalAlarm"}
 _NO_DIE = "-".join(["00000000"] * 5)
 
 
@@ -33,7 +33,7 @@ class AscendDriver:
         sleep: Callable[[float], None] = time.sleep,
         **loading: Callable[[str], Any],
     ) -> None:
-        self._mode = "hami-core" if settings.soft else "template"
+        self._soft = settings.soft
         self._chips = {chip.driver_name: chip for chip in settings.chips if chip.driver_name}
         self._host = HostTrees.of(settings, paths)
         own = (BARE_NAME, *(str(settings.seen(f"{folder}/{BARE_NAME}")) for folder in PLACES))
@@ -93,7 +93,7 @@ class AscendDriver:
         """DCMI's own waiting would hold the thread; asking for all NPUs' health takes a few milliseconds."""
         self._sleep(timeout)
         faults = {device.uuid: self._health(unit, device.uuid) for unit, device in self._known.items()}
-        if faults and all(fault and fault.reason == "NpuSilent" for fault in faults.values()):
+        if faults and all(fault and fault.reason == SILENT for fault in faults.values()):
             self._dcmi.close()
             self.discover()  # tells why, when the driver as a whole is gone
         news = {uuid: fault for uuid, fault in faults.items() if fault and fault != self._told.get(uuid)}
@@ -127,7 +127,7 @@ class AscendDriver:
             with self._asking(known.uuid if known else None):
                 device = self._described(unit)
         except DcmiError as error:
-            return Sighting(device=known, fault=_silent(error)) if known else f"{unit}: {error}"
+            return Sighting(device=known, fault=silent(error)) if known else f"{unit}: {error}"
         if isinstance(device, str):
             return device
         self._known[unit] = device
@@ -150,29 +150,12 @@ class AscendDriver:
             minor=number,
             pci=address,
             numa=self._host.numa_node(address),
-            mode=self._mode,
+            mode="hami-core" if self._soft else "template",
         )
 
     def _health(self, unit: Unit, uuid: str) -> Fault | None:
-        try:
-            with self._asking(uuid):
-                grade = self._dcmi.health(unit)
-                codes = self._codes(unit) if grade else ""
-        except DcmiError as error:
-            return _silent(error)
-        if not grade:
-            return None
-        return Fault(
-            reason=_ALARMS.get(grade, "NpuNotStarted"),
-            message=f"the driver's health grade is {grade}; its error codes: {codes}",
-            action=Action.RESET if grade in (2, 3) else Action.DRAIN,
-        )
-
-    def _codes(self, unit: Unit) -> str:
-        try:
-            return ", ".join(f"{code:#010x}" for code in self._dcmi.errors(unit)) or "none"
-        except DcmiError as error:
-            return f"unknown ({error})"
+        with self._asking(uuid):
+            return examine(self._dcmi, unit, shared=self._soft)
 
     def _facts(self) -> dict[str, str]:
         with suppress(DcmiError):
@@ -186,7 +169,3 @@ class AscendDriver:
             yield
         finally:
             self._busy = None
-
-
-def _silent(error: DcmiError) -> Fault:
-    return Fault(reason="NpuSilent", message=str(error))

@@ -15,13 +15,17 @@ _HCCS, _SIO, _SWITCHED = 3, 6, 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One NPU at present. ``code`` is what DCMI answers when it is asked about it; without ``die`` it has no name."""
+    """One NPU at present. ``code`` is what DCMI answers when it is asked about it; without ``die`` it has no name.
+
+    ``shared``: several containers may open it.
+    """
 
     present: bool = True
     code: int = 0
     health: int = 0
     hangs: bool = False
     die: bool = True
+    shared: bool = True
 
 
 def text(machine: Machine, conditions: Sequence[Condition], driver: int) -> str:
@@ -48,5 +52,6 @@ def _unit(machine: Machine, place: int, condition: Condition) -> str:
     ids = " ".join(str(device.extra[key]) for key in ("card_id", "device_id"))
     numbers = f"{device.extra['aicore']} {device.extra['logic_id']} {device.extra['phy_id']}"
     die = " ".join(str(int(word, 16) if condition.die else 0) for word in device.uuid.split("-"))
-    present = f"{condition.health} {ERROR if condition.health else 0:x} {condition.code} {int(condition.hangs)}"
+    health = f"{condition.health} {ERROR if condition.health else 0:x}"
+    present = f"{health} {condition.code} {int(condition.hangs)} {int(condition.shared)}"
     return f"npu {ids} {device.model} {numbers} {die} {device.pci} {present}"

@@ -21,7 +21,7 @@ LIBRARY = "libdcmi.so"
 DRIVER_GONE = -8005
 _LOST = -8008
 _STATE, _LIBRARY_STATE = "faults.json", "npus"
-FAULTS = ("lost", "back", "unhealthy", "hang", "garbage", "unplug", "plug", "driver-gone", "driver-back")
+FAULTS = ("lost", "back", "unhealthy", "hang", "garbage", "unshared", "unplug", "plug", "driver-gone", "driver-back")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,8 @@ def _suffer(npu: dict[str, Any], fault: str, value: int) -> None:
             npu["hangs"] = True
         case "garbage":
             npu["die"] = False
+        case "unshared":
+            npu["shared"] = False
         case _:
             npu["present"] = fault == "plug"
 

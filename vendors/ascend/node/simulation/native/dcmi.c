@@ -165,6 +165,16 @@ API int dcmi_get_device_errorcode_v2(int card, int chip, int *count, unsigned in
     return OK;
 }
 
+API int dcmi_get_device_share_enable(int card, int chip, int *enabled)
+{
+    struct machine m;
+    struct unit *u;
+    int code = ask(&m, card, chip, &u);
+    if (!code)
+        *enabled = u->shared;
+    return code;
+}
+
 API int dcmi_get_topo_info_by_device_id(int card, int chip, int other_card, int other_chip, int *kind)
 {
     struct machine m;
