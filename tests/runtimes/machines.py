@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Numbers = tuple[int, int]
+MEMORY, CORES = 3000, 30
 UVM, CAPABILITIES = 508, 237
 """Majors that the kernel hands out anew at each start; these are as good as any."""
 
@@ -19,9 +20,13 @@ class Machine:
 
     Every container with any device receives ``shared`` and ``env``, and ``mounts``: path inside to the path below
     the simulated machine's folder. ``asked`` are the combinations to try. ``links`` are made by a hook.
+
+    A share of ``MEMORY`` MiB and ``CORES`` percent adds variables, whose values are patterns, and mounts: path inside,
+    where ``{hook}`` is the host's directory of HAMi's files, to whether it is read only.
     """
 
     profile: str
+    vendor: str
     kind: str
     nodes: Mapping[str, Numbers]
     devices: Mapping[str, frozenset[str]]
@@ -30,6 +35,8 @@ class Machine:
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
     links: tuple[str, ...] = ()
+    limits: Mapping[str, str] = field(default_factory=dict)
+    limit_mounts: Mapping[str, bool] = field(default_factory=dict)
 
     def received(self, names: tuple[str, ...]) -> dict[str, Numbers]:
         """Return the nodes that a container with these devices has, and no other."""
@@ -79,6 +86,7 @@ def nvidia(
     }
     return Machine(
         profile=profile,
+        vendor="nvidia",
         kind=NVIDIA_KIND,
         nodes={**NVIDIA_CONTROL, **capabilities, **{k: v for minor in uuids for k, v in nvidia_card(minor).items()}},
         shared=frozenset(NVIDIA_CONTROL),
@@ -95,6 +103,18 @@ def nvidia(
         mounts={path: f"driver-root{path}" for path in NVIDIA_FILES},
         links=tuple(f"{NVIDIA_LIBRARIES}/{name}" for name in ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")),
         asked=asked,
+        limits={
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
+            "CUDA_DEVICE_SM_LIMIT": "30",
+            "LIBCUDA_LOG_LEVEL": "1",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": "{hook}/vgpu/[0-9a-f-]{{36}}.cache",
+        },
+        limit_mounts={
+            "{hook}/vgpu": False,
+            "{hook}/vgpu/libvgpu.so": True,
+            "/tmp/vgpulock": False,
+            "/etc/ld.so.preload": True,
+        },
     )
 
 
