@@ -85,8 +85,8 @@ def list_devices(directories: Sequence[Path], as_json: bool, **options: Any) -> 
 @cdi.command(epilog="Example: hami-plugin cdi validate /etc/cdi/*.yaml")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
 def validate(files: Sequence[Path]) -> None:
-    """Say everything that a runtime would refuse in FILES. Exit 1 if there is anything."""
-    from cdi.documents import read  # noqa: PLC0415
+    """Say everything in FILES that a runtime would refuse, or start no container with. Exit 1 if there is anything."""
+    from cdi.documents import read, to_json  # noqa: PLC0415
     from cdi.errors import InvalidSpecError  # noqa: PLC0415
     from hami_plugin.describing import yaml_reader  # noqa: PLC0415
 
@@ -94,6 +94,7 @@ def validate(files: Sequence[Path]) -> None:
     for file in files:
         try:
             spec = read(file.read_text(encoding="utf-8"), str(file), yaml=yaml_reader)
+            to_json(spec, str(file))  # refuses what runtimes read, but start no container with
         except InvalidSpecError as error:
             bad += 1
             for problem in error.problems:
