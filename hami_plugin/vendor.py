@@ -17,7 +17,7 @@ from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device, Discovery, Fault
 from hami_plugin.model.links import Links
 from hami_plugin.model.machine import Machine
-from hami_plugin.model.placement import Assignment
+from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Parity
 from hami_plugin.policy.admission import Admit, if_limited, not_asked
@@ -132,8 +132,28 @@ def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
     return {key: text for key in keys if key}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """A second resource by which the kubelet counts a family's devices, such as their cores.
+
+    ``of_device`` is how many of them a device has, ``of_grant`` how many a grant takes.
+    """
+
+    resource: str
+    of_device: Callable[[Device], int]
+    of_grant: Callable[[Grant], int]
+
+
 def _one(_device: Device) -> int:
     return 1
+
+
+def _always(*_asked: object) -> bool:
+    return True
+
+
+def _percent(_device: Device) -> int:
+    return 100
 
 
 def _nothing(*_asked: object) -> ContainerEdits:
@@ -156,9 +176,10 @@ class Family:
     """One schedulable resource of a vendor, as data and functions.
 
     On the node, ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation,
-    under the legacy (HAMi 2.7) naming rule or today's; ``inject`` turns an assignment into edits; ``host_problem``
-    says what containers will miss on this host, in words; ``memory_factor`` is how many MiB one unit of the memory
-    resource means.
+    under the legacy (HAMi 2.7) naming rule or today's; ``node_notes`` are other annotations of a node that has such
+    devices; ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host,
+    in words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
+    all of a device's cores is; ``units`` are counted beside devices.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -182,6 +203,7 @@ class Family:
     lock: LockRule | None = SHARED_LOCK
     replicas: Callable[[Device], int] = _one
     register: Callable[[Device, bool], DeviceInfo] = _no_node_side
+    node_notes: Mapping[str, str] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=Delivery)
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
@@ -193,6 +215,8 @@ class Family:
     numa_hints: bool = False
     cores_are_bits: bool = False
     memory_factor: int = 1
+    every_core: Callable[[Device], int] = _percent
+    units: Units | None = None
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""
@@ -261,6 +285,9 @@ class Vendor:
 
     ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
     node agents would register on such a machine, of one family.
+
+    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
+    that nobody has enabled or disabled.
     """
 
     name: str
@@ -268,6 +295,7 @@ class Vendor:
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
     open: Callable[[Any, HostPaths], Driver] | None = None
+    present: Callable[[Any, HostPaths], bool] = _always
     parity: Callable[[], Parity] = Parity
     described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
     simulate: Callable[[Machine, Path], Simulator] | None = None

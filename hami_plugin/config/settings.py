@@ -153,6 +153,14 @@ class ServedSettings(VendorSettings):
         )
 
 
+class TreeSettings(ServedSettings):
+    """What a vendor has whose devices are found in the kernel's file trees."""
+
+    sysfs_root: AbsolutePath | None = Field(None, alias="sysfsRoot", description="Another place than /sys.")
+    proc_root: AbsolutePath | None = Field(None, alias="procRoot", description="Another place than /proc.")
+    dev_root: AbsolutePath | None = Field(None, alias="devRoot", description="Another place than /dev, on the host.")
+
+
 class HealthSettings(Section):
     """How fast a fault is believed, and how slowly a recovery is."""
 

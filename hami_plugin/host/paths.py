@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 DEV = Path("/dev")
@@ -13,6 +13,7 @@ class HostPaths:
     """Roots of the file trees that discovery reads and injection names.
 
     ``hook`` is HAMi's ``HOOK_PATH`` as the *host* sees it; ``hook_view`` the same directory as this process sees it.
+    ``node`` is the node's name, for devices that have none of their own.
     """
 
     sysfs: Path = Path("/sys")
@@ -20,6 +21,11 @@ class HostPaths:
     dev: Path = Path("/dev")
     hook: Path = Path("/usr/local")
     hook_view: Path = Path("/usr/local")
+    node: str = ""
+
+    def elsewhere(self, *, sysfs: Path | None = None, proc: Path | None = None, dev: Path | None = None) -> HostPaths:
+        """The same host with some of its roots at other places."""
+        return replace(self, sysfs=sysfs or self.sysfs, proc=proc or self.proc, dev=dev or self.dev)
 
     def seen(self, path: str | Path) -> Path:
         """A path under ``hook`` as this process reaches it."""

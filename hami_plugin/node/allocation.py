@@ -22,11 +22,11 @@ from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Observer, Offer
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.answers import answered
-from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess
+from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess, one_id
 from hami_plugin.policy.identity import Again, Found, Held, Identity, Pending, Unannotated, Unknown, identify, pending
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
-from hami_plugin.vendor import Family
+from hami_plugin.vendor import Family, Units
 
 log = logger(__name__)
 
@@ -42,16 +42,21 @@ class AllocationRules:
     serve_unannotated: bool = False
 
 
-def question_of(family: Family) -> Question:
-    """How a family's decisions are read from a pod."""
+def question_of(family: Family, units: Units | None = None) -> Question:
+    """How a family's decisions are read from a pod: about whole devices or shares of them, or about its ``units``."""
+    names = family.resources
+    counted = tuple(name for name in (names.count, family.units.resource if family.units else "") if name)
+    resource = units.resource if units else names.count
     return Question(
-        resource=family.resources.count,
+        resource=resource,
         to_allocate=family.annotations.to_allocate,
         allocated=family.annotations.allocated,
-        memory=family.resources.memory,
-        memory_percent=family.resources.memory_percent,
-        cores=family.resources.cores,
+        memory=names.memory,
+        memory_percent=names.memory_percent,
+        cores="" if names.cores in counted else names.cores,
         memory_factor=family.memory_factor,
+        also=tuple(name for name in counted if name != resource),
+        ids=units.of_grant if units else one_id,
     )
 
 
@@ -70,10 +75,12 @@ class Allocator:
         host: HostFiles,
         rules: AllocationRules,
         observer: Observer,
+        units: Units | None = None,
     ) -> None:
-        self.resource = family.resources.count
-        self.question = question_of(family)
+        self.question = question_of(family, units)
+        self.resource = self.question.resource
         self._family = family
+        self._replicas = units.of_device if units else family.replicas
         self._snapshot = snapshot
         self._pods = pods
         self._ledger = ledger
@@ -93,7 +100,7 @@ class Allocator:
                 numa=device.numa if self._family.numa_hints else None,
             )
             for device in self._snapshot.value.devices
-            for replica in replica_ids(device.uuid, self._family.replicas(device))
+            for replica in replica_ids(device.uuid, self._replicas(device))
         )
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
@@ -118,7 +125,7 @@ class Allocator:
     def _awaited(self, size: int) -> bool:
         """Whether a pod that is known here waits for ``size`` devices, with a decision or without."""
         waiting = self._waiting()
-        return any(len(claim.grants) == size for claim in waiting.next) or any(
+        return any(len(claim.devices) == size for claim in waiting.next) or any(
             stranger.container.amount(self.resource) == size for stranger in waiting.unannotated
         )
 
@@ -170,7 +177,7 @@ class Allocator:
             )
         for replica in ids:
             device = self._snapshot.value.device(physical_id(replica))
-            if device is None or not is_replica(replica, device.uuid, self._family.replicas(device)):
+            if device is None or not is_replica(replica, device.uuid, self._replicas(device)):
                 raise RefusedError(
                     RefusalReason.UNKNOWN_DEVICE,
                     f"this node has no device {replica[:96]!r}",
@@ -205,9 +212,10 @@ class Allocator:
                 return self._grant(ids, claim.pod, claim.container, claim.grants)
 
     def _check_claim(self, claim: Claim) -> None:
-        granted = filter(None, (self._snapshot.value.device(grant.uuid) for grant in claim.grants))
+        granted = tuple(filter(None, (self._snapshot.value.device(grant.uuid) for grant in claim.grants)))
         advertised = {device.uuid: self._family.register(device, False).devmem for device in granted}
-        too_much = excess(claim, self.question, advertised)
+        every_core = {device.uuid: self._family.every_core(device) for device in granted}
+        too_much = excess(claim, self.question, advertised, every_core)
         if too_much:
             raise self._failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)
 
@@ -235,7 +243,10 @@ class Allocator:
         devices = {device.uuid: device for device in self._snapshot.value.devices}
         return tuple(
             Grant(
-                uuid=uuid, word=self._family.word, memory=self._family.register(devices[uuid], False).devmem, cores=100
+                uuid=uuid,
+                word=self._family.word,
+                memory=self._family.register(devices[uuid], False).devmem,
+                cores=self._family.every_core(devices[uuid]),
             )
             for uuid in uuids
         )

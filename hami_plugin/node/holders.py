@@ -107,7 +107,7 @@ class HolderCheck:
         rivals: list[PodView] = []
         for pod in self._pods.pods:
             waiting = pending((pod,), self._ledger.held, self._question, pod.node)
-            counts = [len(claim.grants) for claim in waiting.next]
+            counts = [len(claim.devices) for claim in waiting.next]
             counts += [stranger.container.amount(self._question.resource) for stranger in waiting.unannotated]
             if len(ids) in counts:
                 rivals.append(pod)
@@ -157,7 +157,7 @@ class HolderCheck:
         names = {holder.container for holder in holders}
         own = [s for s in shares if s.container.name in names or (s.container.init and not s.container.restartable)]
         physical = physical_counts(ids)
-        if not any(Counter(grant.uuid for grant in share.grants) == physical for share in own):
+        if not any(Counter(share.devices) == physical for share in own):
             raise self._wrong(f"the decision for pod {pod.key} does not name the devices that it holds", holders)
 
     def _wrong(self, message: str, holders: Sequence[Holder], handed: Sequence[Held] = ()) -> RefusedError:

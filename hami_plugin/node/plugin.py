@@ -10,6 +10,7 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import Allocator
 from hami_plugin.node.holders import HolderCheck
 from hami_plugin.node.ports import Offer
+from hami_plugin.policy.claims import Question
 
 
 class ResourcePlugin:
@@ -24,6 +25,11 @@ class ResourcePlugin:
     @property
     def resource(self) -> str:
         return self._allocator.resource
+
+    @property
+    def question(self) -> Question:
+        """How decisions about the resource are read from a pod."""
+        return self._allocator.question
 
     @property
     def pre_start_required(self) -> bool:

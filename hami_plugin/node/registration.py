@@ -47,14 +47,15 @@ class Style:
 def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict[str, str | None]:
     """What a family wants the node to say, None for what it should say no more.
 
-    Nothing before its devices are known: a former word stays until then.
+    Nothing before its devices are known: a former word stays until then, and goes when there are none.
     """
-    if not snapshot.devices and not snapshot.ready:
-        return {}
-    infos = [family.register(device, style.legacy) for device in snapshot.devices]
-    wanted: dict[str, str | None] = {
-        family.annotations.register: (encode_legacy if style.legacy else encode_json)(infos)
-    }
+    if not snapshot.devices:
+        keys = (family.annotations.register, family.annotations.score)
+        return {key: None for key in keys if key} if snapshot.ready else {}
+    wanted: dict[str, str | None] = dict(family.node_notes)
+    if family.annotations.register:
+        infos = [family.register(device, style.legacy) for device in snapshot.devices]
+        wanted[family.annotations.register] = (encode_legacy if style.legacy else encode_json)(infos)
     if style.scores and family.annotations.score:
         uuids = [device.uuid for device in snapshot.devices]
         wanted[family.annotations.score] = score_annotation(snapshot.links, uuids)
@@ -136,7 +137,8 @@ class Registration:
             log.info("node annotations written", keys=sorted(changes))
         if beat:
             self._beat = time.monotonic()
-        self.problem = problem or ("" if wanted else "no devices are known yet")
+        known = wanted or any(source.snapshot.value.ready for source in self._sources)
+        self.problem = problem or ("" if known else "no devices are known yet")
 
     def _wanted(self) -> tuple[dict[str, str | None], str]:
         """What all families want, and what is wrong with those that cannot be written down. Those keep their word."""
@@ -154,8 +156,10 @@ class Registration:
         """HAMi 2.7's scheduler forgets a node that does not report itself; later ones need no heartbeat."""
         if not self._style.legacy or (not written and time.monotonic() - self._beat < self._style.heartbeat):
             return {}
-        present = [s.family for s in self._sources if s.snapshot.value.ready]
-        return {family.annotations.handshake: reported(self._now()) for family in present}
+        present = [s.family for s in self._sources if s.snapshot.value.ready and s.snapshot.value.devices]
+        return {
+            family.annotations.handshake: reported(self._now()) for family in present if family.annotations.handshake
+        }
 
     def _within_limit(self, wanted: dict[str, str | None], live: Mapping[str, str]) -> dict[str, str | None]:
         """Leave the scores out rather than make the API server refuse the whole node."""

@@ -6,7 +6,7 @@ the annotation are never used: schedulers pad them differently, and sidecars shi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.errors import WireError
@@ -18,9 +18,17 @@ MOST_BYTES = 64 * 1024
 """A decision for a thousand devices is shorter. The pod's author can write more, and every Allocate would read it."""
 
 
+def one_id(_grant: Grant) -> int:
+    return 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a family's decisions are read by: its resources and the two annotations of a pod."""
+    """What a family's decisions are read by: its resources and the two annotations of a pod.
+
+    Without ``to_allocate`` the decision stands in ``allocated`` alone, where nothing is crossed out. ``also`` are other
+    resources whose containers have their shares there too. ``ids`` is how many of the kubelet's ids a grant takes.
+    """
 
     resource: str
     to_allocate: str
@@ -29,6 +37,13 @@ class Question:
     memory_percent: str = ""
     cores: str = ""
     memory_factor: int = 1
+    also: tuple[str, ...] = ()
+    ids: Callable[[Grant], int] = one_id
+
+    @property
+    def decision(self) -> str:
+        """The annotation that tells a node of a decision."""
+        return self.to_allocate or self.allocated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,30 +54,36 @@ class Claim:
     container: ContainerView
     grants: tuple[Grant, ...]
     piece: int | None
+    ids: Callable[[Grant], int] = one_id
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device behind each id that the kubelet must offer for it, sorted."""
+        return tuple(sorted(grant.uuid for grant in self.grants for _ in range(self.ids(grant))))
 
 
 Reader = Callable[[PodView, Question], tuple[Claim, ...]]
 """``claims``, or something that answers the same."""
 
 
-def asking(pod: PodView, resource: str) -> tuple[ContainerView, ...]:
-    """The containers that ask for the resource, in the order in which the kubelet allocates."""
-    return tuple(container for container in pod.containers if container.amount(resource) > 0)
+def asking(pod: PodView, *resources: str) -> tuple[ContainerView, ...]:
+    """The containers that ask for one of the resources, in the order in which the kubelet allocates."""
+    return tuple(container for container in pod.containers if any(container.amount(name) > 0 for name in resources))
 
 
 def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
     """All shares of the pod's decision, in order. WireError when the decision does not fit the pod's containers."""
-    pending = _pieces(pod, question.to_allocate)
+    pending = _pieces(pod, question.decision)
     positions = [position for position, piece in enumerate(pending) if piece]
     whole = [piece for piece in _pieces(pod, question.allocated) if piece]
     left = [pending[position] for position in positions]
     if not whole:
         whole = left
-    containers = asking(pod, question.resource)
+    containers = asking(pod, question.resource, *question.also)
     if len(whole) != len(containers):
         raise WireError(
             f"{question.allocated} of pod {pod.key} has shares for {len(whole)} containers, "
-            f"{len(containers)} ask for {question.resource}"
+            f"{len(containers)} ask for {' or '.join((question.resource, *question.also))}"
         )
     if left != whole[len(whole) - len(left) :]:
         raise WireError(f"{question.to_allocate} of pod {pod.key} is not what is left of {question.allocated}")
@@ -73,8 +94,10 @@ def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
             container=container,
             grants=tuple(piece),
             piece=positions[number - consumed] if number >= consumed else None,
+            ids=question.ids,
         )
         for number, (container, piece) in enumerate(zip(containers, whole, strict=True))
+        if container.amount(question.resource) > 0
     )
 
 
@@ -101,11 +124,14 @@ class ReadOnce:
             self._known = {key: entry for key, entry in self._known.items() if key[0] in uids}
 
 
-def excess(claim: Claim, question: Question, advertised: dict[str, int]) -> str:
+def excess(
+    claim: Claim, question: Question, advertised: Mapping[str, int], every_core: Mapping[str, int] | None = None
+) -> str:
     """What in a claim is more than its container asked for, in words; empty when nothing is.
 
-    ``advertised`` gives each device's memory in MiB. The pod's author can write annotations; what the container asks
-    for was seen by admission and quota. A grant of 0 is one without limit.
+    ``advertised`` gives each device's memory in MiB, ``every_core`` what a grant of all its cores is, where that is not
+    100. The pod's author can write annotations; what the container asks for was seen by admission and quota. A grant of
+    0 is one without limit.
     """
     container = claim.container
     memory = container.amount(question.memory) * question.memory_factor if question.memory else 0
@@ -117,9 +143,12 @@ def excess(claim: Claim, question: Question, advertised: dict[str, int]) -> str:
         if ceiling and (grant.memory > ceiling or (not grant.memory and (memory or percent))):
             what = f"{grant.memory} MiB" if grant.memory else "all memory"
             return f"{what} of {grant.uuid} where container {container.name} may have {ceiling} MiB"
-        if grant.cores > (cores or 100) or (cores and not grant.cores):
-            what = f"{grant.cores} % cores" if grant.cores else "all cores"
-            return f"{what} of {grant.uuid} where container {container.name} may have {cores or 100} %"
+        most = (every_core or {}).get(grant.uuid, 100)
+        allowed = (most * cores + 99) // 100 or most
+        if grant.cores > allowed or (cores and not grant.cores):
+            unit = " %" if most == 100 else ""
+            what = f"{grant.cores}{unit} cores" if grant.cores else "all cores"
+            return f"{what} of {grant.uuid} where container {container.name} may have {allowed}{unit}"
     return ""
 
 

@@ -26,7 +26,7 @@ def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str,
     changes: dict[str, str] = {}
     waiting = decided = 0
     for question in questions:
-        text = pod.annotations.get(question.to_allocate)
+        text = pod.annotations.get(question.decision)
         if text is None:
             continue
         try:
@@ -42,7 +42,7 @@ def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str,
                 text = erase(text, claim.piece)
             else:
                 waiting += 1
-        if text != pod.annotations[question.to_allocate]:
+        if question.to_allocate and text != pod.annotations[question.to_allocate]:
             changes[question.to_allocate] = text
     finished = decided > 0 and waiting == 0
     if finished and pod.annotations.get(BIND_PHASE) != PHASE_SUCCESS:

@@ -101,7 +101,7 @@ def pending(
     for pod in pods:
         if pod.node != node or pod.phase != "Pending" or pod.deleted:
             continue
-        if question.to_allocate not in pod.annotations:
+        if question.decision not in pod.annotations:
             strangers.extend(_next_stranger(pod, held, question))
             continue
         if pod.annotations.get(BIND_PHASE) == PHASE_FAILED:
@@ -133,12 +133,12 @@ def identify(
     # A container that outlives its pod's start keeps its ids: no other container of the pod can come with them.
     keepers = {owner.uid for owner in owners if not owner.init}
     heir = reusing(ids, waiting, held, question.resource)
-    if heir is not None and len(heir.grants) == len(ids) and heir.pod.uid not in keepers:
+    if heir is not None and len(heir.devices) == len(ids) and heir.pod.uid not in keepers:
         return Found(claim=heir)
     physical = physical_counts(ids)
-    uuids = sorted(physical.elements())
-    same_count = [c for c in waiting.next if len(c.grants) == len(ids) and c.pod.uid not in keepers]
-    fitting = [claim for claim in same_count if sorted(grant.uuid for grant in claim.grants) == uuids]
+    uuids = tuple(sorted(physical.elements()))
+    same_count = [c for c in waiting.next if len(c.devices) == len(ids) and c.pod.uid not in keepers]
+    fitting = [claim for claim in same_count if claim.devices == uuids]
     strangers = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
     if fitting:
         if len({_shares(claim) for claim in fitting}) > 1 or strangers:
@@ -173,7 +173,7 @@ def _first(
     """The claim that is first in line, unless another pod may stand in its place."""
     rivals = _indistinct(claim, same_count)
     if rivals:
-        return _ambiguous(len(claim.grants), [claim.pod, *rivals])
+        return _ambiguous(len(claim.devices), [claim.pod, *rivals])
     tied = _tied(claim, same_count, ranks, held)
     return _unordered([claim.pod, *tied]) if tied else Found(claim=claim)
 
@@ -257,7 +257,7 @@ def _kept(owners: Sequence[Held]) -> Unknown:
 def _nobody(ids: Sequence[str], physical: Counter[str], same_count: Sequence[Claim], waiting: Pending) -> Unknown:
     got = ", ".join(sorted(physical))
     if same_count:
-        wanted = "; ".join(f"{c.pod.key} waits for {', '.join(sorted(g.uuid for g in c.grants))}" for c in same_count)
+        wanted = "; ".join(f"{c.pod.key} waits for {', '.join(c.devices)}" for c in same_count)
         return Unknown(
             reason=RefusalReason.DEVICE_MISMATCH,
             message=f"the kubelet offers {got}, but {wanted}",
@@ -266,7 +266,7 @@ def _nobody(ids: Sequence[str], physical: Counter[str], same_count: Sequence[Cla
     if waiting.unreadable:
         return waiting.unreadable[0]
     if waiting.next:
-        wanted = "; ".join(f"{c.pod.key} waits for {len(c.grants)}" for c in waiting.next)
+        wanted = "; ".join(f"{c.pod.key} waits for {len(c.devices)}" for c in waiting.next)
         return Unknown(
             reason=RefusalReason.COUNT_MISMATCH,
             message=f"the kubelet offers {len(ids)} devices, but {wanted}",

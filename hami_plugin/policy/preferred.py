@@ -30,7 +30,7 @@ def preferred(
         return ()
     heir = reusing(must_include, waiting, held, resource) if must_include else None
     for claim in (heir,) if heir else waiting.next:
-        if len(claim.grants) == size:
+        if len(claim.devices) == size:
             ids = _decided(available, must_include, size, claim, strict=heir is None)
             if ids:
                 return ids
@@ -48,13 +48,13 @@ def _decided(
     chosen = list(must_include)
     covered = [physical_id(replica) for replica in must_include]
     free = [replica for replica in _in_order(available) if replica not in chosen]
-    for grant in claim.grants:
+    for uuid in (grant.uuid for grant in claim.grants for _ in range(claim.ids(grant))):
         if len(chosen) == size:
             break
-        if grant.uuid in covered:
-            covered.remove(grant.uuid)
+        if uuid in covered:
+            covered.remove(uuid)
             continue
-        replica = next((r for r in free if physical_id(r) == grant.uuid), None)
+        replica = next((r for r in free if physical_id(r) == uuid), None)
         if replica is None:
             return ()
         free.remove(replica)

@@ -1,4 +1,4 @@
-"""A physical device and the ids under which the kubelet counts its shares: ``<uuid>-<k>``."""
+"""A physical device and the ids under which the kubelet counts its shares: ``<uuid>-<k>``, or ``<name>::<k>``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ UUID_DASHES = 5
 
 
 def replica_id(uuid: str, number: int) -> str:
-    return f"{uuid}-{number}"
+    """Where a device's name is no UUID behind a word, a dash would not tell the name's end from the number."""
+    return f"{uuid}-{number}" if uuid.count("-") == UUID_DASHES else f"{uuid}::{number}"
 
 
 def replica_ids(uuid: str, count: int) -> tuple[str, ...]:
@@ -18,7 +19,7 @@ def replica_ids(uuid: str, count: int) -> tuple[str, ...]:
 
 def is_replica(replica: str, uuid: str, count: int) -> bool:
     """Whether ``replica`` is among ``replica_ids(uuid, count)``."""
-    number = replica.removeprefix(f"{uuid}-")
+    number = replica.removeprefix(uuid).lstrip("-:")
     return number.isdecimal() and len(number) < 10 and int(number) < count and replica == replica_id(uuid, int(number))
 
 
@@ -28,7 +29,7 @@ def physical_id(replica: str) -> str:
     if separator:
         return uuid
     uuid, _, number = replica.rpartition("-")
-    return uuid if uuid.count("-") >= UUID_DASHES and number.isdecimal() else replica
+    return uuid if uuid.count("-") == UUID_DASHES and number.isdecimal() else replica
 
 
 def physical_counts(replicas: Iterable[str]) -> Counter[str]:

@@ -10,7 +10,12 @@ from hami_plugin.policy.replicas import is_replica, physical_counts, physical_id
 
 UUID = "GPU-e290caca-2f0c-9582-acab-67a142b61ffa"
 
-uuids = st.builds("{}-{}".format, st.sampled_from(["GPU", "MIG", "NPU"]), st.uuids())
+uuids = st.one_of(
+    st.builds("{}-{}".format, st.sampled_from(["GPU", "MIG", "NPU"]), st.uuids()),
+    st.builds(
+        "{}-{}".format, st.sampled_from(["node-1-AWSNeuron", "ip-10-0-1-5-kunlun", "0x1a2b", "n"]), st.integers(0)
+    ),
+)
 
 
 @given(uuids, st.integers(0, 10**6))
@@ -33,6 +38,7 @@ def test_the_replicas_of_a_device_are_distinct_and_all_its_own(uuid: str, count:
         (f"{UUID}-0", UUID),
         (f"{UUID}::3", UUID),
         (UUID, UUID),
+        ("ip-10-0-1-5-AWSNeuron-3::0", "ip-10-0-1-5-AWSNeuron-3"),
         (f"{UUID}-x", f"{UUID}-x"),
         ("MLU-1-2", "MLU-1-2"),
         ("", ""),

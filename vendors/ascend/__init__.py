@@ -10,6 +10,7 @@ from hami_plugin.vendor import Family, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.family import families
+from vendors.ascend.node.opening import open_driver, present, simulate
 
 
 def _parity() -> Parity:
@@ -33,7 +34,11 @@ VENDOR = Vendor(
     name="ascend",
     title="Ascend NPUs",
     settings=AscendSettings,
+    open=open_driver,
+    present=present,
     families=families,
+    simulate=simulate,
     parity=_parity,
     described=_described,
+    machine_vendors=("ascend",),
 )

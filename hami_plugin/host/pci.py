@@ -1,0 +1,74 @@
+"""What the kernel's ``/sys/bus/pci`` tells of a vendor's devices: which are there, who drives them, how far apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciDevice:
+    """One function on the bus. Ids are four lower-case hex digits, ``kind`` is its class in six, as ``120000``;
+    ``driver`` is empty when none is bound.
+
+    ``path`` is the chain from the root complex through every bridge down to the device.
+    """
+
+    address: str
+    vendor: str
+    device: str
+    kind: str = ""
+    driver: str = ""
+    numa: int | None = None
+    path: tuple[str, ...] = ()
+
+
+def scan(sysfs: Path, vendor: str, devices: Sequence[str] = ()) -> tuple[PciDevice, ...]:
+    """The devices of a vendor id, as ``1d0f``, by address; only those with an id of ``devices``, if any are given."""
+    found = (look(folder) for folder in sorted((sysfs / "bus/pci/devices").glob("*")))
+    return tuple(one for one in found if one.vendor == vendor and (not devices or one.device in devices))
+
+
+def look(folder: Path) -> PciDevice:
+    """One device by its folder in sysfs. What cannot be read is left empty: devices go away while they are read."""
+    driver, place = folder / "driver", folder.resolve()
+    numa = text(folder / "numa_node")
+    # From the root complex on, as pci0000:00. What is above it says where sysfs is.
+    root = next((i for i, part in enumerate(place.parts) if part.startswith("pci") and ":" in part), None)
+    return PciDevice(
+        address=folder.name,
+        vendor=text(folder / "vendor").removeprefix("0x"),
+        device=text(folder / "device").removeprefix("0x"),
+        kind=text(folder / "class").removeprefix("0x"),
+        driver=driver.resolve().name if driver.exists() else "",
+        numa=int(numa) if numa.isdecimal() else None,
+        path=place.parts[root:] if root is not None else (),
+    )
+
+
+def level(a: PciDevice, b: PciDevice) -> str:
+    """How far apart two devices are, in NVML's words.
+
+    ``INT`` behind the same bridge, as on one board; ``PIX`` one switch between them; ``PXB`` several; ``PHB`` the root
+    complex; ``NODE`` the same NUMA node; ``SYS`` anything else.
+    """
+    shared = 0
+    for one, other in zip(a.path, b.path, strict=False):
+        if one != other:
+            break
+        shared += 1
+    if shared == 0:
+        return "NODE" if a.numa is not None and a.numa == b.numa else "SYS"
+    if shared == 1:
+        return "PHB"
+    below = max(len(a.path), len(b.path)) - shared
+    return {1: "INT", 2: "PIX"}.get(below, "PXB")
+
+
+def text(file: Path) -> str:
+    """An attribute's text without the line's end; empty when it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,114 @@
+"""Families whose decisions stand in one annotation only, and that the kubelet counts by devices and by their cores."""
+
+from __future__ import annotations
+
+from hami_plugin.model.device import Snapshot
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.policy.claims import Question, claims, excess
+from hami_plugin.policy.consumed import record
+from hami_plugin.policy.identity import Found, Held, identify, pending
+from hami_plugin.policy.preferred import preferred
+from hami_plugin.policy.replicas import replica_ids
+from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
+from hami_plugin.wire.pods import encode_devices
+
+DECIDED = "toy.io/decided"
+
+
+def bits(grant: Grant) -> int:
+    return grant.cores.bit_count()
+
+
+CARDS = Question(resource="toy.io/card", to_allocate="", allocated=DECIDED, also=("toy.io/core",))
+CORES = Question(resource="toy.io/core", to_allocate="", allocated=DECIDED, also=("toy.io/card",), ids=bits)
+FREE = tuple(replica for card in ("a", "b") for replica in replica_ids(card, 4))
+
+
+def grant(uuid: str, cores: int) -> Grant:
+    return Grant(uuid=uuid, word="TOY", cores=cores)
+
+
+def container(name: str, **limits: int) -> ContainerView:
+    return ContainerView(name=name, limits={f"toy.io/{key}": str(value) for key, value in limits.items()})
+
+
+def mixed() -> PodView:
+    """Four cores of two cards for the first container, and two whole cards for the second."""
+    pieces = ((grant("a", 3), grant("b", 12)), (grant("c", 15), grant("d", 15)))
+    return PodView(
+        uid="u",
+        namespace="n",
+        name="p",
+        node="here",
+        containers=(container("cores", core=4), container("cards", card=2)),
+        annotations={DECIDED: encode_devices(pieces)},
+    )
+
+
+def held(question: Question, name: str) -> Held:
+    return Held(uid="u", namespace="n", pod="p", container=name, resource=question.resource, ids=frozenset(), grants=())
+
+
+def test_each_resource_finds_its_own_containers_share() -> None:
+    (cores,), (cards,) = claims(mixed(), CORES), claims(mixed(), CARDS)
+
+    assert (cores.container.name, cores.devices) == ("cores", ("a", "a", "b", "b"))
+    assert (cards.container.name, cards.devices) == ("cards", ("c", "d"))
+
+
+def test_the_kubelets_cores_are_known_by_the_cards_they_are_of() -> None:
+    waiting = pending((mixed(),), {}, CORES, "here")
+
+    found = identify(("a::0", "b::2", "a::1", "b::3"), waiting, {}, CORES)
+    other = identify(("a::0", "b::2", "a::1", "a::3"), waiting, {}, CORES)
+
+    assert isinstance(found, Found)
+    assert found.claim.container.name == "cores"
+    assert not isinstance(other, Found)
+
+
+def test_as_many_cores_of_each_card_are_preferred_as_were_granted() -> None:
+    chosen = preferred(
+        FREE,
+        (),
+        4,
+        waiting=pending((mixed(),), {}, CORES, "here"),
+        held={},
+        resource="toy.io/core",
+        snapshot=Snapshot(),
+    )
+
+    assert chosen == ("a::0", "a::1", "b::0", "b::1")
+
+
+def test_what_was_handed_out_is_remembered_without_a_word_at_the_pod() -> None:
+    given = {one.key: one for one in (held(CORES, "cores"),)}
+
+    half = record(mixed(), (CARDS, CORES), given)
+
+    assert half.changes == {}
+    assert not half.finished
+    assert pending((mixed(),), given, CORES, "here").next == ()
+    assert len(pending((mixed(),), given, CARDS, "here").next) == 1
+
+
+def test_a_pod_whose_containers_all_have_theirs_is_done() -> None:
+    given = {one.key: one for one in (held(CORES, "cores"), held(CARDS, "cards"))}
+
+    assert record(mixed(), (CARDS, CORES), given).changes == {BIND_PHASE: PHASE_SUCCESS}
+
+
+def test_a_limit_in_percent_is_a_part_of_what_all_cores_are() -> None:
+    question = Question(resource="toy.io/card", to_allocate="", allocated=DECIDED, cores="toy.io/percent")
+    pod = PodView(
+        uid="u",
+        namespace="n",
+        name="p",
+        containers=(container("main", card=1, percent=25),),
+        annotations={DECIDED: encode_devices(((grant("a", 76),),))},
+    )
+    (claim,) = claims(pod, question)
+
+    assert excess(claim, question, {"a": 0}, {"a": 304}) == ""
+    assert "76 cores of a where container main may have 75" in excess(claim, question, {"a": 0}, {"a": 300})
