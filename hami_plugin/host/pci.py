@@ -12,6 +12,7 @@ class PciDevice:
     """One function on the bus. Ids are four lower-case hex digits, ``kind`` is its class in six, as ``120000``;
     ``driver`` is empty when none is bound.
 
+    ``kind`` is the class: six hex digits, of which ``03`` begins a display and ``12`` an accelerator.
     ``path`` is the chain from the root complex through every bridge down to the device.
     """
 
