@@ -5,13 +5,28 @@ Written by hand, apart from the code that generates specs. Adding a machine is o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 Numbers = tuple[int, int]
-MEMORY, CORES = 3000, 30
-UVM, CAPABILITIES = 508, 237
-"""Majors that the kernel hands out anew at each start; these are as good as any."""
+NODE = "demo-node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """What a pod asks for, and what one container of it has beside the device's nodes and files.
+
+    The values of ``env`` are patterns, with ``{card}`` for the device's name and ``{hook}`` for the host's directory
+    of HAMi's files. ``mounts`` are paths inside, to whether they are read only. ``files`` are HAMi's that must be
+    there, below ``{hook}``; ``settings`` are the vendor's, and ``annotations`` the pod's.
+    """
+
+    limits: Mapping[str, int]
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: Mapping[str, bool] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +34,8 @@ class Machine:
     """``nodes`` are all of the host's by path, with major and minor; ``devices`` the own ones of each CDI name.
 
     Every container with any device receives ``shared`` and ``env``, and ``mounts``: path inside to the path below
-    the simulated machine's folder. ``asked`` are the combinations to try. ``links`` are made by a hook.
-
-    A share of ``MEMORY`` MiB and ``CORES`` percent adds variables, whose values are patterns, and mounts: path inside,
-    where ``{hook}`` is the host's directory of HAMi's files, to whether it is read only.
+    the simulated machine's folder. It can read the files ``readable``, of which some are links that a hook makes.
+    ``asked`` are the combinations of devices to try.
     """
 
     profile: str
@@ -31,19 +44,26 @@ class Machine:
     nodes: Mapping[str, Numbers]
     devices: Mapping[str, frozenset[str]]
     asked: tuple[tuple[str, ...], ...]
+    portion: Portion
     shared: frozenset[str] = frozenset()
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
-    links: tuple[str, ...] = ()
-    limits: Mapping[str, str] = field(default_factory=dict)
-    limit_mounts: Mapping[str, bool] = field(default_factory=dict)
+    readable: tuple[str, ...] = ()
 
-    def received(self, names: tuple[str, ...]) -> dict[str, Numbers]:
+    def received(self, names: Iterable[str]) -> dict[str, Numbers]:
         """Return the nodes that a container with these devices has, and no other."""
         return {path: self.nodes[path] for path in self.shared.union(*(self.devices[name] for name in names))}
 
 
-NVIDIA_KIND = "k8s.device-plugin.nvidia.com/gpu"
+def named(cards: Mapping[int, frozenset[str]], uuids: Mapping[int, str]) -> dict[str, frozenset[str]]:
+    """Each card under its index and its UUID, and all of them."""
+    by_name = {name: nodes for index, nodes in cards.items() for name in (str(index), uuids[index])}
+    return {**by_name, "all": frozenset().union(*cards.values())}
+
+
+UVM, CAPABILITIES, KFD, DAVINCI, NEURON_MAJOR = 508, 237, 234, 236, 239
+"""Majors that the kernel hands out anew at each start; these are as good as any."""
+
 NVIDIA_CONTROL = {
     "/dev/nvidiactl": (195, 255),
     "/dev/nvidia-modeset": (195, 254),
@@ -65,83 +85,143 @@ NVIDIA_FILES = (
 )
 
 
-def nvidia_card(minor: int) -> dict[str, Numbers]:
-    return {
-        f"/dev/nvidia{minor}": (195, minor),
-        f"/dev/dri/card{minor}": (226, minor),
-        f"/dev/dri/renderD{128 + minor}": (226, 128 + minor),
-    }
+NVIDIA_LINKS = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")  # by the hook
+NVIDIA_PORTION = Portion(
+    limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30},
+    env={
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "LIBCUDA_LOG_LEVEL": "1",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "{hook}/vgpu/[0-9a-f-]{{36}}.cache",
+    },
+    mounts={
+        "{hook}/vgpu": False,
+        "{hook}/vgpu/libvgpu.so": True,
+        "/tmp/vgpulock": False,
+        "/etc/ld.so.preload": True,
+    },
+    files=("vgpu/libvgpu.so", "vgpu/ld.so.preload"),
+)
+
+
+def rendering(card: int, render: int) -> dict[str, Numbers]:
+    return {f"/dev/dri/card{card}": (226, card), f"/dev/dri/renderD{render}": (226, render)}
 
 
 def nvidia(
-    profile: str,
-    uuids: Mapping[int, str],
-    slices: Mapping[str, tuple[int, frozenset[int]]],
-    asked: tuple[tuple[str, ...], ...],
+    profile: str, uuids: Mapping[int, str], asked: tuple[tuple[str, ...], ...], **slices: tuple[int, int]
 ) -> Machine:
-    """``uuids`` stand by minor number, which is the index here; ``slices`` are a card and its capabilities' minors."""
-    cards = {minor: frozenset(nvidia_card(minor)) for minor in uuids}
+    """``uuids`` stand by minor number, which is the index here; ``slices`` are two capabilities' minors of card 0."""
+    cards = {n: {f"/dev/nvidia{n}": (195, n), **rendering(n, 128 + n)} for n in uuids}
     capabilities = {
-        f"/dev/nvidia-caps/nvidia-cap{minor}": (CAPABILITIES, minor) for _, own in slices.values() for minor in own
+        name: {f"/dev/nvidia-caps/nvidia-cap{n}": (CAPABILITIES, n) for n in own} for name, own in slices.items()
     }
     return Machine(
         profile=profile,
         vendor="nvidia",
-        kind=NVIDIA_KIND,
-        nodes={**NVIDIA_CONTROL, **capabilities, **{k: v for minor in uuids for k, v in nvidia_card(minor).items()}},
+        kind="k8s.device-plugin.nvidia.com/gpu",
+        nodes={
+            path: numbers
+            for nodes in (NVIDIA_CONTROL, *cards.values(), *capabilities.values())
+            for path, numbers in nodes.items()
+        },
         shared=frozenset(NVIDIA_CONTROL),
         devices={
-            **{str(minor): nodes for minor, nodes in cards.items()},
-            **{uuid: cards[minor] for minor, uuid in uuids.items()},
-            **{
-                name: frozenset({f"/dev/nvidia{card}", *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in own)})
-                for name, (card, own) in slices.items()
-            },
-            "all": frozenset().union(*cards.values()),
+            **named({n: frozenset(nodes) for n, nodes in cards.items()}, uuids),
+            **{name: frozenset({"/dev/nvidia0", *own}) for name, own in capabilities.items()},
         },
         env={"NVIDIA_VISIBLE_DEVICES": "void"},
         mounts={path: f"driver-root{path}" for path in NVIDIA_FILES},
-        links=tuple(f"{NVIDIA_LIBRARIES}/{name}" for name in ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")),
+        readable=(*NVIDIA_FILES, *(f"{NVIDIA_LIBRARIES}/{name}" for name in NVIDIA_LINKS)),
         asked=asked,
-        limits={
-            "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
-            "CUDA_DEVICE_SM_LIMIT": "30",
-            "LIBCUDA_LOG_LEVEL": "1",
-            "CUDA_DEVICE_MEMORY_SHARED_CACHE": "{hook}/vgpu/[0-9a-f-]{{36}}.cache",
-        },
-        limit_mounts={
-            "{hook}/vgpu": False,
-            "{hook}/vgpu/libvgpu.so": True,
-            "/tmp/vgpulock": False,
-            "/etc/ld.so.preload": True,
-        },
+        portion=NVIDIA_PORTION,
     )
 
 
 H100 = {n: f"GPU-0000000{n}-5150-4ccd-8a11-f2a0380b000{n}" for n in range(8)}
 A100 = {n: f"GPU-0000000{n}-5150-4ccd-8a11-667bc5cd000{n}" for n in range(2)}
-MIG_3G = (0, frozenset({12, 13}))
-MIG_2G = (0, frozenset({30, 31}))
+MIG_3G, MIG_2G = "MIG-443a0e4b-2332-50a4-aa1b-85847d5f7a1c", "MIG-675fd6c9-10a3-5317-ba0f-daf833f78756"
+A100_SLICES = {"0:0": (12, 13), MIG_3G: (12, 13), "0:1": (30, 31), MIG_2G: (30, 31), "0:2": (84, 85), "0:3": (93, 94)}
+
+NPUS = {n: f"0000000{n}-51504CCD-8A11EF2B-265D000{n}-0000000{n}" for n in range(8)}
+ASCEND_CONTROL = {"/dev/davinci_manager": (235, 0), "/dev/devmm_svm": (238, 0), "/dev/hisi_hdc": (240, 0)}
+ASCEND_FILES = ("/usr/local/Ascend/driver/version.info", "/usr/local/bin/npu-smi", "/etc/ascend_install.info")
+ASCEND = Machine(
+    profile="ascend-910b3-8",
+    vendor="ascend",
+    kind="hami.io/npu-910b3",
+    nodes={**ASCEND_CONTROL, **{f"/dev/davinci{n}": (DAVINCI, n) for n in NPUS}},
+    shared=frozenset(ASCEND_CONTROL),
+    devices=named({n: frozenset({f"/dev/davinci{n}"}) for n in NPUS}, NPUS),
+    env={"ASCEND_VISIBLE_DEVICES": "void"},
+    mounts={path: f"root{path}" for path in (*ASCEND_FILES, "/usr/local/Ascend/driver/lib64", "/usr/local/dcmi")},
+    readable=(*ASCEND_FILES, "/usr/local/dcmi/libdcmi.so"),
+    asked=((NPUS[3],), ("7", NPUS[2]), ("all",)),
+    portion=Portion(
+        limits={
+            "huawei.com/Ascend910B3": 1,
+            "huawei.com/Ascend910B3-memory": 8000,
+            "huawei.com/Ascend910B3-core": 30,
+        },
+        env={
+            "NPU_MEM_QUOTA": "8000",
+            "NPU_PRIORITY": "30",
+            "NPU_GLOBAL_SHM_PATH": "/hami-shared-region/[0-7]_global_registry",
+            "NPU_LOCAL_SHM_PATH": "/hami-vnpu-shmem/vnpu_local_shmem",
+        },
+        mounts={
+            "/hami-vnpu-core": True,
+            "/etc/ld.so.preload": True,
+            "/hami-shared-region": False,
+            "/hami-vnpu-shmem": False,
+        },
+        files=("hami-vnpu-core/libvnpu.so", "hami-vnpu-core/ld.so.preload"),
+        settings={"hamiVnpuCore": True},
+        annotations={"huawei.com/vnpu-mode": "hami-core"},
+    ),
+)
+
+MI300X = {n: f"GPU-1a2b3c4d0000000{n}" for n in range(8)}
+AMD_CARDS = {n: rendering(1 + n, 128 + n) for n in MI300X}
+AMD = Machine(
+    profile="mi300x-8",
+    vendor="amd",
+    kind="hami.io/amd-gpu",
+    nodes={"/dev/kfd": (KFD, 0), **{path: numbers for nodes in AMD_CARDS.values() for path, numbers in nodes.items()}},
+    shared=frozenset({"/dev/kfd"}),
+    devices=named({n: frozenset(nodes) for n, nodes in AMD_CARDS.items()}, MI300X),
+    asked=((MI300X[5],), ("7", MI300X[1]), ("all",)),
+    portion=Portion(
+        limits={"amd.com/gpu": 1, "amd.com/gpumem": 16384, "amd.com/gpucores": 25},
+        env={
+            "ROCR_VISIBLE_DEVICES": "{card}",
+            "HSA_CU_MASK": "0:0-75",  # a quarter of 304 compute units
+            "HIP_DEVICE_MEMORY_LIMIT": "16384m",
+            "LD_AUDIT": "/usr/local/vgpu/libamvgpu.so",
+        },
+        mounts={"/usr/local/vgpu/libamvgpu.so": True},
+        files=("vgpu/libamvgpu.so",),
+    ),
+)
+
+TRAINIUM = {n: f"{NODE}-AWSNeuron-{n}" for n in range(16)}
+NEURON = Machine(
+    profile="aws-trn1-32xlarge",
+    vendor="awsneuron",
+    kind="hami.io/neuron",
+    nodes={f"/dev/neuron{n}": (NEURON_MAJOR, n) for n in TRAINIUM},
+    devices=named({n: frozenset({f"/dev/neuron{n}"}) for n in TRAINIUM}, TRAINIUM),
+    asked=((TRAINIUM[5],), ("15", TRAINIUM[1]), ("all",)),
+    portion=Portion(
+        limits={"aws.amazon.com/neuroncore": 1},
+        env={"AWS_NEURON_VISIBLE_DEVICES": "15", "NEURON_RT_VISIBLE_CORES": "30"},  # the last device; each has two
+    ),
+)
 
 MACHINES = (
-    nvidia("dgx-h100", H100, {}, ((H100[5],), ("0",), (H100[0], "7"), ("all",))),
-    nvidia(
-        "a100-pcie-2-mig",
-        A100,
-        {
-            "MIG-443a0e4b-2332-50a4-aa1b-85847d5f7a1c": MIG_3G,
-            "0:0": MIG_3G,
-            "MIG-675fd6c9-10a3-5317-ba0f-daf833f78756": MIG_2G,
-            "0:1": MIG_2G,
-            "0:2": (0, frozenset({84, 85})),
-            "0:3": (0, frozenset({93, 94})),
-        },
-        (
-            ("0:0",),
-            ("MIG-675fd6c9-10a3-5317-ba0f-daf833f78756",),
-            ("0:1", "0:3", "1"),
-            (A100[1],),
-            ("all",),
-        ),
-    ),
+    nvidia("dgx-h100", H100, ((H100[5],), ("0",), (H100[0], "7"), ("all",))),
+    nvidia("a100-pcie-2-mig", A100, (("0:0",), (MIG_2G,), ("0:1", "0:3", "1"), (A100[1],), ("all",)), **A100_SLICES),
+    ASCEND,
+    AMD,
+    NEURON,
 )

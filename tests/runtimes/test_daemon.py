@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hami_plugin.demo.stage import CONFIGURATION, Stage, staged
+from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.kubelet.messages import allocate_response
-from hami_plugin.model.views import PodView
+from hami_plugin.model.views import NodeView, PodView, pod_view
+from hami_plugin.wire import keys
 from tests.e2e.manifests import idle, manifest, small
-from tests.e2e.steps import start
 from tests.runtimes.image import GREEDY
 from tests.runtimes.inside import Inside
-from tests.runtimes.machines import CORES, MACHINES, MEMORY, Machine
+from tests.runtimes.machines import MACHINES, Machine
 from tests.runtimes.simulated import prepare
 from tests.runtimes.wanted import Wanted
+from tests.support.rigs import decision
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 BY_PROFILE = {machine.profile: machine for machine in MACHINES}
@@ -31,26 +32,49 @@ class Node:
     machine: Machine
     stage: Stage
 
-    async def allocate(self, pod_manifest) -> tuple[PodView, Wanted]:
-        """Place a pod; what its container is to get, by the kubelet's account."""
-        pod = self.stage.scheduler.place(pod_manifest)
-        await self.stage.kubelet.admit(pod)
-        answer = await self.stage.kubelet.start_container(pod.uid, "main")
-        return pod, Wanted.of_answer(allocate_response(answer))
+    async def allocate(self) -> tuple[str, Wanted]:
+        """Bring up a pod of one container: the device that the scheduler chose, and what the container is to get."""
+        portion = self.machine.portion
+        limits = {resource: str(amount) for resource, amount in portion.limits.items()}
+        containers = [{"name": "main", "resources": {"limits": limits}}]
+        made = manifest("portion", containers, annotations=dict(portion.annotations))
+        pod = pod_view(self.stage.api.create_pod(made))
+        told = {
+            **decision(self.stage.family, self._seen_by_the_scheduler(), pod),
+            keys.ASSIGNED_NODE: NODE,
+            keys.BIND_PHASE: keys.PHASE_ALLOCATING,
+        }
+        self.stage.api.annotate_pod(pod.namespace, pod.name, told)
+        chosen = told[self.stage.family.annotations.allocated].partition(",")[0]
+        return chosen, await self.admit(pod_view(self.stage.api.bind(pod.namespace, pod.name, NODE)))
 
-    async def share(self, name: str) -> tuple[str, Wanted]:
-        """Allocate a share of one card: the card, and what the container is to get."""
-        pod, wanted = await self.allocate(small(name, self.stage.family.resources, memory=MEMORY, cores=CORES))
-        told = pod.annotations[self.stage.family.annotations.allocated]
-        (card,) = (device.uuid for device in self.stage.hardware.machine.devices if device.uuid in told)
-        return card, wanted
+    async def admit(self, pod: PodView) -> Wanted:
+        """Return what the pod's container is to get, by the kubelet's account."""
+        await self.stage.kubelet.admit(pod)
+        return Wanted.of_answer(allocate_response(await self.stage.kubelet.start_container(pod.uid, "main")))
+
+    def _seen_by_the_scheduler(self) -> NodeView:
+        family = self.stage.family
+        resources = (family.resources.count, *([family.units.resource] if family.units else []))
+        return NodeView(
+            name=NODE,
+            annotations=self.stage.api.node(NODE)["metadata"].get("annotations", {}),
+            labels={"node.kubernetes.io/instance-type": self.stage.hardware.machine.extra.get("instance_type", "")},
+            capacity={name: str(self.stage.kubelet.capacity(name)) for name in resources},
+        )
+
+    async def ready(self) -> None:
+        register = self.stage.family.annotations.register
+
+        def offered() -> bool:
+            known = self.stage.api.node(NODE)["metadata"].get("annotations", {})
+            return self.stage.kubelet.allocatable(self.stage.resource) > 0 and (not register or register in known)
+
+        await self.stage.until(offered, "the offer", 20)
 
     @property
     def hook(self) -> str:
         return self.stage.options["--hook-path"]
-
-    def here(self, text: str) -> str:
-        return text.format(hook=self.hook)
 
 
 @pytest.fixture
@@ -60,19 +84,21 @@ def running(shown, enclosure, monkeypatch):
     enclosure.path(LOCKS).mkdir(exist_ok=True)
 
     @asynccontextmanager
-    async def run(profile: str, ways: str):
-        machine, directories = BY_PROFILE[profile], [str(enclosure.path(path)) for path in DIRECTORIES]
-        configuration = {
-            **CONFIGURATION,
-            "cdiDirs": directories,
-            "vendors": {machine.vendor: {"deviceListStrategy": ways}},
-        }
+    async def run(profile: str, ways: str, **settings: object):
+        machine = BY_PROFILE[profile]
+        own = {"deviceListStrategy": ways, **machine.portion.settings, **settings}
+        directories = [str(enclosure.path(path)) for path in DIRECTORIES]
+        configuration = {**CONFIGURATION, "cdiDirs": directories, "vendors": {machine.vendor: own}}
         async with staged(profile, configuration=configuration) as stage:
+            for name in machine.portion.files:
+                path = stage.directory / "hook" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(name)
+            await stage.start_daemon()
+            node = Node(machine=machine, stage=stage)
+            await node.ready()
             prepare(stage.directory / "machine", machine.nodes)
-            for path in (stage.directory / "hook" / "vgpu").iterdir():
-                path.write_text(path.name)
-            await start(stage)
-            yield Node(machine=machine, stage=stage)
+            yield node
         for directory in DIRECTORIES:
             for path in enclosure.path(directory).iterdir():
                 path.unlink()
@@ -85,21 +111,22 @@ def seen(inside: Inside):
         "env": inside.env,
         "nodes": {path: (node.major, node.minor) for path, node in inside.devices.items()},
         "mounts": {path: (mount.source, mount.read_only) for path, mount in inside.mounts.items()},
+        "groups": inside.groups,
     }
 
 
 def check(node: Node, card: str, inside: Inside) -> None:
-    """The container has the card's nodes and files, and the limits of its share, and nothing else."""
-    machine = node.machine
-    limits = {key: value for key, value in inside.env.items() if key not in machine.env}
-    assert {**inside.env, **machine.env} == inside.env
-    assert limits.keys() == machine.limits.keys()
-    for key, pattern in machine.limits.items():
-        assert re.fullmatch(node.here(pattern), limits[key]), key
-    assert seen(inside)["nodes"] == machine.received((card,))
+    """The container has the card's nodes and files, and the limits of its portion, and nothing else."""
+    machine, portion = node.machine, node.machine.portion
+    assert inside.env.items() >= machine.env.items()
+    limits = {name: value for name, value in inside.env.items() if name not in machine.env}
+    assert limits.keys() == portion.env.keys()
+    for name, pattern in portion.env.items():
+        assert re.fullmatch(pattern.format(hook=node.hook, card=card), limits[name]), f"{name}={limits[name]}"
+    assert seen(inside)["nodes"] == machine.received([card])
     assert {path: mount.read_only for path, mount in inside.mounts.items()} == {
         **dict.fromkeys(machine.mounts, True),
-        **{node.here(path): read_only for path, read_only in machine.limit_mounts.items()},
+        **{path.format(hook=node.hook): read_only for path, read_only in portion.mounts.items()},
     }
 
 
@@ -108,15 +135,16 @@ async def run(runtime, wanted: Wanted) -> Inside:
 
 
 @pytest.mark.parametrize("profile", BY_PROFILE)
-async def test_a_share_by_the_annotation_by_the_field_and_by_both_is_the_same_container(
+async def test_an_answer_by_the_annotation_by_the_field_and_by_both_is_the_same_container(
     containerd, podman, running, profile
 ):
     bare = {runtime: await run(runtime, Wanted()) for runtime in (containerd, podman)}
     async with running(profile, "cdi-annotations,cdi-cri") as node:
-        card, wanted = await node.share("share")
+        card, wanted = await node.allocate()
         by_annotation, by_field = replace(wanted, cdi=()), replace(wanted, annotations={})
         assert by_annotation.annotations
         assert by_field.cdi
+        assert wanted.devices == ()
 
         containers = [
             (await run(runtime, given)).beyond(bare[runtime])
@@ -133,35 +161,49 @@ async def test_a_share_by_the_annotation_by_the_field_and_by_both_is_the_same_co
             assert seen(inside) == seen(containers[0])
 
 
-async def test_the_library_and_what_preloads_it_arrive_in_the_folder_that_can_be_written_to(containerd, running):
-    async with running("dgx-h100", "cdi-annotations") as node:
-        _card, wanted = await node.share("share")
-        library = f"{node.hook}/vgpu/libvgpu.so"
-
-        inside = await run(containerd, replace(wanted, read=("/etc/ld.so.preload", library)))
-
-        assert inside.files == {"/etc/ld.so.preload": b"ld.so.preload", library: b"libvgpu.so"}
-
-
-async def test_two_shares_of_different_cards_do_not_see_each_other(containerd, running):
+@pytest.mark.parametrize("profile", [machine.profile for machine in MACHINES if machine.vendor != "nvidia"])
+async def test_devices_in_the_answer_itself_are_the_same_container_as_by_cdi(containerd, running, profile):
     bare = await run(containerd, Wanted())
-    async with running("a100-pcie-2-mig", "cdi-cri") as node:
-        whole = [small(f"half-{n}", node.stage.family.resources, cores=100) for n in range(2)]
-        granted = [await node.allocate(pod) for pod in whole]
-        first, second = [seen((await run(containerd, wanted)).beyond(bare))["nodes"] for _pod, wanted in granted]
+    async with running(profile, "device-specs") as node:
+        card, wanted = await node.allocate()
+        assert (wanted.cdi, wanted.annotations) == ((), {})
+
+        check(node, card, (await run(containerd, wanted)).beyond(bare))
+
+
+async def test_nodes_of_nvidia_beside_their_cdi_names_change_nothing(containerd, running):
+    bare = await run(containerd, Wanted())
+    async with running("dgx-h100", "cdi-cri", passDeviceSpecs=True) as node:
+        card, wanted = await node.allocate()
+        assert wanted.devices
+        assert wanted.cdi
+
+        check(node, card, (await run(containerd, wanted)).beyond(bare))
+
+
+async def test_two_pods_on_different_cards_have_no_cards_node_in_common(containerd, running):
+    bare = await run(containerd, Wanted())
+    async with running("dgx-h100", "cdi-cri") as node:
+        pods = [node.stage.scheduler.place(small(f"pod-{n}", node.stage.family.resources)) for n in range(2)]
+
+        first, second = [(await run(containerd, await node.admit(pod))).beyond(bare).devices for pod in pods]
 
         assert first.keys() & second.keys() == node.machine.shared
 
 
-async def test_an_image_that_asks_for_all_cards_gets_those_that_were_granted(containerd, running):
+async def test_hamis_library_is_readable_and_preloaded_and_an_image_that_asks_for_all_cards_gets_one(
+    containerd, running
+):
     bare = await run(containerd, Wanted())
     async with running("dgx-h100", "cdi-annotations") as node:
-        card, wanted = await node.share("share")
-        _pod, nothing = await node.allocate(manifest("nothing", [idle("main")]))
+        card, wanted = await node.allocate()
+        nothing = await node.admit(node.stage.scheduler.place(manifest("nothing", [idle("main")])))
+        library, preload = f"{node.hook}/vgpu/libvgpu.so", "/etc/ld.so.preload"
 
-        greedy = await run(containerd, replace(wanted, image=GREEDY))
+        greedy = await run(containerd, replace(wanted, image=GREEDY, read=(library, preload)))
         refused = await run(containerd, replace(nothing, image=GREEDY))
 
         check(node, card, greedy.beyond(bare))
+        assert greedy.files == {library: b"vgpu/libvgpu.so", preload: b"vgpu/ld.so.preload"}
         assert (refused.beyond(bare).devices, refused.beyond(bare).mounts) == ({}, {})
         assert refused.env["NVIDIA_VISIBLE_DEVICES"] == "all"  # the image's own, which opens nothing

@@ -14,7 +14,7 @@ from cdi.directories import load
 from cdi.inject import HostNode, inject
 from hami_plugin.cli import main
 from tests.runtimes.inside import Inside
-from tests.runtimes.machines import MACHINES, Machine
+from tests.runtimes.machines import MACHINES, NODE, Machine
 from tests.runtimes.simulated import prepare
 from tests.runtimes.wanted import RefusedError, Wanted
 
@@ -36,7 +36,7 @@ class Simulated:
 
 def command(*words: str) -> str:
     """Run ``hami-plugin`` and return what it prints."""
-    done = CliRunner().invoke(main, words)
+    done = CliRunner(env={"NODE_NAME": NODE}).invoke(main, words)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -95,7 +95,7 @@ def numbers(inside: Inside):
 def test_a_container_has_what_the_device_it_asked_for_has_and_nothing_of_another(way, placed, asked):
     machine = placed.machine
 
-    inside = way.run(*placed.names(asked), wanted=Wanted(read=(*machine.mounts, *machine.links)))
+    inside = way.run(*placed.names(asked), wanted=Wanted(read=machine.readable))
 
     assert inside.env == machine.env
     assert numbers(inside) == machine.received(asked)
@@ -104,7 +104,7 @@ def test_a_container_has_what_the_device_it_asked_for_has_and_nothing_of_another
         path: f"{source_of(placed.folder)}/{source}" for path, source in machine.mounts.items()
     }
     assert all({"ro", "nosuid", "nodev"} <= mount.options for mount in inside.mounts.values())
-    assert inside.files.keys() == {*machine.mounts, *machine.links}
+    assert inside.files.keys() == set(machine.readable)
     assert inside.groups == frozenset()
 
 
@@ -128,30 +128,30 @@ def test_a_device_that_the_machine_has_not_fails_the_container_in_the_runtimes_o
         way.run(*placed.names((*first, "404")))
 
 
+@pytest.fixture(scope="session")
+def bare_configuration(containerd):
+    return containerd.configuration(Wanted())
+
+
 @each_request
-def test_what_resolve_prints_is_what_containerd_adds(containerd, enclosure, placed, asked):
+def test_containerd_makes_the_configuration_that_resolve_prints_and_our_library_makes(
+    containerd, bare_configuration, enclosure, placed, asked
+):
     names = placed.names(asked)
+
+    given = containerd.configuration(Wanted(cdi=names))
+
     printed = yaml.safe_load(command("cdi", "resolve", *names, "--dir", str(enclosure.path(DIRECTORY))))
-
-    bare, given = (containerd.configuration(wanted) for wanted in (Wanted(), Wanted(cdi=names)))
-
-    assert set(printed.get("env", ())) == set(given["process"]["env"]) - set(bare["process"]["env"])
+    added = {mount["destination"] for mount in given["mounts"]}
+    added -= {mount["destination"] for mount in bare_configuration["mounts"]}
+    assert set(printed.get("env", ())) == set(given["process"]["env"]) - set(bare_configuration["process"]["env"])
     assert {node["path"] for node in printed["deviceNodes"]} == {node["path"] for node in given["linux"]["devices"]}
-    usual = {mount["destination"] for mount in bare["mounts"]}
     assert {(mount["containerPath"], mount["hostPath"], *mount["options"]) for mount in printed.get("mounts", ())} == {
         (mount["destination"], mount["source"], *mount["options"])
         for mount in given["mounts"]
-        if mount["destination"] not in usual
+        if mount["destination"] in added
     }
-
-
-@each_request
-def test_our_library_makes_the_configuration_that_containerd_makes(containerd, enclosure, placed, asked):
-    names = placed.names(asked)
-    bare, given = (containerd.configuration(wanted) for wanted in (Wanted(), Wanted(cdi=names)))
-
-    ours = inject(load([enclosure.path(DIRECTORY)]).resolve(names), bare, node_of)
-
+    ours = inject(load([enclosure.path(DIRECTORY)]).resolve(names), bare_configuration, node_of)
     assert decisive(ours) == decisive(given)
 
 

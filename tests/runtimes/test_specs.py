@@ -108,8 +108,8 @@ def refusal(runtime, wanted):
     return ""
 
 
-@pytest.mark.parametrize("options", [[], ["ro", "rprivate"], ["bind"], ["ro", "rbind"]], ids=" ".join)
-@pytest.mark.parametrize("kind", [None, "bind", "none", "tmpfs"])
+@pytest.mark.parametrize("options", [["ro", "rprivate"], ["ro", "rbind"]], ids=" ".join)
+@pytest.mark.parametrize("kind", [None, "bind", "tmpfs"])
 def test_a_container_starts_exactly_where_our_validator_sees_no_trap(runtime, put, enclosure, kind, options):
     enclosure.write("/srv/bound/file", "bound")
     mount = {"hostPath": "/srv/bound", "containerPath": "/mnt/bound", "options": options, "type": kind}
