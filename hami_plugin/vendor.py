@@ -182,7 +182,7 @@ class Family:
     On the node, ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation,
     under the legacy (HAMi 2.7) naming rule or today's; ``node_notes`` are other annotations of a node that has such
     devices; ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host,
-    in words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` what a grant of
+    in words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
     all of a device's cores is; ``units`` are counted beside devices; ``place`` notes at a grant which part of the
     device it has, given what others have of it.
 
@@ -290,9 +290,10 @@ class Vendor:
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
 
     ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
-    node agents would register on such a machine, of one family. ``present`` is whether the host
-    has such hardware, whatever drives it: a cheap look, which also decides for a vendor that nobody has enabled or
-    disabled.
+    node agents would register on such a machine, of one family.
+
+    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
+    that nobody has enabled or disabled.
     """
 
     name: str

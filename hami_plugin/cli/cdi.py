@@ -116,11 +116,12 @@ def list_devices(directories: Sequence[Path], as_json: bool, **options: Any) -> 
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
 def validate(files: Sequence[Path]) -> None:
-    """Say everything that a runtime would refuse in FILES, each problem with its file, device and field.
+    """Say everything in FILES that a runtime would refuse, or start no container with.
 
-    Exit 1 if there is anything. Each file is looked at alone; `hami-plugin cdi list` sees them together.
+    Each problem comes with its file, device and field; exit 1 if there is any. Each file is looked at alone;
+    `hami-plugin cdi list` sees them together.
     """
-    from cdi.documents import read  # noqa: PLC0415
+    from cdi.documents import read, to_json  # noqa: PLC0415
     from cdi.errors import InvalidSpecError  # noqa: PLC0415
     from hami_plugin.describing import yaml_reader  # noqa: PLC0415
 
@@ -128,6 +129,7 @@ def validate(files: Sequence[Path]) -> None:
     for file in files:
         try:
             spec = read(file.read_text(encoding="utf-8"), str(file), yaml=yaml_reader)
+            to_json(spec, str(file))  # refuses what runtimes read, but start no container with
         except InvalidSpecError as error:
             bad += 1
             for problem in error.problems:
