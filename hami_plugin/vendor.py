@@ -150,6 +150,10 @@ def _one(_device: Device) -> int:
     return 1
 
 
+def _anywhere(grant: Grant, _device: Device, _others: Sequence[Grant]) -> Grant:
+    return grant
+
+
 def _always(*_asked: object) -> bool:
     return True
 
@@ -186,7 +190,8 @@ class Family:
     ``inject`` turns an assignment into edits, after ``reclaim`` was told which containers, by pod UID and name, may
     still have something of the family's on the host; ``host_problem`` says what containers will miss on this host, in
     words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
-    all of a device's cores is; ``units`` are counted beside devices.
+    all of a device's cores is; ``units`` are counted beside devices; ``place``
+    notes at a grant which part of the device it has, given what others have of it.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -226,6 +231,7 @@ class Family:
     numa_hints: bool = False
     cores_are_bits: bool = False
     memory_factor: int = 1
+    place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
     units: Units | None = None
 

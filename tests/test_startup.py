@@ -13,10 +13,11 @@ import pytest
 
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
-from hami_plugin.errors import HamiError
+from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.isolated.driver import IsolatedDriver
-from hami_plugin.simulation.hardware import simulate_all
+from hami_plugin.simulation.hardware import simulate_all, vendor_of
+from hami_plugin.simulation.machines import load_machine
 from hami_plugin.startup import Plan, opened
 from hami_plugin.startup import plan as planned
 from hami_plugin.vendor import load_vendor
@@ -102,3 +103,32 @@ def test_nothing_that_this_host_has_mixes_with_simulated_machines(toy: str, tmp_
 def test_two_machines_of_one_vendor_are_no_node() -> None:
     with pytest.raises(HamiError, match="two machines have NVIDIA GPUs"):
         simulate_all("t4-4-pcie,dgx-1v")
+
+
+def test_a_vendor_whose_hardware_is_not_here_is_passed_over_unless_it_is_enabled(tmp_path: Path) -> None:
+    sysfs = {"sysfsRoot": str(tmp_path)}
+
+    assert opened(plan({"amd": sysfs, "awsneuron": sysfs}), HostPaths()) == ()
+
+    (served,) = opened(plan({"amd": {**sysfs, "enabled": True}, "awsneuron": sysfs}), HostPaths())
+    with pytest.raises(DriverUnavailableError, match="no AMD GPU on the PCI bus"):
+        served.driver.discover()
+
+
+def test_a_vendor_is_served_where_its_hardware_is_even_without_a_driver(tmp_path: Path) -> None:
+    simulator = vendor_of(load_machine("mi300x-8")).simulate(load_machine("mi300x-8"), tmp_path)  # type: ignore[misc]  # it can be
+    simulator.inject("driver-gone")
+
+    (served,) = opened(plan({"amd": dict(simulator.settings())}), HostPaths())
+
+    with pytest.raises(DriverUnavailableError, match="amdgpu drives none of the 8"):
+        served.driver.discover()
+
+
+def test_devices_without_names_of_their_own_are_named_after_the_node(tmp_path: Path) -> None:
+    machine = load_machine("aws-inf2-xlarge")
+    simulator = vendor_of(machine).simulate(machine, tmp_path)  # type: ignore[misc]  # it can be
+
+    (served,) = opened(plan({"awsneuron": dict(simulator.settings())}), HostPaths())
+
+    assert [one.device.uuid for one in served.driver.discover().sightings] == ["n-AWSNeuron-0"]

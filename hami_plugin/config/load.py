@@ -27,7 +27,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What the daemon runs with. ``vendors`` are those that nobody has disabled; ``sources`` the files that were read."""
+    """What the daemon runs with. ``vendors`` are those not disabled; ``sources`` the files that were read."""
 
     settings: Settings
     vendors: Mapping[str, VendorSettings]
@@ -51,8 +51,8 @@ def load(
 ) -> Configuration:
     """Read and check everything. ``overrides`` are spelt like the file; None in them means that nobody set the flag.
 
-    Each vendor in ``vendor_names`` is in it unless its section says ``enabled: false``. ``ConfigError`` holds one line for
-    each problem.
+    Each vendor in ``vendor_names`` is in it unless its section says ``enabled: false``. ``ConfigError`` holds one line
+    for each problem.
     """
     findings = Findings()
     models = _models(findings, vendor_settings, vendor_names)

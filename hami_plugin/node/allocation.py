@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
-from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.files import make_shared_directory, write_shared
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
@@ -259,7 +259,7 @@ class Allocator:
             container=container.name,
             resource=self.resource,
             ids=frozenset(ids),
-            grants=tuple(grants),
+            grants=tuple(self._placed(grant) for grant in grants),
             init=container.init and not container.restartable,
         )
         shares = self._shares(held, pod)
@@ -279,6 +279,12 @@ class Allocator:
             devices=[share.device.uuid for share in shares],
         )
         return answer
+
+    def _placed(self, grant: Grant) -> Grant:
+        """Beside what all others hold of the same device. The journal keeps it, so that it is the same ever after."""
+        device = self._snapshot.value.device(grant.uuid)
+        others = [one for held in self._ledger.held.values() for one in held.grants if one.uuid == grant.uuid]
+        return self._family.place(grant, device, others) if device else grant
 
     def _repeat(self, held: Held) -> Answer:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""
@@ -324,6 +330,8 @@ class Allocator:
         except RefusedError as refusal:
             told = self._failed(refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint)
             raise told from refusal
+        except HamiError as error:  # a device that cannot be described, as its node has gone
+            raise self._unprepared(assignment.pod, assignment.container, error) from error
         return answer
 
     def _described(self, assignment: Assignment) -> ContainerEdits:
@@ -333,7 +341,7 @@ class Allocator:
         devices = (self._family.device_edits(share.device, self._host) for share in assignment.shares)
         return self._family.shared_edits(self._host).merged(*devices)
 
-    def _unprepared(self, pod: PodView, container: ContainerView, error: OSError) -> RefusedError:
+    def _unprepared(self, pod: PodView, container: ContainerView, error: OSError | HamiError) -> RefusedError:
         message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"
         return self._failed(RefusalReason.NOT_PREPARED, message, pod)
 

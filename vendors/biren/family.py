@@ -9,7 +9,8 @@ from hami_plugin.policy.registered import in_percent
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
 from hami_plugin.wire.nodes import decode_json
-from vendors.biren.node import WORD, served
+from vendors.biren.devices import WORD
+from vendors.biren.node import served
 from vendors.biren.settings import BirenSettings
 
 
