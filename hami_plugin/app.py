@@ -6,9 +6,10 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -35,6 +36,7 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.lock import LockReaper
 from hami_plugin.node.memory import HealthMemory
+from hami_plugin.node.parts import FamilyPart, whole
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.recovery import Recovery
@@ -84,14 +86,19 @@ class Daemon:
         self._directory = DirectoryWatch(settings.kubelet_dir)
         self._metrics = metrics
         self._watches: list[Watch] = []
+        self._parts: list[FamilyPart] = []
         self._specs: list[SpecPublisher] = []
         self._plugins: list[tuple[ResourcePlugin, Endpoint, Watched[Snapshot]]] = []
         sources: list[Source] = []
         for served in process.vendors:
             watch = self._watch(served)
             self._watches.append(watch)
-            for family in served.vendor.families(served.settings):
-                snapshot = self._described(family, watch)
+            shown: list[Watched[Snapshot]] = []
+            families = served.vendor.families(served.settings)
+            for family in families:
+                found = self._own(family, watch) if len(families) > 1 else watch.snapshot
+                snapshot = self._described(family, found, partial(self._observe, watch, shown))
+                shown.append(snapshot)
                 sources.append(Source(family=family, snapshot=snapshot))
                 self._plugins.append((*self._plugin(family, snapshot), snapshot))
                 if family.units:
@@ -143,8 +150,11 @@ class Daemon:
             words = f"{snapshot.reason}: {snapshot.message}" if snapshot.message else snapshot.reason
             answer[f"driver {watch.vendor}"] = "" if snapshot.ready else words
         for specs in self._specs:
-            answer[f"cdi {specs.kind}"] = specs.problem
-        for plugin, endpoint, _snapshot in self._plugins:
+            if not _without_devices(specs.snapshot.value):
+                answer[f"cdi {specs.kind}"] = specs.problem
+        for plugin, endpoint, shown in self._plugins:
+            if _without_devices(shown.value):
+                continue
             state = endpoint.state.value
             waiting = state.problem or "the kubelet has not taken the first list yet"
             answer[f"kubelet {plugin.resource}"] = "" if state.ready else waiting
@@ -188,11 +198,13 @@ class Daemon:
         }
         for watch in self._watches:
             work[f"driver {watch.vendor}"] = watch.run()
+        for own in self._parts:
+            work[f"devices of {own.word}"] = own.run()
         for specs in self._specs:
             work[f"cdi {specs.kind}"] = specs.run()
         for plugin, endpoint, snapshot in self._plugins:
             work[f"offers {plugin.resource}"] = plugin.follow()
-            work[f"kubelet {plugin.resource}"] = _once_ready(snapshot, endpoint.run)
+            work[f"kubelet {plugin.resource}"] = _once_there(snapshot, endpoint.run)
         return work
 
     async def _claim_state(self, stop: asyncio.Event) -> None:
@@ -231,19 +243,31 @@ class Daemon:
             remember=lambda: self._memory.note(name, inventory.conditions),
         )
 
-    def _described(self, family: Family, watch: Watch) -> Watched[Snapshot]:
+    def _own(self, family: Family, watch: Watch) -> Watched[Snapshot]:
+        """A family's own devices among those of a driver that serves several."""
+        own = FamilyPart(family.word, watch.snapshot)
+        self._parts.append(own)
+        return own.snapshot
+
+    def _observe(self, watch: Watch, shown: Sequence[Watched[Snapshot]], _changed: Snapshot) -> None:
+        """Metrics tell of a vendor's devices as its families show them."""
+        self._metrics.snapshot(watch.vendor, whole(watch.snapshot.value, (one.value for one in shown)))
+
+    def _described(
+        self, family: Family, found: Watched[Snapshot], observe: Callable[[Snapshot], None]
+    ) -> Watched[Snapshot]:
         """A family's devices as the others may see them: once their CDI specs are there, where runtimes need those."""
         kind = family.delivery.kind
         if not family.delivery.cdi:
-            return watch.snapshot
+            return found
         if any(specs.kind == kind for specs in self._specs):
             raise ConfigError([f"two families would both be CDI kind {kind}; set cdi.class of one of them"])
         specs = SpecPublisher(
             kind,
-            watch.snapshot,
+            found,
             SpecFiles(family, self._settings.cdi_dirs, self._host),
             events=self._events,
-            observe=lambda snapshot: self._metrics.snapshot(watch.vendor, snapshot),
+            observe=observe,
         )
         self._specs.append(specs)
         return specs.snapshot
@@ -298,6 +322,8 @@ class Daemon:
         """Streams end first, so that the servers stop at once; devices stay with the pods that have them."""
         for watch in self._watches:
             watch.snapshot.close()
+        for own in self._parts:
+            own.snapshot.close()
         for specs in self._specs:
             specs.snapshot.close()
         for _plugin, endpoint, _snapshot in self._plugins:
@@ -307,9 +333,17 @@ class Daemon:
             await watch.close()
 
 
-async def _once_ready(snapshot: Watched[Snapshot], run: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Tell the kubelet nothing before the driver has shown devices: an empty list would withdraw what pods wait for."""
-    while not snapshot.value.ready and not snapshot.closed:
+def _without_devices(snapshot: Snapshot) -> bool:
+    """Whether the driver works, and this node has no device of the family."""
+    return snapshot.ready and not snapshot.devices
+
+
+async def _once_there(snapshot: Watched[Snapshot], run: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Tell the kubelet nothing before the driver has shown devices: an empty list would withdraw what pods wait for.
+
+    A family that this node has no device of stays unknown to the kubelet.
+    """
+    while not (snapshot.value.ready and snapshot.value.devices) and not snapshot.closed:
         await snapshot.changed(snapshot.version)
     await run()
 

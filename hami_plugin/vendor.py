@@ -172,9 +172,10 @@ class Family:
     """One schedulable resource of a vendor, as data and functions.
 
     On the node, ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation,
-    under the legacy (HAMi 2.7) naming rule or today's; ``inject`` turns an assignment into edits; ``host_problem``
-    says what containers will miss on this host, in words; ``memory_factor`` is how many MiB one unit of the memory
-    resource means; ``every_core`` is what a grant of all of a device's cores is; ``units`` are counted beside devices.
+    under the legacy (HAMi 2.7) naming rule or today's; ``node_notes`` are other annotations of a node that has such
+    devices; ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in
+    words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
+    all of a device's cores is; ``units`` are counted beside devices.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -198,6 +199,7 @@ class Family:
     lock: LockRule | None = SHARED_LOCK
     replicas: Callable[[Device], int] = _one
     register: Callable[[Device, bool], DeviceInfo] = _no_node_side
+    node_notes: Mapping[str, str] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=Delivery)
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing

@@ -42,7 +42,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One physical device. ``memory`` is in MiB, ``cores`` in percent of the card."""
+    """One physical device. ``family`` is its family's word, ``memory`` in MiB, ``cores`` in percent of the card."""
 
     uuid: str
     family: str

@@ -47,11 +47,12 @@ class Style:
 def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict[str, str | None]:
     """What a family wants the node to say, None for what it should say no more.
 
-    Nothing before its devices are known: a former word stays until then.
+    Nothing before its devices are known: a former word stays until then, and goes when there are none.
     """
-    if not snapshot.devices and not snapshot.ready:
-        return {}
-    wanted: dict[str, str | None] = {}
+    if not snapshot.devices:
+        keys = (family.annotations.register, family.annotations.score, family.annotations.handshake)
+        return {key: None for key in keys if key} if snapshot.ready else {}
+    wanted: dict[str, str | None] = {**family.node_notes}
     if family.annotations.register:
         infos = [family.register(device, style.legacy) for device in snapshot.devices]
         wanted[family.annotations.register] = (encode_legacy if style.legacy else encode_json)(infos)
@@ -155,7 +156,7 @@ class Registration:
         """HAMi 2.7's scheduler forgets a node that does not report itself; later ones need no heartbeat."""
         if not self._style.legacy or (not written and time.monotonic() - self._beat < self._style.heartbeat):
             return {}
-        present = [s.family for s in self._sources if s.snapshot.value.ready]
+        present = [s.family for s in self._sources if s.snapshot.value.ready and s.snapshot.value.devices]
         return {
             family.annotations.handshake: reported(self._now()) for family in present if family.annotations.handshake
         }
