@@ -19,7 +19,9 @@ from typing import Any
 import aiohttp
 
 from cdi.edits import ContainerEdits
+from hami_plugin.config.settings import VendorSettings
 from hami_plugin.errors import HamiError
+from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate
@@ -145,7 +147,7 @@ async def staged(
         hardware = simulate(profile, directory / "machine")
         own = configuration.get("vendors", {}).get(hardware.vendor.name, {})
         settings = hardware.vendor.settings.model_validate({**own, **hardware.settings})
-        family = hardware.vendor.families(settings)[0]
+        family = _family(hardware, settings)
         _install_core(directory / "hook" / "vgpu")
         kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock", seed=seed)
         (directory / "config.yaml").write_text(json.dumps(configuration), encoding="utf-8")
@@ -169,6 +171,18 @@ async def staged(
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _family(hardware: SimulatedHardware, settings: VendorSettings) -> Family:
+    """The family of the machine's first device: a vendor may have one for each of its chips."""
+    if hardware.vendor.open is None:
+        raise HamiError(f"{hardware.vendor.title} have no node side yet", hint="choose another profile")
+    driver = hardware.vendor.open(settings, HostPaths())
+    try:
+        word = driver.discover().sightings[0].device.family
+    finally:
+        driver.close()
+    return next(family for family in hardware.vendor.families(settings) if family.word == word)
 
 
 def _options(profile: str, directory: Path, api: SimulatedApiServer) -> dict[str, str]:
