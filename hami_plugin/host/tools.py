@@ -1,30 +1,55 @@
-"""Vendors' command-line tools, asked with a deadline: some wait for hardware that does not answer."""
+"""A vendor's command-line tool: run within a deadline, and what it printed."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-DEADLINE_S = 5.0
-
-
-class ToolError(Exception):
-    """A tool that is not there, failed, or did not answer in time. The text says which, in one line."""
+from hami_plugin.errors import HamiError
 
 
-def said(tool: Path, arguments: Sequence[str] = (), *, deadline: float = DEADLINE_S) -> str:
-    """What the tool prints. ``ToolError`` unless it ends well within ``deadline`` seconds."""
-    command = [str(tool), *arguments]
+class ToolError(HamiError):
+    """A tool that is not there, failed, took too long or printed something else than was asked for."""
+
+
+def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
+    """What the tool prints. After ``deadline`` seconds it is ended, with all that it has started."""
     try:
-        run = subprocess.run(  # noqa: S603  # the path is the operator's
-            command, capture_output=True, timeout=deadline, check=False, stdin=subprocess.DEVNULL
+        process = subprocess.Popen(  # noqa: S603  # the path is the operator's
+            [str(tool), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise ToolError(f"{' '.join(command)} did not answer within {deadline:g} s") from None
     except OSError as error:
         raise ToolError(f"{tool} cannot be run: {error.strerror}") from error
-    if run.returncode:
-        words = " ".join((run.stderr or run.stdout).decode(errors="replace").split())
-        raise ToolError(f"{' '.join(command)} ended with status {run.returncode}: {words[:200]}")
-    return run.stdout.decode(errors="replace")
+    try:
+        printed, complaint = process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired as error:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise ToolError(f"{tool} has not answered within {deadline:g} s") from error
+    if process.returncode:
+        why = " ".join((complaint or printed).decode("utf-8", errors="replace").split())[:200]
+        raise ToolError(f"{tool} ended with status {process.returncode}: {why or 'it did not say why'}")
+    return printed.decode("utf-8", errors="replace")
+
+
+def json_object(printed: str, tool: Path) -> Mapping[str, Any]:
+    """The JSON object in what a tool printed; some print banners and warnings around it."""
+    decoder = json.JSONDecoder()
+    start = printed.find("{")
+    while start >= 0:
+        with suppress(ValueError):
+            value, _end = decoder.raw_decode(printed, start)
+            return dict(value)
+        start = printed.find("{", start + 1)
+    raise ToolError(f"{tool} printed no JSON object: {' '.join(printed.split())[:80]!r}")

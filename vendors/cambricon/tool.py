@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hami_plugin.host.tools import ToolError, said
+from hami_plugin.host.tools import ToolError, output
 
 # | 0     /   MLU370-X4    v1.1.6 | On          v4.20.11 | 0%          N/A       |
 # |  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |
@@ -17,6 +17,7 @@ _FIRST = re.compile(r"\|\s*(\d+)\s+\S+\s+\S+\s+v[\d.]+\s*\|\s*(\S+)")
 _SECOND = re.compile(r"\|[^|]*\|\s*\d+ MiB/\s*(\d+) MiB\s*\|")
 _MLU = re.compile(r"MLU\d+")
 LINKED = "MLK"
+DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Cnmon:
         """All cards that the tool has told of when it last answered."""
         if self._clock() - self._asked >= self._every:
             try:
-                self._cards, self.problem = cards(said(self._tool)) or self._cards, ""
+                self._cards, self.problem = cards(output(self._tool, deadline=DEADLINE_S)) or self._cards, ""
             except ToolError as error:
                 self.problem = str(error)
             self._asked = self._clock()
@@ -75,4 +76,4 @@ class Cnmon:
 
     def linked(self) -> frozenset[tuple[int, int]]:
         """``ToolError`` when the tool does not tell."""
-        return linked(said(self._tool, ("topo", "-m")))
+        return linked(output(self._tool, "topo", "-m", deadline=DEADLINE_S))
