@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -14,13 +15,14 @@ from cdi.spec import Spec
 from hami_plugin.errors import HamiError, UnknownVendorError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
-from hami_plugin.model.device import Device, Discovery, Fault
+from hami_plugin.model.device import Device, Discovery, Fault, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Parity
 from hami_plugin.policy.admission import Admit, if_limited, not_asked
+from hami_plugin.policy.claims import one_id
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import NodeDevices, annotated, none_known
 from hami_plugin.policy.states import Given
@@ -100,10 +102,11 @@ class AnnotationKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """What a container receives, and the host directories that must exist (mode 0777) before it starts."""
+    """What a container receives, and what must be on the host before it starts: directories (mode 0777) and files."""
 
     edits: ContainerEdits
     directories: tuple[Path, ...] = ()
+    files: Mapping[Path, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +137,7 @@ def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """A second resource by which the kubelet counts a family's devices, such as their cores.
+    """Another resource by which the kubelet counts a family's devices, such as their cores.
 
     ``of_device`` is how many of them a device has, ``of_grant`` how many a grant takes.
     """
@@ -180,11 +183,16 @@ class Family:
     """One schedulable resource of a vendor, as data and functions.
 
     On the node, ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation,
-    under the legacy (HAMi 2.7) naming rule or today's; ``node_notes`` are other annotations of a node that has such
-    devices; ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host,
-    in words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
-    all of a device's cores is; ``units`` are counted beside devices; ``place`` notes at a grant which part of the
-    device it has, given what others have of it.
+    under the legacy (HAMi 2.7) naming rule or today's; ``encode`` writes such entries down where the family's scheduler
+    side reads another format than most; ``reports`` is whether that side looks at the register only after the handshake
+    was written anew; ``node_notes`` are other annotations of a node that has such devices, and ``announce`` those that
+    follow from what it has.
+
+    ``inject`` turns an assignment into edits, after ``reclaim`` was told which containers, by pod UID and name, may
+    still have something of the family's on the host; ``host_problem`` says what containers will miss on this host, in
+    words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
+    all of a device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a
+    grant takes; ``place`` notes at a grant which part of the device it has, given what others have of it.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -208,7 +216,11 @@ class Family:
     lock: LockRule | None = SHARED_LOCK
     replicas: Callable[[Device], int] = _one
     register: Callable[[Device, bool], DeviceInfo] = _no_node_side
+    encode: Callable[[Sequence[DeviceInfo]], str] | None = None
+    reports: bool = False
     node_notes: Mapping[str, str] = field(default_factory=dict)
+    announce: Callable[[Snapshot], Mapping[str, str | None]] = lambda _snapshot: {}
+    reclaim: Callable[[AbstractSet[tuple[str, str]], HostFiles], None] | None = None
     delivery: Delivery = field(default_factory=Delivery)
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
@@ -222,7 +234,8 @@ class Family:
     memory_factor: int = 1
     place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
-    units: Units | None = None
+    units: tuple[Units, ...] = ()
+    ids: Callable[[Grant], int] = one_id
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""
@@ -289,11 +302,11 @@ class Vendor:
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
 
-    ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
-    node agents would register on such a machine, of one family.
-
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
     that nobody has enabled or disabled.
+
+    ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
+    node agents would register on such a machine, of one family.
     """
 
     name: str

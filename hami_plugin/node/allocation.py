@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.host.files import make_shared_directory
+from hami_plugin.host.files import make_shared_directory, write_shared
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer, Way
@@ -22,7 +22,7 @@ from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Observer, Offer
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.answers import answered
-from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess, one_id
+from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess
 from hami_plugin.policy.identity import Again, Found, Held, Identity, Pending, Unannotated, Unknown, identify, pending
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
@@ -43,9 +43,9 @@ class AllocationRules:
 
 
 def question_of(family: Family, units: Units | None = None) -> Question:
-    """How a family's decisions are read from a pod: about whole devices or shares of them, or about its ``units``."""
+    """How a family's decisions are read from a pod: about whole devices or shares of them, or about ``units``."""
     names = family.resources
-    counted = tuple(name for name in (names.count, family.units.resource if family.units else "") if name)
+    counted = (names.count, *(one.resource for one in family.units))
     resource = units.resource if units else names.count
     return Question(
         resource=resource,
@@ -53,10 +53,11 @@ def question_of(family: Family, units: Units | None = None) -> Question:
         allocated=family.annotations.allocated,
         memory=names.memory,
         memory_percent=names.memory_percent,
-        cores="" if names.cores in counted else names.cores,
+        cores="" if family.cores_are_bits else names.cores,
         memory_factor=family.memory_factor,
         also=tuple(name for name in counted if name != resource),
-        ids=units.of_grant if units else one_id,
+        ids=units.of_grant if units else family.ids,
+        lock=family.lock.annotation if family.lock and not family.lock.named else "",
     )
 
 
@@ -316,10 +317,15 @@ class Allocator:
     def _inject(self, assignment: Assignment) -> Answer:
         """What the container receives, with the host made ready for it."""
         try:
+            if self._family.reclaim:
+                here = {(assignment.pod.uid, assignment.container.name)}
+                self._family.reclaim(here | {(h.uid, h.container) for h in self._ledger.held.values()}, self._host)
             injection = self._family.inject(assignment, self._host)
             answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
             for directory in injection.directories:
                 make_shared_directory(self._host.writable(directory))
+            for path, text in injection.files.items():
+                write_shared(self._host.writable(path), text)
         except OSError as error:
             raise self._unprepared(assignment.pod, assignment.container, error) from error
         except RefusedError as refusal:
