@@ -101,8 +101,8 @@ class Daemon:
                 shown.append(snapshot)
                 sources.append(Source(family=family, snapshot=snapshot))
                 self._plugins.append((*self._plugin(family, snapshot), snapshot))
-                if family.units:
-                    self._plugins.append((*self._plugin(family, snapshot, family.units), snapshot))
+                for units in family.units:
+                    self._plugins.append((*self._plugin(family, snapshot, units), snapshot))
             log.info("devices are handed over", vendor=served.vendor.name, **served.handover)
         self._families = [source.family for source in sources]
         self._settlement.questions = [plugin.question for plugin, _endpoint, _snapshot in self._plugins]

@@ -136,7 +136,7 @@ def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """A second resource by which the kubelet counts a family's devices, such as their cores.
+    """Another resource by which the kubelet counts a family's devices, such as their cores.
 
     ``of_device`` is how many of them a device has, ``of_grant`` how many a grant takes.
     """
@@ -227,7 +227,7 @@ class Family:
     cores_are_bits: bool = False
     memory_factor: int = 1
     every_core: Callable[[Device], int] = _percent
-    units: Units | None = None
+    units: tuple[Units, ...] = ()
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""

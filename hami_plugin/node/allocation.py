@@ -43,9 +43,9 @@ class AllocationRules:
 
 
 def question_of(family: Family, units: Units | None = None) -> Question:
-    """How a family's decisions are read from a pod: about whole devices or shares of them, or about its ``units``."""
+    """How a family's decisions are read from a pod: about whole devices or shares of them, or about ``units``."""
     names = family.resources
-    counted = tuple(name for name in (names.count, family.units.resource if family.units else "") if name)
+    counted = (names.count, *(one.resource for one in family.units))
     resource = units.resource if units else names.count
     return Question(
         resource=resource,
@@ -53,10 +53,11 @@ def question_of(family: Family, units: Units | None = None) -> Question:
         allocated=family.annotations.allocated,
         memory=names.memory,
         memory_percent=names.memory_percent,
-        cores="" if names.cores in counted else names.cores,
+        cores="" if family.cores_are_bits else names.cores,
         memory_factor=family.memory_factor,
         also=tuple(name for name in counted if name != resource),
         ids=units.of_grant if units else one_id,
+        lock=family.lock.annotation if family.lock and not family.lock.named else "",
     )
 
 
