@@ -22,6 +22,7 @@ from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Parity
 from hami_plugin.policy.admission import Admit, if_limited, not_asked
+from hami_plugin.policy.claims import one_id
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import NodeDevices, annotated, none_known
 from hami_plugin.policy.states import Given
@@ -150,6 +151,10 @@ def _one(_device: Device) -> int:
     return 1
 
 
+def _anywhere(grant: Grant, _device: Device, _others: Sequence[Grant]) -> Grant:
+    return grant
+
+
 def _always(*_asked: object) -> bool:
     return True
 
@@ -186,7 +191,8 @@ class Family:
     ``inject`` turns an assignment into edits, after ``reclaim`` was told which containers, by pod UID and name, may
     still have something of the family's on the host; ``host_problem`` says what containers will miss on this host, in
     words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
-    all of a device's cores is; ``units`` are counted beside devices.
+    all of a device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a
+    grant takes; ``place`` notes at a grant which part of the device it has, given what others have of it.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -226,8 +232,10 @@ class Family:
     numa_hints: bool = False
     cores_are_bits: bool = False
     memory_factor: int = 1
+    place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
     units: tuple[Units, ...] = ()
+    ids: Callable[[Grant], int] = one_id
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""

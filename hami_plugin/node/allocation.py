@@ -22,7 +22,7 @@ from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Observer, Offer
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.answers import answered
-from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess, one_id
+from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess
 from hami_plugin.policy.identity import Again, Found, Held, Identity, Pending, Unannotated, Unknown, identify, pending
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
@@ -56,7 +56,7 @@ def question_of(family: Family, units: Units | None = None) -> Question:
         cores="" if family.cores_are_bits else names.cores,
         memory_factor=family.memory_factor,
         also=tuple(name for name in counted if name != resource),
-        ids=units.of_grant if units else one_id,
+        ids=units.of_grant if units else family.ids,
         lock=family.lock.annotation if family.lock and not family.lock.named else "",
     )
 
@@ -260,7 +260,7 @@ class Allocator:
             container=container.name,
             resource=self.resource,
             ids=frozenset(ids),
-            grants=tuple(grants),
+            grants=tuple(self._placed(grant) for grant in grants),
             init=container.init and not container.restartable,
         )
         shares = self._shares(held, pod)
@@ -280,6 +280,12 @@ class Allocator:
             devices=[share.device.uuid for share in shares],
         )
         return answer
+
+    def _placed(self, grant: Grant) -> Grant:
+        """Beside what all others hold of the same device. The journal keeps it, so that it is the same ever after."""
+        device = self._snapshot.value.device(grant.uuid)
+        others = [one for held in self._ledger.held.values() for one in held.grants if one.uuid == grant.uuid]
+        return self._family.place(grant, device, others) if device else grant
 
     def _repeat(self, held: Held) -> Answer:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""

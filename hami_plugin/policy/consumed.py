@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.claims import Question, claims
+from hami_plugin.policy.claims import Question, asking, claims
 from hami_plugin.policy.identity import Held
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
 from hami_plugin.wire.pods import erase
@@ -29,8 +29,8 @@ def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str,
     changes: dict[str, str] = {}
     waiting = decided = 0
     for question in questions:
-        if question.decision not in pod.annotations:
-            continue
+        if question.decision not in pod.annotations or not asking(pod, question.resource, *question.also):
+            continue  # families may share an annotation
         text = changes.get(question.decision, pod.annotations[question.decision])
         try:
             shares = claims(pod, question)
