@@ -96,6 +96,7 @@ def served(settings: KunlunSettings, family: Family) -> Family:
         delivery=replace(settings.delivery, kind=kind),
         replicas=shares if family.word == PART else lambda _device: 1,
         register=register,
+        reports=family.word == PART,
         device_edits=partial(device_edits, settings),
         shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
