@@ -17,7 +17,10 @@ Says = Callable[[Machine, list[MachineDevice], frozenset[int]], dict[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """What a vendor's machines have in common: PCI ids, kernel module, nodes, and the tool."""
+    """What a vendor's machines have in common: PCI ids, kernel module, nodes, and the tool.
+
+    ``drawing``: its cards have nodes of the kernel's graphics system too.
+    """
 
     vendor: str
     device: str
@@ -26,6 +29,7 @@ class Board:
     control: tuple[str, ...]
     tool: str
     says: Says
+    drawing: bool = False
 
 
 def boards(machine: Machine, directory: Path, board: Board, *, tool_setting: str) -> FileSimulator:
@@ -55,6 +59,16 @@ def boards(machine: Machine, directory: Path, board: Board, *, tool_setting: str
     return FileSimulator(machine, settings, faults, machine_faults)
 
 
+def topology(machine: Machine, label: str, link: Callable[[int], str]) -> str:
+    """The table of ``topo -m``: a pair's link where it has lanes of the fabric, else its level on the bus."""
+    heads = " ".join(f"{label}{one.index}" for one in machine.devices)
+    lines = [f"      {heads} CPU Affinity NUMA Affinity"]
+    for one, levels, lanes in zip(machine.devices, machine.levels, machine.lanes, strict=True):
+        cells = (link(count) if count else level for level, count in zip(levels, lanes, strict=True))
+        lines.append(f"{label}{one.index}  {' '.join(cells)} {machine.numa_nodes.get(one.numa, '')} {one.numa}")
+    return "\n".join([*lines, "", "Legend:", "  X = Self", ""])
+
+
 class _Stage:
     """The machine's files. Which cards the tool leaves out, or knows no numbers of, is noted in a folder beside it."""
 
@@ -74,7 +88,8 @@ class _Stage:
 
     def restore(self, one: MachineDevice, _value: int | str) -> None:
         self._plug(one, self._board.module)
-        self.tree.write(f"dev/{self._board.node}{one.index}", "")
+        for name in (f"{self._board.node}{one.index}", *self._drawn(one)):
+            self.tree.write(f"dev/{name}", "")
         self.tree.remove(f"bin/silent.{one.index}", f"bin/unlisted.{one.index}")
         self.write_tool()
 
@@ -112,3 +127,10 @@ class _Stage:
     def _plug(self, one: MachineDevice, driver: str) -> None:
         ids = {"vendor": f"0x{self._board.vendor}", "device": self._board.device}
         plug(self.tree, self._machine, one, driver=driver, **ids)
+        for name in self._drawn(one):
+            folder = name.replace("dri/", f"sys/bus/pci/devices/{one.pci}/drm/")
+            self.tree.write_all(folder, {"dev": "226:0"})
+
+    def _drawn(self, one: MachineDevice) -> tuple[str, ...]:
+        """After the host's own graphics card, which is the first."""
+        return (f"dri/card{one.index + 1}", f"dri/renderD{one.index + 129}") if self._board.drawing else ()

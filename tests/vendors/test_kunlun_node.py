@@ -97,7 +97,7 @@ def test_links_are_those_of_this_board(tmp_path: Path) -> None:
     machine = rig(P800, tmp_path)
     tool = machine.root / "bin/xpu-smi.says/topo_-m"
     # A board whose wings are linked card by card: 0 with 4, and so on.
-    tool.write_text(tool.read_text().replace("XPU0    X XL XL XL SYS", "XPU0    X XL XL XL XL"))
+    tool.write_text(tool.read_text().replace("XPU0  X XL XL XL SYS", "XPU0  X XL XL XL XL"))
 
     assert linked(machine.settings)[0, 4] == 1
     assert (0, 5) not in linked(machine.settings)

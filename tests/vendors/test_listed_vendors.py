@@ -15,7 +15,7 @@ from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from tests.support.rigs import as_in_profile, rig
 
-PROFILES = ["kunlun-p800-8", "iluvatar-biv100-4", "iluvatar-biv150-8"]
+PROFILES = ["kunlun-p800-8", "iluvatar-biv100-4", "iluvatar-biv150-8", "mthreads-s4000-8"]
 
 
 @pytest.fixture(params=PROFILES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, boards
+from hami_plugin.simulation.boards import Board, boards, topology
 from hami_plugin.simulation.disturbed import FileSimulator
 from vendors.kunlun.node import XPUS
 
@@ -27,7 +27,7 @@ def says(machine: Machine, listed: list[MachineDevice], silent: frozenset[int]) 
     return {
         "-L": names,
         "-m": "".join(_line(one, one.index in silent) for one in listed),
-        "topo -m": _topology(machine),
+        "topo -m": topology(machine, "XPU", lambda _lanes: "XL"),
     }
 
 
@@ -38,16 +38,3 @@ def _line(one: MachineDevice, silent: bool) -> str:
     serial, clocks, rest = f"02K15K6200{one.index:02d}", "1450 " * 6, " 0" * 10
     memory = f"0 {one.memory} 0 1.0:2.6:1.39.1.7"
     return f'0000{one.pci} {one.index} {one.index} {serial} 36 0 0 0 86 {clocks}2 96 {memory} "{one.model}"{rest}\n'
-
-
-def _topology(machine: Machine) -> str:
-    heads = "".join(f"XPU{one.index} " for one in machine.devices)
-    rows = [
-        f"XPU{i}    "
-        + " ".join("XL" if lanes else level for level, lanes in zip(*row, strict=True))
-        + f" 0-1 {one.numa}"
-        for i, (one, row) in enumerate(
-            zip(machine.devices, zip(machine.levels, machine.lanes, strict=True), strict=True)
-        )
-    ]
-    return "\n".join([f"        {heads}CPU Affinity NUMA Affinity", *rows, "", "Legend:", "  X = Self", ""])
