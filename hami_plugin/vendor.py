@@ -203,7 +203,8 @@ class Family:
 
     For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
     which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
-    ``cores_are_bits``: a device's cores are a mask, in which each bit is a core.
+    ``cores_are_bits``: a device's cores are a mask, in which each bit is a core. ``cores_are_counted``: they are asked
+    for by their number, which the kubelet counts, and not in percent.
     """
 
     word: str
@@ -231,6 +232,7 @@ class Family:
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False
     cores_are_bits: bool = False
+    cores_are_counted: bool = False
     memory_factor: int = 1
     place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
@@ -301,6 +303,8 @@ class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
+    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
+    that nobody has enabled or disabled.
 
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
     that nobody has enabled or disabled.
