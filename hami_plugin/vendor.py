@@ -303,11 +303,10 @@ class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
-    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
-    that nobody has enabled or disabled.
 
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
-    that nobody has enabled or disabled.
+    that nobody has enabled or disabled. ``isolated``: its driver runs in a process of its own, unless somebody has set
+    otherwise; for libraries that may take their process down.
 
     ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
     node agents would register on such a machine, of one family.
@@ -319,6 +318,7 @@ class Vendor:
     families: Callable[[Any], tuple[Family, ...]]
     open: Callable[[Any, HostPaths], Driver] | None = None
     present: Callable[[Any, HostPaths], bool] = _always
+    isolated: bool = False
     parity: Callable[[], Parity] = Parity
     described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
     simulate: Callable[[Machine, Path], Simulator] | None = None

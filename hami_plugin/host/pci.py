@@ -9,8 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
-    """One function on the bus. Ids are four lower-case hex digits, ``kind`` (its class) six; ``driver`` is empty when
-    none is bound.
+    """One function on the bus. Ids are four lower-case hex digits; ``driver`` is empty when none is bound.
 
     ``kind`` is its class: six hex digits, of which ``03`` begins a display and ``12`` an accelerator. ``path`` is the
     chain from the root complex through every bridge down to the device.
@@ -23,7 +22,6 @@ class PciDevice:
     driver: str = ""
     numa: int | None = None
     path: tuple[str, ...] = ()
-    kind: str = ""
 
 
 def scan(sysfs: Path, vendor: str, devices: Sequence[str] = ()) -> tuple[PciDevice, ...]:
@@ -46,7 +44,6 @@ def look(folder: Path) -> PciDevice:
         driver=driver.resolve().name if driver.exists() else "",
         numa=int(numa) if numa.isdecimal() else None,
         path=place.parts[root:] if root is not None else (),
-        kind=text(folder / "class").removeprefix("0x"),
     )
 
 

@@ -28,9 +28,7 @@ def test_a_familys_own_text_is_written_whatever_the_style():
 
 def test_what_a_family_announces_goes_when_its_devices_are_gone():
     assert wanted_annotations(OLD, snapshot(2), Style())[COUNTED] == "2"
-    assert wanted_annotations(OLD, Snapshot(ready=True), Style()) == dict.fromkeys(
-        (REGISTER, SCORE, HANDSHAKE, COUNTED)
-    )
+    assert wanted_annotations(OLD, Snapshot(ready=True), Style()) == dict.fromkeys((REGISTER, SCORE, COUNTED))
     assert wanted_annotations(OLD, Snapshot(), Style()) == {}
 
 
