@@ -22,6 +22,7 @@ from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Parity
 from hami_plugin.policy.admission import Admit, if_limited, not_asked
+from hami_plugin.policy.claims import one_id
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import NodeDevices, annotated, none_known
 from hami_plugin.policy.states import Given
@@ -136,7 +137,7 @@ def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """A second resource by which the kubelet counts a family's devices, such as their cores.
+    """Another resource by which the kubelet counts a family's devices, such as their cores.
 
     ``of_device`` is how many of them a device has, ``of_grant`` how many a grant takes.
     """
@@ -190,8 +191,8 @@ class Family:
     ``inject`` turns an assignment into edits, after ``reclaim`` was told which containers, by pod UID and name, may
     still have something of the family's on the host; ``host_problem`` says what containers will miss on this host, in
     words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
-    all of a device's cores is; ``units`` are counted beside devices; ``place``
-    notes at a grant which part of the device it has, given what others have of it.
+    all of a device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a
+    grant takes; ``place`` notes at a grant which part of the device it has, given what others have of it.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -202,7 +203,8 @@ class Family:
 
     For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
     which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
-    ``cores_are_bits``: a device's cores are a mask, in which each bit is a core.
+    ``cores_are_bits``: a device's cores are a mask, in which each bit is a core. ``cores_are_counted``: they are asked
+    for by their number, which the kubelet counts, and not in percent.
     """
 
     word: str
@@ -230,10 +232,12 @@ class Family:
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False
     cores_are_bits: bool = False
+    cores_are_counted: bool = False
     memory_factor: int = 1
     place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
-    units: Units | None = None
+    units: tuple[Units, ...] = ()
+    ids: Callable[[Grant], int] = one_id
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""
@@ -300,12 +304,12 @@ class Vendor:
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
 
-    ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
-    node agents would register on such a machine, of one family.
-
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
     that nobody has enabled or disabled. ``isolated``: its driver runs in a process of its own, unless somebody has set
     otherwise; for libraries that may take their process down.
+
+    ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
+    node agents would register on such a machine, of one family.
     """
 
     name: str

@@ -80,9 +80,7 @@ def _wire(served: Served, parts: NodeParts, serving: Serving) -> None:
             snapshot = specs.snapshot
         shown.append(snapshot)
         serving.sources.append(Source(family=family, snapshot=snapshot))
-        serving.lines.append(_line(family, snapshot, parts))
-        if family.units:
-            serving.lines.append(_line(family, snapshot, parts, family.units))
+        serving.lines += [_line(family, snapshot, parts, units) for units in (None, *family.units)]
 
 
 def _watch(served: Served, parts: NodeParts) -> Watch:
@@ -125,7 +123,7 @@ def _publisher(
     )
 
 
-def _line(family: Family, snapshot: Watched[Snapshot], parts: NodeParts, units: Units | None = None) -> Line:
+def _line(family: Family, snapshot: Watched[Snapshot], parts: NodeParts, units: Units | None) -> Line:
     settings = parts.settings
     allocator = Allocator(
         family,

@@ -50,7 +50,7 @@ def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict
     Nothing before its devices are known: a former word stays until then, and goes when there are none.
     """
     if not snapshot.devices:
-        keys = (family.annotations.register, family.annotations.score)
+        keys = (family.annotations.register, family.annotations.score, family.annotations.handshake)
         return {**{key: None for key in keys if key}, **family.announce(snapshot)} if snapshot.ready else {}
     wanted: dict[str, str | None] = {**family.node_notes, **family.announce(snapshot)}
     if family.annotations.register:

@@ -92,6 +92,20 @@ async def test_a_container_waits_for_what_the_host_lacks_and_then_starts(node):
     assert node.observer.starts == ["HostNotPrepared"]
 
 
+async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_words(node):
+    def gone(device, _host):
+        raise HamiError(f"{device.uuid} has no node on this host")
+
+    node.use(replace(FAMILY, device_edits=gone))
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    refusal = await refused(node, ids((0, 0)))
+
+    assert refusal.reason is RefusalReason.NOT_PREPARED
+    assert "has no node on this host" in refusal.message
+    assert node.ledger.held == {}
+
+
 async def test_files_are_written_before_the_answer_and_only_who_holds_something_keeps_theirs(node):
     told = []
 
@@ -109,17 +123,3 @@ async def test_files_are_written_before_the_answer_and_only_who_holds_something_
     file = node.root / "hook/slices/a/limits"
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("half\n", 0o644)
     assert told == [{("a-uid", "main")}, {("a-uid", "main"), ("b-uid", "main")}]
-
-
-async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_words(node):
-    def gone(device, _host):
-        raise HamiError(f"{device.uuid} has no node on this host")
-
-    node.use(replace(FAMILY, device_edits=gone))
-    node.cluster.add(pod("a", pieces=[[grant(0)]]))
-
-    refusal = await refused(node, ids((0, 0)))
-
-    assert refusal.reason is RefusalReason.NOT_PREPARED
-    assert "has no node on this host" in refusal.message
-    assert node.ledger.held == {}

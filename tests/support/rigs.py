@@ -54,8 +54,8 @@ class Rig:
         """The node as the API server has it, once the kubelet and the daemon have spoken."""
         written = wanted_annotations(self.family, snapshot, Style())
         capacity = {self.family.resources.count: sum(map(self.family.replicas, snapshot.devices))}
-        if self.family.units:
-            capacity[self.family.units.resource] = sum(map(self.family.units.of_device, snapshot.devices))
+        for units in self.family.units:
+            capacity[units.resource] = sum(map(units.of_device, snapshot.devices))
         return NodeView(
             name=NODE,
             labels=labels,
@@ -75,9 +75,8 @@ class Rig:
 
         ``others`` are what other containers hold already.
         """
-        units = self.family.units
-        whole, by_unit = question_of(self.family), question_of(self.family, units) if units else None
-        question = by_unit if by_unit and not pod.containers[0].amount(whole.resource) else whole
+        questions = [question_of(self.family), *(question_of(self.family, units) for units in self.family.units)]
+        question = next(one for one in questions if pod.containers[0].amount(one.resource))
         (claim,) = claims(pod, question)
         by_uuid = {device.uuid: device for device in devices}
         offered = {uuid: self.family.register(device, False).devmem for uuid, device in by_uuid.items()}

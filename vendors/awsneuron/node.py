@@ -58,10 +58,12 @@ def served(settings: AwsNeuronSettings, family: Family) -> Family:
         device_edits=partial(device_edits, settings),
         inject=partial(inject, settings),
         every_core=mask,
-        units=Units(
-            resource=settings.cores,
-            of_device=lambda device: chip(device).cores,
-            of_grant=lambda grant: grant.cores.bit_count(),
+        units=(
+            Units(
+                resource=settings.cores,
+                of_device=lambda device: chip(device).cores,
+                of_grant=lambda grant: grant.cores.bit_count(),
+            ),
         ),
     )
 
