@@ -36,6 +36,7 @@ VENDOR = Vendor(
     settings=AscendSettings,
     open=open_driver,
     present=present,
+    isolated=True,  # libdcmi.so is C that nobody here can look into, asked with our own guess of its structures
     families=families,
     simulate=simulate,
     parity=_parity,

@@ -1,0 +1,113 @@
+"""A node with three vendors at once: three sockets, pods on each, and what happens to one is nothing to the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hami_plugin.demo.stage import NODE, Stage, _family
+from hami_plugin.model.views import NodeView
+from hami_plugin.simulation.hardware import simulate_all
+from tests.e2e.steps import take_down
+from tests.e2e.test_neighbours import AT_MOST_S, child, component
+from tests.e2e.test_other_vendors import node, run
+
+PROFILES = {"nvidia": "dgx-h100", "ascend": "ascend-910b3-8", "awsneuron": "aws-inf2-24xlarge"}
+
+
+@pytest.fixture
+async def three(set_up: Any) -> dict[str, Stage]:
+    """A running daemon, and for each vendor the stage as its own. The second vendor's driver has its own process."""
+    stage = await set_up(PROFILES["nvidia"])
+    names, folder = ",".join(PROFILES.values()), stage.directory / "node"
+    stage.options = {**stage.options, "--simulate": names, "--simulation-dir": str(folder)}
+    stages = {}
+    for machine in simulate_all(names, folder):
+        settings = machine.vendor.settings.model_validate(machine.settings)
+        family = _family(machine, settings)
+        stages[machine.vendor.name] = replace(stage, hardware=machine, family=family)
+    await stage.start_daemon()
+    for each in stages.values():
+        each.daemon = stage.daemon
+        await offered(each)
+    return stages
+
+
+async def offered(stage: Stage) -> None:
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, f"the offer of {stage.resource}", 20)
+
+
+async def until_driver(stage: Stage, vendor: str, *, well: bool) -> str:
+    end = time.monotonic() + 20
+    while bool(said := await component(stage, f"driver {vendor}")) is well:
+        assert time.monotonic() < end, said
+    return str(said)
+
+
+def view(stage: Stage) -> NodeView:
+    return node(stage, stage.resource, *(units.resource for units in stage.family.units))
+
+
+async def allocations(stage: Stage, name: str) -> float:
+    """Three pods with a device each, one after the other: the longest way of one."""
+    seconds = []
+    for number in range(3):
+        began = time.monotonic()
+        pod, answer = await run(stage, f"{name}-{number}", view(stage), **{stage.resource: 1})
+        seconds.append(time.monotonic() - began)
+        assert answer.edits.env
+        take_down(stage, pod)
+    return max(seconds)
+
+
+async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: dict[str, Stage]) -> None:
+    registered = {one.resource_name for one in three["nvidia"].kubelet.registrations}
+    annotations = three["nvidia"].api.node(NODE)["metadata"]["annotations"]
+
+    assert {stage.resource for stage in three.values()} <= registered
+    assert {three[name].family.annotations.register for name in ("nvidia", "ascend")} <= annotations.keys()
+    for vendor, stage in three.items():
+        pod, answer = await run(stage, f"on-{vendor}", view(stage), **{stage.resource: 1})
+        assert answer.edits.env, pod.key
+    assert {vendor: await component(stage, f"driver {vendor}") for vendor, stage in three.items()} == dict.fromkeys(
+        PROFILES, ""
+    )
+
+
+@pytest.mark.parametrize("victim", PROFILES)
+async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, Stage], victim: str, tell: Any) -> None:
+    gone = three[victim]
+
+    gone.hardware.simulator.inject("driver-gone")
+    said = await until_driver(gone, victim, well=False)
+    seconds = {}
+    for vendor, stage in three.items():
+        if vendor != victim:
+            seconds[vendor] = await allocations(stage, f"{vendor}-meanwhile")
+            assert await component(stage, f"driver {vendor}") == ""
+
+    tell(f"{victim}: {said[:60]}; meanwhile a pod's way took at most {max(seconds.values()):.3f} s")
+    assert gone.kubelet.allocatable(gone.resource) == 0
+    assert max(seconds.values()) < 4 * AT_MOST_S
+    gone.hardware.simulator.inject("driver-back")
+    await until_driver(gone, victim, well=True)
+    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 30)
+
+
+async def test_a_driver_whose_process_is_killed_takes_nobody_along(three: dict[str, Stage]) -> None:
+    gone = three["ascend"]
+
+    os.kill(child(gone), signal.SIGKILL)
+    said = await until_driver(gone, "ascend", well=False)
+    for vendor in ("nvidia", "awsneuron"):
+        assert await allocations(three[vendor], f"{vendor}-meanwhile") < 4 * AT_MOST_S
+
+    assert "DriverCrashed" in said
+    assert "SIGKILL" in said
+    await until_driver(gone, "ascend", well=True)
+    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 30)
