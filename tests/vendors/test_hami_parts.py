@@ -13,10 +13,10 @@ from hami_plugin.policy.selectors import Misfit, Select, by_group, whole_modules
 from hami_plugin.policy.states import Candidate, Charge, Context
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import catalog, family, renamed, word_of
-from vendors import vastai
 from vendors.ascend.policy import network
 from vendors.awsneuron.family import AwsNeuronSettings, lowest, request
 from vendors.kunlun import wiring
+from vendors.vastai.family import card
 
 STEP = "a step on lists inside the choice, whose whole truth table is asked"
 EXCUSED = {
@@ -62,7 +62,7 @@ def test_npus_that_are_soldered_together_are_together(case: Json) -> None:
 
 @asks("vastai", "computeBestCombination")
 def test_dies_of_one_card_are_together(case: Json) -> None:
-    put, select = renamed(case["input"]), by_group(lambda one: vastai.card(one.state.notes))
+    put, select = renamed(case["input"]), by_group(lambda one: card(one.state.notes))
 
     assert picked(select, put["containerDevices"], put["reqNum"]) == whole(case)
 
