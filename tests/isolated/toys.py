@@ -73,7 +73,7 @@ class ToyDriver:
                 sys.stdout.flush()
                 os.write(1, b"more of it\n")
             case "scribble":  # over every file that is open, the pipe included
-                for number in sorted(map(int, os.listdir("/proc/self/fd")))[3:]:
+                for number in sorted(int(file.name) for file in Path("/proc/self/fd").iterdir())[3:]:
                     _scribble(number)
                 time.sleep(3600)
             case "absent":
