@@ -83,17 +83,21 @@ def plan(options: Options, environment: Mapping[str, str]) -> Plan:
 def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     """The drivers of all enabled vendors. Opening one asks nothing of the hardware yet.
 
-    A vendor without a node side is passed over, unless somebody has written ``enabled: true``.
+    A vendor without a node side, or without hardware here, is passed over, unless somebody has written
+    ``enabled: true``.
     """
     served: list[Served] = []
     own = ready.configuration.settings
     for name, settings in ready.configuration.vendors.items():
         vendor = load_vendor(name)
+        enabled = "enabled" in settings.model_fields_set
+        if vendor.open and not (enabled or vendor.present(settings, host)):
+            continue
         if vendor.open:
             chosen, handover = settled(settings, own)
             driver = vendor.open(chosen, replace(host, node=own.node_name))
             served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
-        elif "enabled" in settings.model_fields_set:
+        elif enabled:
             raise HamiError(
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",

@@ -148,6 +148,10 @@ def _one(_device: Device) -> int:
     return 1
 
 
+def _always(*_asked: object) -> bool:
+    return True
+
+
 def _percent(_device: Device) -> int:
     return 100
 
@@ -278,6 +282,8 @@ class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
+    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
+    that nobody has enabled or disabled.
 
     ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
     node agents would register on such a machine, of one family.
@@ -288,6 +294,7 @@ class Vendor:
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
     open: Callable[[Any, HostPaths], Driver] | None = None
+    present: Callable[[Any, HostPaths], bool] = _always
     parity: Callable[[], Parity] = Parity
     described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
     simulate: Callable[[Machine, Path], Simulator] | None = None

@@ -38,6 +38,15 @@ class Links:
 
 NO_LINKS = Links()
 
+LEVEL_SCORES = {"INT": 60, "PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}
+LANE_SCORE = 100
+
+
+def scored(level: str, lanes: int, fabric: str) -> Link:
+    """HAMi's score of a pair: its level on the bus, plus 100 for each direct link of the fabric, as ``XGMI``."""
+    score = LEVEL_SCORES.get(level, 0) + LANE_SCORE * lanes
+    return Link(score=score, label=f"{fabric}{lanes}" if lanes else level, level=level, lanes=lanes)
+
 
 def symmetric(directed: Mapping[tuple[str, str], Link], problems: Sequence[str] = ()) -> Links:
     """Fold both directions of each pair into one. The worse one counts, and the pair is named in ``asymmetric``.

@@ -1,0 +1,145 @@
+"""A vendor's node side on a simulated machine, from its file trees to the answer that the kubelet would be given."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cdi.edits import ContainerEdits
+from cdi.plain import plain_edits
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.machine import Machine
+from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.node.allocation import question_of
+from hami_plugin.node.registration import Style, wanted_annotations
+from hami_plugin.policy.answers import answered
+from hami_plugin.policy.claims import claims, excess
+from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.engine import Granted, fit
+from hami_plugin.policy.states import Context, idle
+from hami_plugin.simulation.hardware import vendor_of
+from hami_plugin.simulation.machines import load_machine
+from hami_plugin.startup import snapshot_of
+from hami_plugin.vendor import Driver, Family, Simulator
+from hami_plugin.wire.keys import ASSIGNED_NODE
+
+NODE = "n1"
+
+
+@dataclass(frozen=True)
+class Rig:
+    """``root`` is the folder of the machine's files; ``family`` is the first of the vendor's."""
+
+    root: Path
+    machine: Machine
+    simulator: Simulator
+    settings: Any
+    driver: Driver
+    family: Family
+
+    def snapshot(self) -> Snapshot:
+        return snapshot_of(self.driver)
+
+    def faults(self) -> dict[int, str]:
+        """Index and reason of each device that is not well."""
+        return {s.device.index: s.fault.reason for s in self.driver.discover().sightings if s.fault}
+
+    def node(self, snapshot: Snapshot, **labels: str) -> NodeView:
+        """The node as the API server has it, once the kubelet and the daemon have spoken."""
+        written = wanted_annotations(self.family, snapshot, Style())
+        capacity = {self.family.resources.count: sum(map(self.family.replicas, snapshot.devices))}
+        if self.family.units:
+            capacity[self.family.units.resource] = sum(map(self.family.units.of_device, snapshot.devices))
+        return NodeView(
+            name=NODE,
+            labels=labels,
+            annotations={key: text for key, text in written.items() if text is not None},
+            capacity={name: str(count) for name, count in capacity.items()},
+        )
+
+    def decided(self, node: NodeView, limits: Mapping[str, object], **annotations: str) -> PodView:
+        """A pod of one container with HAMi's decision about it, as its scheduler writes it down."""
+        container = ContainerView(name="main", limits={name: str(value) for name, value in limits.items()})
+        pod = PodView(uid="u1", namespace="default", name="p1", node=NODE, containers=(container,))
+        pod = replace(pod, annotations={**annotations, ASSIGNED_NODE: NODE})
+        policy = self.family.policy
+        assert policy
+        demand = policy.request(container)
+        assert isinstance(demand, Demand)
+        states = [idle(info) for info in self.family.node_devices(node)]
+        outcome = fit(policy, states, Context(demand=demand, pod=pod))
+        assert isinstance(outcome, Granted), outcome
+        told = self.family.patch(self.family, pod, {self.family.word: (outcome.grants,)})
+        return replace(pod, annotations={**pod.annotations, **told})
+
+    def answer(self, pod: PodView, devices: Sequence[Device]) -> dict[str, Any]:
+        """What the pod's container receives, in plain values, with ``ROOT`` in place of the machine's folder."""
+        units = self.family.units
+        whole, by_unit = question_of(self.family), question_of(self.family, units) if units else None
+        question = by_unit if by_unit and not pod.containers[0].amount(whole.resource) else whole
+        (claim,) = claims(pod, question)
+        by_uuid = {device.uuid: device for device in devices}
+        offered = {uuid: self.family.register(device, False).devmem for uuid, device in by_uuid.items()}
+        assert excess(claim, question, offered, {u: self.family.every_core(d) for u, d in by_uuid.items()}) == ""
+        shares = tuple(Share(grant=grant, device=by_uuid[grant.uuid]) for grant in claim.grants)
+        assignment = Assignment(pod=pod, container=claim.container, shares=shares)
+        host = HostFiles(paths=HostPaths())
+        injection = self.family.inject(assignment, host)
+        described = [self.family.device_edits(share.device, host) for share in shares]
+        edits = ContainerEdits().merged(self.family.shared_edits(host), *described)
+        given = answered(self.family.delivery, assignment, injection.edits, edits)
+        plain = {
+            "ids": list(claim.devices),
+            "edits": plain_edits(given.edits),
+            "annotations": dict(given.annotations),
+            "cdiDevices": list(given.cdi_devices),
+        }
+        shown = json.loads(json.dumps(plain).replace(str(self.root), "ROOT"))
+        return {key: value for key, value in shown.items() if value}
+
+
+def rig(profile: str, root: Path, **settings: Any) -> Rig:
+    """The machine's own vendor on a simulated machine. ``settings`` by their keys go over the simulator's."""
+    machine = load_machine(profile)
+    vendor = vendor_of(machine)
+    assert vendor.simulate
+    assert vendor.open
+    simulator = vendor.simulate(machine, root)
+    chosen = vendor.settings.model_validate({"deviceListStrategy": "device-specs", **simulator.settings(), **settings})
+    driver = vendor.open(chosen, HostPaths(node=NODE))
+    return Rig(
+        root=root,
+        machine=machine,
+        simulator=simulator,
+        settings=chosen,
+        driver=driver,
+        family=vendor.families(chosen)[0],
+    )
+
+
+def as_in_profile(rig: Rig, snapshot: Snapshot) -> None:
+    """The snapshot has the profile's devices, and its levels and lanes between every two of them."""
+    found = [(d.index, d.model, d.memory, d.pci, d.numa) for d in snapshot.devices]
+    assert found == [(d.index, d.model, d.memory, d.pci, d.numa if d.numa >= 0 else None) for d in rig.machine.devices]
+    assert all(device.health.offered for device in snapshot.devices)
+    assert snapshot.links.problems == ()
+    assert snapshot.links.asymmetric == ()
+    for i, a in enumerate(snapshot.devices):
+        links = [snapshot.links.between(a.uuid, b.uuid) for b in snapshot.devices[:i]]
+        assert [(link.level, link.lanes) for link in links if link] == list(
+            zip(rig.machine.levels[i][:i], rig.machine.lanes[i][:i], strict=True)
+        )
+
+
+def golden(file: Path, value: Any) -> None:
+    """``value`` is what ``file`` says. With ``UPDATE_GOLDEN=1`` it is written, to be looked at before it is kept."""
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    assert value == json.loads(file.read_text(encoding="utf-8"))
