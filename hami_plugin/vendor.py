@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -14,7 +15,7 @@ from cdi.spec import Spec
 from hami_plugin.errors import HamiError, UnknownVendorError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
-from hami_plugin.model.device import Device, Discovery, Fault
+from hami_plugin.model.device import Device, Discovery, Fault, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant
@@ -100,10 +101,11 @@ class AnnotationKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """What a container receives, and the host directories that must exist (mode 0777) before it starts."""
+    """What a container receives, and what must be on the host before it starts: directories (mode 0777) and files."""
 
     edits: ContainerEdits
     directories: tuple[Path, ...] = ()
+    files: Mapping[Path, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +178,13 @@ class Family:
     """One schedulable resource of a vendor, as data and functions.
 
     On the node, ``replicas`` is how many containers may share a device; ``register`` its entry in the node annotation,
-    under the legacy (HAMi 2.7) naming rule or today's; ``node_notes`` are other annotations of a node that has such
-    devices; ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in
+    under the legacy (HAMi 2.7) naming rule or today's; ``encode`` writes such entries down where the family's scheduler
+    side reads another format than most; ``reports`` is whether that side looks at the register only after the handshake
+    was written anew; ``node_notes`` are other annotations of a node that has such devices, and ``announce`` those that
+    follow from what it has.
+
+    ``inject`` turns an assignment into edits, after ``reclaim`` was told which containers, by pod UID and name, may
+    still have something of the family's on the host; ``host_problem`` says what containers will miss on this host, in
     words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
     all of a device's cores is; ``units`` are counted beside devices.
 
@@ -203,7 +210,11 @@ class Family:
     lock: LockRule | None = SHARED_LOCK
     replicas: Callable[[Device], int] = _one
     register: Callable[[Device, bool], DeviceInfo] = _no_node_side
+    encode: Callable[[Sequence[DeviceInfo]], str] | None = None
+    reports: bool = False
     node_notes: Mapping[str, str] = field(default_factory=dict)
+    announce: Callable[[Snapshot], Mapping[str, str | None]] = lambda _snapshot: {}
+    reclaim: Callable[[AbstractSet[tuple[str, str]], HostFiles], None] | None = None
     delivery: Delivery = field(default_factory=Delivery)
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing

@@ -28,6 +28,17 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_shared(path: Path, text: str) -> None:
+    """A file that containers of any user may read, there whole or not at all. It does not wait for the disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def make_shared_directory(path: Path) -> None:
     """Create a directory that containers of any user may write to, whatever the umask. Its parents stay closed."""
     with suppress(FileExistsError):

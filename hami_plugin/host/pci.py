@@ -9,7 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
-    """One function on the bus. Ids are four lower-case hex digits; ``driver`` is empty when none is bound.
+    """One function on the bus. Ids are four lower-case hex digits, ``kind`` (its class) six; ``driver`` is empty when
+    none is bound.
 
     ``path`` is the chain from the root complex through every bridge down to the device.
     """
@@ -20,6 +21,7 @@ class PciDevice:
     driver: str = ""
     numa: int | None = None
     path: tuple[str, ...] = ()
+    kind: str = ""
 
 
 def scan(sysfs: Path, vendor: str, devices: Sequence[str] = ()) -> tuple[PciDevice, ...]:
@@ -41,6 +43,7 @@ def look(folder: Path) -> PciDevice:
         driver=driver.resolve().name if driver.exists() else "",
         numa=int(numa) if numa.isdecimal() else None,
         path=place.parts[root:] if root is not None else (),
+        kind=text(folder / "class").removeprefix("0x"),
     )
 
 

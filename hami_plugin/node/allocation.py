@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.files import make_shared_directory
+from hami_plugin.host.files import make_shared_directory, write_shared
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer, Way
@@ -310,10 +310,15 @@ class Allocator:
     def _inject(self, assignment: Assignment) -> Answer:
         """What the container receives, with the host made ready for it."""
         try:
+            if self._family.reclaim:
+                here = {(assignment.pod.uid, assignment.container.name)}
+                self._family.reclaim(here | {(h.uid, h.container) for h in self._ledger.held.values()}, self._host)
             injection = self._family.inject(assignment, self._host)
             answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
             for directory in injection.directories:
                 make_shared_directory(self._host.writable(directory))
+            for path, text in injection.files.items():
+                write_shared(self._host.writable(path), text)
         except OSError as error:
             raise self._unprepared(assignment.pod, assignment.container, error) from error
         except RefusedError as refusal:

@@ -37,7 +37,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """``legacy`` is HAMi 2.7's text with the handshake that it needs every ``heartbeat`` seconds."""
+    """``legacy`` is HAMi 2.7's text. A handshake is written every ``heartbeat`` seconds where one is needed."""
 
     legacy: bool = False
     scores: bool = True
@@ -51,11 +51,12 @@ def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict
     """
     if not snapshot.devices:
         keys = (family.annotations.register, family.annotations.score, family.annotations.handshake)
-        return {key: None for key in keys if key} if snapshot.ready else {}
-    wanted: dict[str, str | None] = {**family.node_notes}
+        return {**{key: None for key in keys if key}, **family.announce(snapshot)} if snapshot.ready else {}
+    wanted: dict[str, str | None] = {**family.node_notes, **family.announce(snapshot)}
     if family.annotations.register:
         infos = [family.register(device, style.legacy) for device in snapshot.devices]
-        wanted[family.annotations.register] = (encode_legacy if style.legacy else encode_json)(infos)
+        encode = family.encode or (encode_legacy if style.legacy else encode_json)
+        wanted[family.annotations.register] = encode(infos)
     if style.scores and family.annotations.score:
         uuids = [device.uuid for device in snapshot.devices]
         wanted[family.annotations.score] = score_annotation(snapshot.links, uuids)
@@ -103,6 +104,7 @@ class Registration:
 
     async def _publish(self) -> None:
         delays = self._backoff.delays()
+        reporting = any(self._reports(source.family) for source in self._sources)
         while True:
             self._wake.clear()
             pause = self._together  # changes that come together are written together
@@ -116,7 +118,7 @@ class Registration:
                 self._wake.set()
             await asyncio.sleep(pause)
             try:
-                async with asyncio.timeout(self._style.heartbeat if self._style.legacy else None):
+                async with asyncio.timeout(self._style.heartbeat if reporting else None):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -153,13 +155,15 @@ class Registration:
         return wanted, "; ".join(problems)
 
     def _heartbeat(self, *, written: bool) -> dict[str, str | None]:
-        """HAMi 2.7's scheduler forgets a node that does not report itself; later ones need no heartbeat."""
-        if not self._style.legacy or (not written and time.monotonic() - self._beat < self._style.heartbeat):
+        """HAMi 2.7's scheduler forgets a node that does not report itself; later ones do so with some families only."""
+        asked = [source for source in self._sources if self._reports(source.family)]
+        if not asked or (not written and time.monotonic() - self._beat < self._style.heartbeat):
             return {}
-        present = [s.family for s in self._sources if s.snapshot.value.ready and s.snapshot.value.devices]
-        return {
-            family.annotations.handshake: reported(self._now()) for family in present if family.annotations.handshake
-        }
+        present = [s.family for s in asked if s.snapshot.value.ready and s.snapshot.value.devices]
+        return {family.annotations.handshake: reported(self._now()) for family in present}
+
+    def _reports(self, family: Family) -> bool:
+        return bool(family.annotations.handshake) and (self._style.legacy or family.reports)
 
     def _within_limit(self, wanted: dict[str, str | None], live: Mapping[str, str]) -> dict[str, str | None]:
         """Leave the scores out rather than make the API server refuse the whole node."""

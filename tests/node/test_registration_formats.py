@@ -1,0 +1,47 @@
+"""Families whose scheduler side reads another text than most, waits for a handshake, or wants to know more."""
+
+from dataclasses import replace
+
+from hami_plugin.model.device import Snapshot
+from hami_plugin.node.registration import Style, wanted_annotations
+from hami_plugin.wire.nodes import decode_legacy, encode_legacy
+from tests.node.test_registration import Rig
+from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, snapshot
+from tests.support.node import until
+
+COUNTED = "toy.io/counted"
+
+
+def counted(shown: Snapshot) -> dict[str, str | None]:
+    return {COUNTED: str(len(shown.devices)) if shown.devices else None}
+
+
+OLD = replace(FAMILY, encode=encode_legacy, reports=True, announce=counted)
+
+
+def test_a_familys_own_text_is_written_whatever_the_style():
+    text = wanted_annotations(OLD, snapshot(2), Style())[REGISTER]
+
+    assert text
+    assert [info.index for info in decode_legacy(text)] == [0, 1]
+
+
+def test_what_a_family_announces_goes_when_its_devices_are_gone():
+    assert wanted_annotations(OLD, snapshot(2), Style())[COUNTED] == "2"
+    assert wanted_annotations(OLD, Snapshot(ready=True), Style()) == dict.fromkeys(
+        (REGISTER, SCORE, HANDSHAKE, COUNTED)
+    )
+    assert wanted_annotations(OLD, Snapshot(), Style()) == {}
+
+
+async def test_a_scheduler_that_waits_for_a_handshake_gets_one_and_the_others_are_left_alone():
+    rig = Rig(snapshot(1), families=(OLD,), style=Style(heartbeat=0.02)).attach()
+    quiet = Rig(snapshot(1), style=Style(heartbeat=0.02)).attach()
+
+    await until(lambda: len(rig.cluster.writes) > 2)
+    await quiet.quiet()
+
+    assert rig.annotations[HANDSHAKE] == "Reported_2026-08-21 10:11:12"
+    assert HANDSHAKE not in quiet.annotations
+    rig.task.cancel()
+    quiet.task.cancel()
