@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -150,6 +149,10 @@ def _one(_device: Device) -> int:
     return 1
 
 
+def _anywhere(grant: Grant, _device: Device, _others: Sequence[Grant]) -> Grant:
+    return grant
+
+
 def _always(*_asked: object) -> bool:
     return True
 
@@ -183,10 +186,10 @@ class Family:
     was written anew; ``node_notes`` are other annotations of a node that has such devices, and ``announce`` those that
     follow from what it has.
 
-    ``inject`` turns an assignment into edits, after ``reclaim`` was told which containers, by pod UID and name, may
-    still have something of the family's on the host; ``host_problem`` says what containers will miss on this host, in
-    words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
-    all of a device's cores is; ``units`` are counted beside devices.
+    ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in words;
+    ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of all of a
+    device's cores is; ``units`` are counted beside devices; ``place`` notes at a grant which part of the device it has,
+    given what others have of it.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -214,7 +217,6 @@ class Family:
     reports: bool = False
     node_notes: Mapping[str, str] = field(default_factory=dict)
     announce: Callable[[Snapshot], Mapping[str, str | None]] = lambda _snapshot: {}
-    reclaim: Callable[[AbstractSet[tuple[str, str]], HostFiles], None] | None = None
     delivery: Delivery = field(default_factory=Delivery)
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
@@ -226,6 +228,7 @@ class Family:
     numa_hints: bool = False
     cores_are_bits: bool = False
     memory_factor: int = 1
+    place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
     units: Units | None = None
 

@@ -259,7 +259,7 @@ class Allocator:
             container=container.name,
             resource=self.resource,
             ids=frozenset(ids),
-            grants=tuple(grants),
+            grants=tuple(self._placed(grant) for grant in grants),
             init=container.init and not container.restartable,
         )
         shares = self._shares(held, pod)
@@ -279,6 +279,12 @@ class Allocator:
             devices=[share.device.uuid for share in shares],
         )
         return answer
+
+    def _placed(self, grant: Grant) -> Grant:
+        """Beside what all others hold of the same device. The journal keeps it, so that it is the same ever after."""
+        device = self._snapshot.value.device(grant.uuid)
+        others = [one for held in self._ledger.held.values() for one in held.grants if one.uuid == grant.uuid]
+        return self._family.place(grant, device, others) if device else grant
 
     def _repeat(self, held: Held) -> Answer:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""
@@ -310,9 +316,6 @@ class Allocator:
     def _inject(self, assignment: Assignment) -> Answer:
         """What the container receives, with the host made ready for it."""
         try:
-            if self._family.reclaim:
-                here = {(assignment.pod.uid, assignment.container.name)}
-                self._family.reclaim(here | {(h.uid, h.container) for h in self._ledger.held.values()}, self._host)
             injection = self._family.inject(assignment, self._host)
             answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
             for directory in injection.directories:

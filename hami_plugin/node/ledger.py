@@ -146,7 +146,7 @@ def _entry(held: Held) -> dict[str, Any]:
         "container": held.container,
         "resource": held.resource,
         "ids": sorted(held.ids),
-        "grants": [[grant.uuid, grant.word, grant.memory, grant.cores] for grant in held.grants],
+        "grants": [[grant.uuid, grant.word, grant.memory, grant.cores, grant.notes] for grant in held.grants],
         "init": held.init,
         "settled": held.settled,
     }
@@ -161,8 +161,10 @@ def _held(entry: Mapping[str, Any]) -> Held:
         resource=str(entry["resource"]),
         ids=frozenset(map(str, entry["ids"])),
         grants=tuple(
-            Grant(uuid=str(uuid), word=str(word), memory=int(memory), cores=int(cores))
-            for uuid, word, memory, cores in entry["grants"]
+            Grant(
+                uuid=str(uuid), word=str(word), memory=int(memory), cores=int(cores), notes=notes[0] if notes else None
+            )
+            for uuid, word, memory, cores, *notes in entry["grants"]
         ),
         init=bool(entry["init"]),
         settled=bool(entry["settled"]),

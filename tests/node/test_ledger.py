@@ -1,6 +1,7 @@
 """Does a daemon that was killed at any moment know what it has handed out?"""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,22 @@ def history(ledger):
     yield
     ledger.drop([share(C).key])
     yield
+
+
+def test_a_restart_knows_which_part_of_a_device_a_share_has(path):
+    noted = replace(grant(0), notes={"units": [3, 4]})
+    hold(opened(path), replace(share(A, (0, 0)), grants=(noted,)))
+
+    (held,) = opened(path).held.values()
+
+    assert held.grants[0].notes == {"units": [3, 4]}
+
+
+def test_a_share_that_an_older_daemon_wrote_down_is_read(path):
+    hold(opened(path), share(A, (0, 0)))
+    path.write_text(path.read_text().replace(", null]", "]").replace(",null]", "]"))
+
+    assert [held.grants for held in opened(path).held.values()] == [(grant(0),)]
 
 
 def test_a_kill_between_any_two_entries_loses_nothing(path):

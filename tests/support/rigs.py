@@ -14,7 +14,7 @@ from cdi.plain import plain_edits
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
-from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node.allocation import question_of
 from hami_plugin.node.registration import Style, wanted_annotations
@@ -78,8 +78,11 @@ class Rig:
         told = self.family.patch(self.family, pod, {self.family.word: (outcome.grants,)})
         return replace(pod, annotations={**pod.annotations, **told})
 
-    def answer(self, pod: PodView, devices: Sequence[Device]) -> dict[str, Any]:
-        """What the pod's container receives, in plain values, with ``ROOT`` in place of the machine's folder."""
+    def answer(self, pod: PodView, devices: Sequence[Device], others: Sequence[Grant] = ()) -> dict[str, Any]:
+        """What the pod's container receives, in plain values, with ``ROOT`` in place of the machine's folder.
+
+        ``others`` are what other containers hold already.
+        """
         units = self.family.units
         whole, by_unit = question_of(self.family), question_of(self.family, units) if units else None
         question = by_unit if by_unit and not pod.containers[0].amount(whole.resource) else whole
@@ -87,9 +90,10 @@ class Rig:
         by_uuid = {device.uuid: device for device in devices}
         offered = {uuid: self.family.register(device, False).devmem for uuid, device in by_uuid.items()}
         assert excess(claim, question, offered, {u: self.family.every_core(d) for u, d in by_uuid.items()}) == ""
-        shares = tuple(Share(grant=grant, device=by_uuid[grant.uuid]) for grant in claim.grants)
+        placed = (self._placed(grant, by_uuid[grant.uuid], others) for grant in claim.grants)
+        shares = tuple(sorted(placed, key=lambda share: share.device.index))
         assignment = Assignment(pod=pod, container=claim.container, shares=shares)
-        host = HostFiles(paths=HostPaths())
+        host = HostFiles(paths=HostPaths(hook=self.root / "hook", hook_view=self.root / "hook"))
         injection = self.family.inject(assignment, host)
         described = [self.family.device_edits(share.device, host) for share in shares]
         edits = ContainerEdits().merged(self.family.shared_edits(host), *described)
@@ -102,6 +106,10 @@ class Rig:
         }
         shown = json.loads(json.dumps(plain).replace(str(self.root), "ROOT"))
         return {key: value for key, value in shown.items() if value}
+
+    def _placed(self, grant: Grant, device: Device, others: Sequence[Grant]) -> Share:
+        held = [other for other in others if other.uuid == grant.uuid]
+        return Share(grant=self.family.place(grant, device, held), device=device)
 
 
 def rig(profile: str, root: Path, **settings: Any) -> Rig:
