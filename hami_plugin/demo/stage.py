@@ -202,9 +202,9 @@ def _options(profile: str, directory: Path, api: SimulatedApiServer) -> dict[str
 
 
 def _install_core(directory: Path) -> None:
-    """Stand-ins for HAMi-core's files; nothing here loads them."""
+    """Stand-ins for the files of HAMi's limiters; nothing here loads them."""
     directory.mkdir(parents=True)
-    for name in ("libvgpu.so", "ld.so.preload"):
+    for name in ("libvgpu.so", "ld.so.preload", "libamvgpu.so"):
         (directory / name).touch()
 
 
