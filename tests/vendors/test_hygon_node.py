@@ -16,7 +16,6 @@ from hami_plugin.vendor import Injection
 from tests.support.rigs import Rig, as_in_profile, golden, rig
 from vendors.hygon.cards import Card, on_bus
 from vendors.hygon.places import Places
-from vendors.hygon.vdcu import Slice, cut
 
 PROFILES = [name for name in machine_names() if load_machine(name).vendor == "hygon"]
 GOLDEN = Path(__file__).parent / "golden" / "hygon"
@@ -74,20 +73,24 @@ def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
     golden(GOLDEN / "part-cdi.json", machine.answer(pod, snapshot.devices))
 
 
-def inject(machine: Rig, host: HostFiles, name: str, *shares: Share) -> Injection:
-    """As the allocator does it: the files are there afterwards."""
-    container = ContainerView(name="main")
-    pod = PodView(uid=f"{name}-uid", namespace="default", name=name, containers=(container,))
-    injection = machine.family.inject(Assignment(pod=pod, container=container, shares=shares), host)
-    for folder in injection.directories:
-        folder.mkdir(parents=True, exist_ok=True)
-    for file, text in injection.files.items():
-        file.write_text(text, encoding="ascii")
-    return injection
+class Node:
+    """A machine, and who has which parts of its cards, as the ledger would tell."""
 
+    def __init__(self, machine: Rig, root: Path) -> None:
+        self.machine = machine
+        self.host = HostFiles(paths=HostPaths(hook=root / "hook", hook_view=root / "hook"))
+        self.held: dict[str, Grant] = {}
 
-def share(device: Device, cores: int, memory: int = 4096) -> Share:
-    return Share(grant=Grant(uuid=device.uuid, word="DCU", memory=memory, cores=cores), device=device)
+    def give(self, name: str, device: Device, cores: int, memory: int = 4096) -> Injection:
+        others = [grant for grant in self.held.values() if grant.uuid == device.uuid]
+        asked = Grant(uuid=device.uuid, word="DCU", memory=memory, cores=cores)
+        grant = self.machine.family.place(asked, device, others)
+        container = ContainerView(name="main")
+        pod = PodView(uid=f"{name}-uid", namespace="default", name=name, containers=(container,))
+        shares = (Share(grant=grant, device=device),)
+        injection = self.machine.family.inject(Assignment(pod=pod, container=container, shares=shares), self.host)
+        self.held[name] = grant
+        return injection
 
 
 def lines(injection: Injection, word: str) -> list[str]:
@@ -95,105 +98,90 @@ def lines(injection: Injection, word: str) -> list[str]:
     return [value for key, _, value in (line.partition(": ") for line in text.splitlines()) if key == word]
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> HostFiles:
-    return HostFiles(paths=HostPaths(hook=tmp_path / "hook", hook_view=tmp_path / "hook"))
+@pytest.mark.parametrize("later", [30, 70])
+def test_parts_of_one_card_share_no_compute_unit_or_number(later: int, tmp_path: Path) -> None:
+    node = Node(rig("hygon-k100ai-8", tmp_path), tmp_path)
+    one, other = node.machine.snapshot().devices[:2]
 
-
-def test_parts_of_one_card_share_no_compute_unit_number_or_pipe(tmp_path: Path, host: HostFiles) -> None:
-    machine = rig("hygon-k100ai-8", tmp_path)
-    one, other = machine.snapshot().devices[:2]
-
-    a = inject(machine, host, "a", share(one, 30))
-    b = inject(machine, host, "b", share(one, 70))
-    c = inject(machine, host, "c", share(other, 30))
+    a, b, c = node.give("a", one, 30), node.give("b", one, later), node.give("c", other, 30)
 
     assert lines(a, "cu_mask") == ["0x0000000fffffffff", "0x0000000000000000"]
-    assert lines(b, "cu_mask") == ["0xfffffff000000000", "0x00ffffffffffffff"]
+    low, high = (int(mask, 16) for mask in lines(b, "cu_mask"))
+    assert low | high << 64 == ((1 << 120 * later // 100) - 1) << 36
     assert lines(c, "cu_mask") == lines(a, "cu_mask")
-    assert [lines(one, "vdev_id") + lines(one, "pipe_id") for one in (a, b, c)] == [["0", "0"], ["1", "1"], ["2", "0"]]
-    assert [lines(one, "cu_count") for one in (a, b)] == [["36"], ["84"]]
+    assert [lines(one, "vdev_id") + lines(one, "pipe_id") for one in (a, b, c)] == [["0", "0"], ["1", "1"], ["20", "0"]]
+    assert lines(b, "cu_count") == [str(120 * later // 100)]
 
 
-def test_a_repeated_allocate_gets_the_same_part(tmp_path: Path, host: HostFiles) -> None:
-    machine = rig("hygon-k100ai-8", tmp_path)
-    device = machine.snapshot().devices[0]
-    inject(machine, host, "a", share(device, 30))
+def test_a_part_says_its_card_and_its_memory(tmp_path: Path) -> None:
+    node = Node(rig("hygon-k100ai-8", tmp_path), tmp_path)
 
-    first = inject(machine, host, "b", share(device, 30))
+    injection = node.give("a", node.machine.snapshot().devices[3], 60, 2000)
 
-    assert inject(machine, host, "b", share(device, 30)) == first
-
-
-def test_what_a_container_writes_into_its_folder_takes_nothing_from_others(tmp_path: Path, host: HostFiles) -> None:
-    machine = rig("hygon-k100ai-8", tmp_path)
-    device = machine.snapshot().devices[0]
-    first = inject(machine, host, "a", share(device, 30))
-    (file,) = first.files
-    file.write_text(file.read_text().replace("0x0", "0xf"))
-
-    assert lines(inject(machine, host, "b", share(device, 70)), "cu_count") == ["84"]
+    (file,) = injection.files
+    assert file == tmp_path / "hook/vgpu/dcu/a-uid_main/vdev60.conf"
+    assert injection.directories == (file.parent,)
+    golden(GOLDEN / "vdev.json", injection.files[file].splitlines())
 
 
-def test_parts_of_containers_that_are_gone_are_free_again(tmp_path: Path, host: HostFiles) -> None:
-    machine = rig("hygon-k100ai-8", tmp_path)
-    device = machine.snapshot().devices[0]
-    inject(machine, host, "a", share(device, 60))
-    inject(machine, host, "b", share(device, 30))
-    with pytest.raises(RefusedError, match="no room for 60% of its 120 compute units: 12 are free, and 2 virtual"):
-        inject(machine, host, "c", share(device, 60))
-    assert machine.family.reclaim
+def test_parts_of_containers_that_are_gone_are_free_again(tmp_path: Path) -> None:
+    node = Node(rig("hygon-k100ai-8", tmp_path), tmp_path)
+    device = node.machine.snapshot().devices[0]
+    first = node.give("a", device, 60)
+    node.give("b", device, 30)
+    del node.held["a"]
 
-    machine.family.reclaim({("b-uid", "main")}, host)
+    again = node.give("c", device, 60)
 
-    assert lines(inject(machine, host, "c", share(device, 60)), "pipe_id") == ["0"]
-    assert [one.name.split("_")[0] for one in sorted((tmp_path / "hook/vgpu/dcu").iterdir())] == ["b-uid", "c-uid"]
-
-
-def test_no_limit_of_cores_is_all_of_them_and_takes_none_away(tmp_path: Path, host: HostFiles) -> None:
-    machine = rig("hygon-z100-4", tmp_path)
-    device = machine.snapshot().devices[0]
-
-    assert lines(inject(machine, host, "a", share(device, 0)), "cu_count") == ["60"]
-    assert lines(inject(machine, host, "b", share(device, 100)), "cu_count") == ["60"]
+    assert [lines(again, key) for key in ("cu_mask", "pipe_id")] == [
+        lines(first, key) for key in ("cu_mask", "pipe_id")
+    ]
 
 
-def test_a_part_is_refused_where_it_could_not_be_enforced(tmp_path: Path, host: HostFiles) -> None:
-    machine = rig("hygon-z100-4", tmp_path)
-    device = machine.snapshot().devices[0]
+def test_no_limit_of_cores_is_all_of_them_and_takes_none_away(tmp_path: Path) -> None:
+    node = Node(rig("hygon-z100-4", tmp_path), tmp_path)
+    device = node.machine.snapshot().devices[0]
+
+    assert lines(node.give("a", device, 0), "cu_count") == ["60"]
+    assert lines(node.give("b", device, 50), "cu_mask")[0] == "0x000000003fffffff"
+
+
+def test_units_are_shared_by_as_few_as_can_be_while_somebody_is_still_leaving(tmp_path: Path) -> None:
+    node = Node(rig("hygon-z100-4", tmp_path), tmp_path)
+    device = node.machine.snapshot().devices[0]
+    node.give("a", device, 70)
+
+    assert lines(node.give("b", device, 50), "cu_mask")[0] == "0x0ffffc0000000fff"
+
+
+def test_a_part_is_refused_where_it_could_not_be_enforced(tmp_path: Path) -> None:
+    node = Node(rig("hygon-z100-4", tmp_path), tmp_path)
+    device = node.machine.snapshot().devices[0]
     (tmp_path / "opt/hygondriver").rename(tmp_path / "opt/elsewhere")
 
     with pytest.raises(RefusedError, match="could use the whole DCU"):
-        inject(machine, host, "a", share(device, 30))
-    assert inject(machine, host, "a", share(device, 100, device.memory)).files == {}
+        node.give("a", device, 30)
+    assert node.give("a", device, 100, device.memory).files == {}
 
 
-def test_a_card_that_does_not_tell_its_compute_units_is_handed_out_whole_only(tmp_path: Path, host: HostFiles) -> None:
-    machine = rig("hygon-z100-4", tmp_path)
+def test_a_card_that_does_not_tell_its_compute_units_is_handed_out_whole_only(tmp_path: Path) -> None:
+    node = Node(rig("hygon-z100-4", tmp_path), tmp_path)
     for file in (tmp_path / "sys/class/kfd").rglob("properties"):
         file.unlink()
-    device = machine.snapshot().devices[0]
+    device = node.machine.snapshot().devices[0]
 
     with pytest.raises(RefusedError, match="how many compute units DCU-TZZZ0000 has"):
-        inject(machine, host, "a", share(device, 30))
+        node.give("a", device, 30)
 
 
-def test_a_node_has_so_many_virtual_dcus_and_no_more() -> None:
-    taken = [Slice(owner=("u", str(n)), device=n, number=n, pipe=0, mask=1) for n in range(200)]
+def test_a_part_of_the_memory_can_be_kept_back(tmp_path: Path) -> None:
+    node = Node(rig("hygon-z100-4", tmp_path, memoryScaling=0.5, splitCount=8), tmp_path)
+    device = node.machine.snapshot().devices[0]
 
-    with pytest.raises(RefusedError, match="no room"):
-        cut(taken, ("u", "c"), device=0, compute_units=60, percent=10)
-    assert cut(taken[1:], ("u", "c"), device=0, compute_units=60, percent=1).number == 0
-
-
-def test_a_part_of_the_memory_can_be_kept_back(tmp_path: Path, host: HostFiles) -> None:
-    machine = rig("hygon-z100-4", tmp_path, memoryScaling=0.5, splitCount=8)
-    device = machine.snapshot().devices[0]
-
-    info = machine.family.register(device, False)
+    info = node.machine.family.register(device, False)
 
     assert (info.devmem, info.count) == (8184, 8)
-    assert inject(machine, host, "a", share(device, 100, 8184)).files == {}
+    assert node.give("a", device, 100, 8184).files == {}
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
@@ -16,13 +14,13 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links, scored, symmetric
-from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.nodes import LEGACY_MODE, DeviceInfo, encode_legacy
 from vendors.hygon.cards import WORD, Card, Looker, on_bus
 from vendors.hygon.places import Places
 from vendors.hygon.settings import HygonSettings
-from vendors.hygon.vdcu import Slice, cut, keep, slices
+from vendors.hygon.vdcu import PIPE, UNITS, number, part, text
 
 CONTROL, OPTIONAL_CONTROL = "kfd", "mkfd"
 INSIDE = "/etc/vdev/docker/"
@@ -57,7 +55,7 @@ def served(settings: HygonSettings, family: Family) -> Family:
         device_edits=partial(device_edits, settings),
         shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
-        reclaim=reclaim,
+        place=partial(place, settings),
     )
 
 
@@ -95,51 +93,40 @@ def shared_edits(settings: HygonSettings, host: HostFiles) -> ContainerEdits:
     return control.merged(ContainerEdits(mounts=mounts))
 
 
+def place(settings: HygonSettings, grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
+    """Note which part of a card is meant, if it is a part."""
+    units = device.traits.compute_units if isinstance(device.traits, Card) else 0
+    if not units or _whole(settings, grant, device):
+        return grant
+    return replace(grant, notes={**(grant.notes or {}), **part(grant.cores, units, others)})
+
+
 def inject(settings: HygonSettings, assignment: Assignment, host: HostFiles) -> Injection:
     """For a part of one card, the file that says which part. Several cards are handed out whole, as by HAMi's agent."""
-    if len(assignment.shares) != 1 or _whole(settings, assignment.shares[0]):
+    shares = assignment.shares
+    if len(shares) != 1 or _whole(settings, shares[0].grant, shares[0].device):
         return Injection(edits=ContainerEdits())
+    grant, device = shares[0].grant, shares[0].device
+    own = grant.notes or {}
+    if not {UNITS, PIPE} <= own.keys():
+        why = f"the driver does not tell how many compute units {device.uuid} has, so no part of it can be handed out"
+        raise RefusedError(RefusalReason.NOT_PREPARED, why)
     if not host.exists(settings.vdcu_files):
         raise RefusedError(
             RefusalReason.NOT_PREPARED,
             f"there is no {settings.vdcu_files} on the host, without which a container could use the whole DCU",
             hint="put Hygon's vDCU files there, or set hygonPath",
         )
-    share = assignment.shares[0]
-    part = _slice(share, (assignment.pod.uid, assignment.container.name), host)
-    folder = _folder(host) / part.folder
+    folder = host.paths.hook / f"vgpu/dcu/{assignment.pod.uid}_{assignment.container.name}"
     mounts = (
         Mount(host_path=str(folder), container_path=INSIDE, read_only=False),
         Mount(host_path=str(settings.vdcu_files), container_path=DRIVER_INSIDE),
     )
-    text = part.text(share.device.pci, share.grant.memory or share.device.memory)
-    return Injection(edits=ContainerEdits(mounts=mounts), directories=(folder,), files={folder / part.file: text})
+    file = folder / f"vdev{number(device.index, own)}.conf"
+    said = text(device.pci, device.index, own, grant.memory or device.memory)
+    return Injection(edits=ContainerEdits(mounts=mounts), directories=(folder,), files={file: said})
 
 
-def reclaim(alive: AbstractSet[tuple[str, str]], host: HostFiles) -> None:
-    """Slices of containers that are gone are free again."""
-    keep(host.writable(_folder(host)), alive)
-
-
-def _slice(share: Share, owner: tuple[str, str], host: HostFiles) -> Slice:
-    """What the container has already, for an Allocate that is repeated; else a new slice."""
-    there, device = tuple(slices(host.writable(_folder(host)))), share.device
-    own = next((one for one in there if (one.owner, one.device) == (owner, device.index)), None)
-    if own:
-        return own
-    units = card(device).compute_units
-    if not units:
-        raise RefusedError(
-            RefusalReason.NOT_PREPARED,
-            f"the driver does not tell how many compute units {device.uuid} has, so no part of it can be handed out",
-        )
-    return cut(there, owner, device=device.index, compute_units=units, percent=share.grant.cores)
-
-
-def _whole(settings: HygonSettings, share: Share) -> bool:
-    memory = share.grant.memory
-    return share.grant.cores in (0, 100) and (memory == 0 or memory >= settings.offered(share.device.memory))
-
-
-def _folder(host: HostFiles) -> Path:
-    return host.paths.hook / "vgpu/dcu"
+def _whole(settings: HygonSettings, grant: Grant, device: Device) -> bool:
+    enough = grant.memory == 0 or grant.memory >= settings.offered(device.memory)
+    return enough and grant.cores in (0, 100)
