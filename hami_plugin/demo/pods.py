@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.policy.admission import Admitted
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
-from hami_plugin.vendor import ResourceNames
+from hami_plugin.vendor import Family, ResourceNames
 
 
 def container(
@@ -18,6 +20,20 @@ def container(
     limits = {resources.count: str(count), resources.memory: str(memory), resources.cores: str(cores)}
     wanted = {key: value for key, value in limits.items() if key and value != "0"}
     return {"name": name, "image": "example", "resources": {"limits": wanted}}
+
+
+def admitted(family: Family, name: str, *, count: int = 1, memory: int, cores: int) -> dict[str, Any]:
+    """A container as admission stores it. What the family does not serve together is left out: cores, then memory."""
+    made: dict[str, Any] = {}
+    for mib, percent in ((memory, cores), (memory, 0), (0, 0)):
+        made = container(name, family.resources, count=count, memory=mib, cores=percent)
+        limits: dict[str, str] = made["resources"]["limits"]
+        asked = ContainerView(name=name, limits=limits, requests=limits)
+        verdict = family.admit(asked, PodView(uid="", namespace="demo", name=name))
+        if isinstance(verdict, Admitted):
+            limits.update(verdict.limits)
+            break
+    return made
 
 
 def pod(name: str, containers: Sequence[Mapping[str, Any]], *, topology: bool = False) -> dict[str, Any]:
