@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -145,6 +146,14 @@ class Units:
     of_grant: Callable[[Grant], int]
 
 
+Announce = Callable[[Snapshot, AbstractSet[str]], Mapping[str, str | None]]
+"""Annotations of a node from its devices and the UUIDs of those that containers have, None for what it says no more."""
+
+
+def _nothing_more(*_asked: object) -> Mapping[str, str | None]:
+    return {}
+
+
 def _one(_device: Device) -> int:
     return 1
 
@@ -184,7 +193,7 @@ class Family:
     under the legacy (HAMi 2.7) naming rule or today's; ``encode`` writes such entries down where the family's scheduler
     side reads another format than most; ``reports`` is whether that side looks at the register only after the handshake
     was written anew; ``node_notes`` are other annotations of a node that has such devices, and ``announce`` those that
-    follow from what it has.
+    follow from what it has and what of it is taken.
 
     ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in words;
     ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of all of a
@@ -216,7 +225,7 @@ class Family:
     encode: Callable[[Sequence[DeviceInfo]], str] | None = None
     reports: bool = False
     node_notes: Mapping[str, str] = field(default_factory=dict)
-    announce: Callable[[Snapshot], Mapping[str, str | None]] = lambda _snapshot: {}
+    announce: Announce = _nothing_more
     delivery: Delivery = field(default_factory=Delivery)
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
@@ -231,6 +240,11 @@ class Family:
     place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
     units: Units | None = None
+
+    @property
+    def tells_taken(self) -> bool:
+        """Whether what the node is to say also depends on which devices are taken."""
+        return self.announce is not _nothing_more
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""
