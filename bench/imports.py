@@ -15,7 +15,7 @@ STEPS = {
     "aiohttp": ("aiohttp.web",),
     "pydantic": ("pydantic", "pydantic.functional_validators"),
     "structlog": ("structlog",),
-    "kubernetes": ("kubernetes.aio.client.api_client", "kubernetes.aio.config"),
+    "kubernetes": ("hami_plugin.cluster.bare",),
     "prometheus_client": ("prometheus_client",),
     "watchdog": ("watchdog.observers",),
     "nvidia-ml-py": ("pynvml",),

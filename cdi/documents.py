@@ -1,5 +1,7 @@
 """Specs as text, JSON or YAML, in and out. What a runtime would refuse is refused, all of it at once.
 
+What it would read, but start no container with, is not written either.
+
 Python's standard library has no reader of YAML, so whoever has one passes it: ``read(..., yaml=yaml.safe_load)``.
 Writing needs none.
 """
@@ -16,7 +18,7 @@ from cdi.blocks import yaml_text
 from cdi.errors import InvalidSpecError, Problem
 from cdi.plain import plain_spec, spec_of
 from cdi.spec import Spec
-from cdi.validate import problems
+from cdi.validate import problems, traps
 
 EXTENSIONS = (".json", ".yaml")
 """Of the files in a spec directory; runtimes pass over all others, ``.yml`` too."""
@@ -59,7 +61,7 @@ def read(text: str, file: str, *, yaml: YamlReader | None = None) -> Spec:
 
 def _document(spec: Spec, file: str) -> dict[str, Any]:
     document = plain_spec(spec)
-    if found := problems(document, file):
+    if found := problems(document, file) or traps(document, file):
         raise InvalidSpecError(found)
     return document
 

@@ -32,6 +32,30 @@ def problems(document: object, file: str = "") -> tuple[Problem, ...]:
     return tuple(found)
 
 
+def traps(document: Mapping[str, Any], file: str = "") -> tuple[Problem, ...]:
+    """What runtimes read, but start no container with, in a document without problems: mounts that bind nothing.
+
+    Neither the specification nor a runtime's reader minds them. The kernel does: it knows no file system "bind".
+    """
+    place = Place(file=file)
+    found = [*_unbound(document.get("containerEdits"), place)]
+    for position, device in enumerate(document["devices"]):
+        found += _unbound(device["containerEdits"], _device_place(device, place.of("devices").item(position)))
+    return tuple(found)
+
+
+def _unbound(edits: Mapping[str, Any] | None, place: Place) -> Iterator[Problem]:
+    for position, mount in enumerate((edits or {}).get("mounts") or ()):
+        if _is_bind(mount) and not {"bind", "rbind"} & set(mount.get("options") or ()):
+            options = place.of("containerEdits").of("mounts").item(position).of("options")
+            yield options.problem('must have bind or rbind, or containers do not start: "no such device"')
+
+
+def _is_bind(mount: Mapping[str, Any]) -> bool:
+    """Whether a mount is of no file system: it shows a path of the host."""
+    return mount.get("type") in (None, "", "bind", "none")
+
+
 def _variable(value: str) -> str | None:
     return None if value.find("=") > 0 else f'must be NAME=value, is "{value}"'
 
@@ -63,7 +87,7 @@ def _clos(value: str) -> str | None:
 
 def _mount(value: object, place: Place) -> Iterator[Problem]:
     yield from _MOUNT(value, place)
-    bound = isinstance(value, Mapping) and value.get("type") in (None, "", "bind", "none")
+    bound = isinstance(value, Mapping) and _is_bind(value)
     source = value.get("hostPath") if isinstance(value, Mapping) else None
     if bound and isinstance(source, str) and source and (wrong := absolute(source)):
         yield place.of("hostPath").problem(wrong)

@@ -72,6 +72,17 @@ def view(directories: Sequence[Path], specs: Sequence[Described] = ()) -> Regist
     return registry(files, yaml=yaml_reader)
 
 
+def configured_directories(options: Options, environment: Mapping[str, str]) -> Sequence[Path]:
+    """Where the daemon would look for specs, and write its own into the last."""
+    return plan(options, {"NODE_NAME": "this-node", **environment}).configuration.settings.cdi_dirs
+
+
+def full_name(name: str, found: Registry) -> str:
+    """``name`` with its kind. A device's name alone is enough where one kind has such a device."""
+    fitting = {str(one) for one in (*found.names, *found.conflicts) if one.device == name}
+    return fitting.pop() if len(fitting) == 1 else name
+
+
 def yaml_reader(text: str) -> object:
     """A YAML document as plain values, by the fast parser."""
     return yaml.load(text, Loader=yaml.CSafeLoader)

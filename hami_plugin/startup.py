@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,26 @@ Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """By which ways containers receive a vendor's devices, and why so.
+
+    ``ignored`` is why the runtime would pass over the CDI names of these ways, and what to do; empty where nothing is
+    known against them.
+    """
+
+    ways: tuple[Way, ...]
+    why: str
+    ignored: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A vendor as this process serves it. ``handover`` says how containers receive its devices, and why so."""
+    """A vendor as this process serves it."""
 
     vendor: Vendor
     settings: VendorSettings
     driver: Driver
-    handover: Mapping[str, str] = field(default_factory=dict)
+    handover: Handover | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,20 +118,21 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     return tuple(served)
 
 
-def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, dict[str, str]]:
-    """A vendor's settings with ``auto`` decided, and the words for the log."""
+def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, Handover | None]:
+    """A vendor's settings with ``auto`` decided, and how that came about. None where nothing is handed over."""
     if not isinstance(settings, ServedSettings):
-        return settings, {}
-    ways, why = settings.delivery.ways, "as configured"
-    if settings.automatic:
-        runtime = read_runtime([own.runtime_config] if own.runtime_config else USUAL_FILES)
-        ways, why = (settings.plain,), runtime.why
-        if runtime.reads(own.cdi_dirs[-1]):
-            ways = (Way.CDI_ANNOTATIONS,)
-        elif runtime.cdi:
-            why = f"{runtime.why}, but not from {own.cdi_dirs[-1]}"
-        settings = settings.model_copy(update={"device_list_strategy": ways})
-    return settings, {"by": ", ".join(ways), "why": why}
+        return settings, None
+    runtime = read_runtime([own.runtime_config] if own.runtime_config else USUAL_FILES)
+    ours = own.cdi_dirs[-1]
+    if not settings.automatic:
+        delivery = settings.delivery
+        ignored = runtime.objection(ours) if delivery.cdi else ""
+        return settings, Handover(ways=delivery.ways, why="as configured", ignored=ignored)
+    if runtime.reads(ours):
+        ways, why = (Way.CDI_ANNOTATIONS,), runtime.why
+    else:
+        ways, why = (settings.plain,), f"{runtime.why}, but not from {ours}" if runtime.cdi else runtime.why
+    return settings.model_copy(update={"device_list_strategy": ways}), Handover(ways=ways, why=why)
 
 
 def look(options: Options, environment: Mapping[str, str]) -> Iterator[Snapshot]:

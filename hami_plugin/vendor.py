@@ -22,6 +22,7 @@ from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Parity
 from hami_plugin.policy.admission import Admit, if_limited, not_asked
+from hami_plugin.policy.claims import one_id
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import NodeDevices, annotated, none_known
 from hami_plugin.policy.states import Given
@@ -136,7 +137,7 @@ def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """A second resource by which the kubelet counts a family's devices, such as their cores.
+    """Another resource by which the kubelet counts a family's devices, such as their cores.
 
     ``of_device`` is how many of them a device has, ``of_grant`` how many a grant takes.
     """
@@ -197,8 +198,8 @@ class Family:
 
     ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in words;
     ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of all of a
-    device's cores is; ``units`` are counted beside devices; ``place`` notes at a grant which part of the device it has,
-    given what others have of it.
+    device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a grant takes;
+    ``place`` notes at a grant which part of the device it has, given what others have of it.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -239,7 +240,8 @@ class Family:
     memory_factor: int = 1
     place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
-    units: Units | None = None
+    units: tuple[Units, ...] = ()
+    ids: Callable[[Grant], int] = one_id
 
     @property
     def tells_taken(self) -> bool:

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
-from kubernetes.aio.client.api_client import ApiClient
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.node.ports import Observer
 
+from .bare import ApiClient
 from .credentials import Credentials
 from .pacing import Gate
 from .reachability import Reachability

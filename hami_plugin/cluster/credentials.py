@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 import yaml
-from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.config import ConfigException, load_kube_config
-from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
 from hami_plugin.errors import ClusterError, ConfigError
+
+from .bare import ConfigException, Configuration, InClusterConfigLoader, load_kube_config
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 KUBECONFIG = "KUBECONFIG"

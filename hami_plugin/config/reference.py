@@ -49,11 +49,12 @@ def _table(model: type[BaseModel]) -> Iterator[str]:
         variables.setdefault(key, []).append(f"`{name}`")
     whole = model.model_json_schema(by_alias=True)
     yield from _HEAD
-    for key, field, entry in _entries(model, whole, whole.get("$defs", {}), ""):
+    shared = whole.get("$defs", {})
+    for key, field, entry in _entries(model, whole, shared, ""):
         about = field.description or ""
         if key in variables:
             about += f" Environment: {', '.join(variables[key])}."
-        yield f"| `{key}` | {_cell(_type(entry))} | {_cell(_default(field))} | {_cell(about.strip())} |"
+        yield f"| `{key}` | {_cell(_type(entry, shared))} | {_cell(_default(field))} | {_cell(about.strip())} |"
 
 
 def _entries(
@@ -77,20 +78,28 @@ def _default(field: FieldInfo) -> str:
     return "none" if value is None else f"`{to_json(value, by_alias=True, fallback=str).decode()}`"
 
 
-def _type(entry: Schema) -> str:
-    match entry:
+def _type(entry: Schema, shared: Schema) -> str:
+    match _resolved(entry, shared):
         case {"enum": choices}:
             return " or ".join(f"`{choice}`" for choice in choices)
         case {"anyOf": choices}:
-            return " or ".join(_type(choice) for choice in choices if choice.get("type") != "null")
+            return " or ".join(_type(choice, shared) for choice in choices if choice.get("type") != "null")
         case {"type": "array", "items": items}:
-            return f"list of {_type(items)}"
+            return f"list of {_type(items, shared)}"
         case {"format": "path"}:
             return "path"
         case {"type": str(kind)}:
             return _TYPES[kind] + _range(entry)
         case _:
             return "section" if "$ref" in entry else "anything"
+
+
+def _resolved(entry: Schema, shared: Schema) -> Schema:
+    """One word, or a list of words that is described elsewhere, as a list of words in place."""
+    described = shared[_name(entry)] if "$ref" in entry else {}
+    if "const" in entry:
+        return {"enum": [entry["const"]]}
+    return described if "enum" in described else entry
 
 
 def _range(entry: Schema) -> str:

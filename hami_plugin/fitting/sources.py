@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.fitting import manifests
 from hami_plugin.fitting.inquiry import Inquiry
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.device import Snapshot
+from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.node.parts import part
@@ -73,20 +73,19 @@ def simulated(ready: Plan, name: str) -> NodeView:
             snapshot = snapshot_of(served.driver)
         finally:
             served.driver.close()
-        for family in served.vendor.families(served.settings):
-            own = part(snapshot, family.word)
+        families = served.vendor.families(served.settings)
+        for family in families:
+            own = part(snapshot, family.word) if len(families) > 1 else snapshot
             wanted = wanted_annotations(family, own, Style())
             annotations |= {key: text for key, text in wanted.items() if text is not None}
-            capacity |= _counted(family, own)
+            capacity |= _counted(family, own.devices)
     return NodeView(name=name, annotations=annotations, capacity=capacity)
 
 
-def _counted(family: Family, snapshot: Snapshot) -> dict[str, str]:
+def _counted(family: Family, devices: Sequence[Device]) -> Mapping[str, str]:
     """What the kubelet would count of a family's devices."""
-    counts = {family.resources.count: sum(map(family.replicas, snapshot.devices))}
-    if family.units:
-        counts[family.units.resource] = sum(map(family.units.of_device, snapshot.devices))
-    return {resource: str(count) for resource, count in counts.items() if count}
+    kinds = {family.resources.count: family.replicas, **{one.resource: one.of_device for one in family.units}}
+    return {resource: str(sum(map(count, devices))) for resource, count in kinds.items()}
 
 
 def _families(ready: Plan) -> tuple[Family, ...]:

@@ -9,19 +9,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
-    """One function on the bus. Ids are four lower-case hex digits, ``kind`` (its class) six; ``driver`` is empty when
-    none is bound.
+    """One function on the bus. Ids are four lower-case hex digits; ``driver`` is empty when none is bound.
 
+    ``kind`` is the class: six hex digits, of which ``03`` begins a display and ``12`` an accelerator.
     ``path`` is the chain from the root complex through every bridge down to the device.
     """
 
     address: str
     vendor: str
     device: str
+    kind: str = ""
     driver: str = ""
     numa: int | None = None
     path: tuple[str, ...] = ()
-    kind: str = ""
 
 
 def scan(sysfs: Path, vendor: str, devices: Sequence[str] = ()) -> tuple[PciDevice, ...]:
@@ -40,10 +40,10 @@ def look(folder: Path) -> PciDevice:
         address=folder.name,
         vendor=text(folder / "vendor").removeprefix("0x"),
         device=text(folder / "device").removeprefix("0x"),
+        kind=text(folder / "class").removeprefix("0x"),
         driver=driver.resolve().name if driver.exists() else "",
         numa=int(numa) if numa.isdecimal() else None,
         path=place.parts[root:] if root is not None else (),
-        kind=text(folder / "class").removeprefix("0x"),
     )
 
 

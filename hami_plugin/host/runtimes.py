@@ -25,21 +25,35 @@ USUAL_FILES = (
 USUAL_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 _CONTAINERD_SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
+_SECTION_OF = {1: "cri", 2: "io.containerd.grpc.v1.cri"}
 _CONTAINERD_2 = 3  # the version of the configuration that came with it; there CDI is on unless switched off
 _SAME = {Path("/run"): Path("/var/run")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A runtime's part in CDI: whether it reads names at all, in which directories, and how this is known."""
+    """A runtime's part in CDI: whether it reads names at all, in which directories, and how this is known.
+
+    ``switch`` is what to write into its configuration for it to read them; empty where that is not known.
+    """
 
     cdi: bool
     directories: tuple[Path, ...] = ()
     why: str
+    switch: str = ""
 
     def reads(self, directory: Path) -> bool:
         """Whether a spec in ``directory`` would be found."""
         return self.cdi and _plain(directory) in map(_plain, self.directories)
+
+    def objection(self, directory: Path) -> str:
+        """What its configuration has against specs in ``directory``, and what to do. Empty: nothing that is known."""
+        if self.reads(directory):
+            return ""
+        if self.cdi:
+            read = ", ".join(map(str, self.directories))
+            return f"{self.why}, but only from {read}; add {directory} to its cdi_spec_dirs, or set cdiDirs to match"
+        return f"{self.why}; {self.switch}, and restart it" if self.switch else ""
 
 
 def look(files: Iterable[Path] = USUAL_FILES) -> Runtime:
@@ -66,22 +80,32 @@ def _crio(file: Path, content: Mapping[str, Any]) -> Runtime:
     parts = [content, *map(_toml, sorted(file.parent.glob(f"{file.name}.d/*.conf")))]
     runtime = _last({}, *(part.get("crio", {}).get("runtime", {}) for part in parts))
     directories = _directories(runtime.get("cdi_spec_dirs"))
-    return Runtime(cdi=bool(directories), directories=directories, why=f"CRI-O reads CDI specs ({file})")
+    if not directories:
+        why = f"{file} gives CRI-O no directory of CDI specs"
+        return Runtime(cdi=False, why=why, switch=f"remove cdi_spec_dirs = [] from [crio.runtime] in {file}")
+    return Runtime(cdi=True, directories=directories, why=f"CRI-O reads CDI specs ({file})")
 
 
 def _containerd(file: Path, content: Mapping[str, Any]) -> Runtime:
     parts = [content, *map(_toml, _imported(file, content))]
     sections = [part.get("plugins", {}).get(name, {}) for part in parts for name in reversed(_CONTAINERD_SECTIONS)]
     merged = _last({}, *sections)
-    said = merged.get("enable_cdi")
+    said, version = merged.get("enable_cdi"), content.get("version", 1)
     directories = _directories(merged.get("cdi_spec_dirs"))
     if said is not None:
         words = "on" if said else "off"
-        return Runtime(cdi=bool(said), directories=directories, why=f"containerd's enable_cdi is {words} in {file}")
-    if content.get("version", 1) >= _CONTAINERD_2:
+        why = f"containerd's enable_cdi is {words} in {file}"
+        return Runtime(cdi=bool(said), directories=directories, why=why, switch="" if said else _switch(file, version))
+    if version >= _CONTAINERD_2:
         return Runtime(cdi=True, directories=directories, why=f"containerd 2 reads CDI specs ({file})")
     why = f"{file} does not say enable_cdi = true, and containerd before 2.0 then ignores CDI names"
-    return Runtime(cdi=False, directories=directories, why=why)
+    return Runtime(cdi=False, directories=directories, why=why, switch=_switch(file, version))
+
+
+def _switch(file: Path, version: int) -> str:
+    """The line that switches CDI on, with the name that the section has in this version of the configuration."""
+    section = _SECTION_OF.get(version, _CONTAINERD_SECTIONS[0])
+    return f'set enable_cdi = true under [plugins."{section}"] in {file}'
 
 
 def _imported(file: Path, content: Mapping[str, Any]) -> Iterator[Path]:

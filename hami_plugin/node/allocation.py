@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
-from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.files import make_shared_directory, write_shared
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
@@ -22,7 +22,7 @@ from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Observer, Offer
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.answers import answered
-from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess, one_id
+from hami_plugin.policy.claims import Claim, Question, ReadOnce, excess
 from hami_plugin.policy.identity import Again, Found, Held, Identity, Pending, Unannotated, Unknown, identify, pending
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
@@ -43,9 +43,9 @@ class AllocationRules:
 
 
 def question_of(family: Family, units: Units | None = None) -> Question:
-    """How a family's decisions are read from a pod: about whole devices or shares of them, or about its ``units``."""
+    """How a family's decisions are read from a pod: about whole devices or shares of them, or about ``units``."""
     names = family.resources
-    counted = tuple(name for name in (names.count, family.units.resource if family.units else "") if name)
+    counted = (names.count, *(one.resource for one in family.units))
     resource = units.resource if units else names.count
     return Question(
         resource=resource,
@@ -53,10 +53,11 @@ def question_of(family: Family, units: Units | None = None) -> Question:
         allocated=family.annotations.allocated,
         memory=names.memory,
         memory_percent=names.memory_percent,
-        cores="" if names.cores in counted else names.cores,
+        cores="" if family.cores_are_bits else names.cores,
         memory_factor=family.memory_factor,
         also=tuple(name for name in counted if name != resource),
-        ids=units.of_grant if units else one_id,
+        ids=units.of_grant if units else family.ids,
+        lock=family.lock.annotation if family.lock and not family.lock.named else "",
     )
 
 
@@ -327,6 +328,8 @@ class Allocator:
         except RefusedError as refusal:
             told = self._failed(refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint)
             raise told from refusal
+        except HamiError as error:  # a device that cannot be described, as its node has gone
+            raise self._unprepared(assignment.pod, assignment.container, error) from error
         return answer
 
     def _described(self, assignment: Assignment) -> ContainerEdits:
@@ -336,7 +339,7 @@ class Allocator:
         devices = (self._family.device_edits(share.device, self._host) for share in assignment.shares)
         return self._family.shared_edits(self._host).merged(*devices)
 
-    def _unprepared(self, pod: PodView, container: ContainerView, error: OSError) -> RefusedError:
+    def _unprepared(self, pod: PodView, container: ContainerView, error: OSError | HamiError) -> RefusedError:
         message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"
         return self._failed(RefusalReason.NOT_PREPARED, message, pod)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, WireError
@@ -27,19 +27,26 @@ RETRY = Backoff(first=0.02, cap=3.0)
 async def release_lock(
     cluster: Cluster, node: LiveNode, namespace: str, name: str, *, backoff: Backoff = RETRY
 ) -> bool:
-    """Remove the node lock if this pod owns it, and only the version of it that was looked at. True: it was removed.
+    """Remove the node lock if this pod owns it, and only the version of it that was looked at. True: it was removed."""
+    return await _released(cluster, node, NODE_LOCK, lambda text: owned_by(text, namespace, name), backoff)
 
-    The server is asked only if the live node does not show the lock as this pod's: the view may lag behind the bind.
-    """
+
+async def release_unnamed(cluster: Cluster, node: LiveNode, key: str, *, backoff: Backoff = RETRY) -> bool:
+    """Remove a lock that names no owner, once the one pod that waited under it is served. True: it was removed."""
+    return await _released(cluster, node, key, bool, backoff)
+
+
+async def _released(cluster: Cluster, node: LiveNode, key: str, owned: Callable[[str], bool], backoff: Backoff) -> bool:
+    """The server is asked only if the live node does not show the lock as ours: the view may lag behind the bind."""
     for attempt, delay in zip(range(8), backoff.delays(), strict=False):
         view = node.value
-        if attempt or view is None or not owned_by(view.annotations.get(NODE_LOCK, ""), namespace, name):
+        if attempt or view is None or not owned(view.annotations.get(key, "")):
             view = await cluster.get_node()
             node.deliver(view)
-        if not owned_by(view.annotations.get(NODE_LOCK, ""), namespace, name):
+        if not owned(view.annotations.get(key, "")):
             return False
         try:
-            node.deliver(await cluster.patch_node({NODE_LOCK: None}, resource_version=view.resource_version))
+            node.deliver(await cluster.patch_node({key: None}, resource_version=view.resource_version))
         except ClusterError as error:
             if not error.conflict:
                 raise

@@ -11,7 +11,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.lock import release_lock
+from hami_plugin.node.lock import release_lock, release_unnamed
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Cluster
 from hami_plugin.policy.claims import Question
@@ -118,4 +118,6 @@ class Settlement:
         self._ledger.settle(keys)
         if (wanted.finished or failed) and pod.uid not in self._unlocked:
             await release_lock(self._cluster, self._node, pod.namespace, pod.name)
+            for key in sorted({one.lock for one in self.questions if one.lock and one.decision in pod.annotations}):
+                await release_unnamed(self._cluster, self._node, key)
             self._unlocked.add(pod.uid)

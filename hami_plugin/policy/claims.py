@@ -28,6 +28,7 @@ class Question:
 
     Without ``to_allocate`` the decision stands in ``allocated`` alone, where nothing is crossed out. ``also`` are other
     resources whose containers have their shares there too. ``ids`` is how many of the kubelet's ids a grant takes.
+    ``lock`` is a node annotation that a scheduler takes the node with, where that names no owner.
     """
 
     resource: str
@@ -39,6 +40,7 @@ class Question:
     memory_factor: int = 1
     also: tuple[str, ...] = ()
     ids: Callable[[Grant], int] = one_id
+    lock: str = ""
 
     @property
     def decision(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.claims import Question, claims
+from hami_plugin.policy.claims import Question, asking, claims
 from hami_plugin.policy.identity import Held
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
 from hami_plugin.wire.pods import erase
@@ -22,13 +22,16 @@ class Record:
 
 
 def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str, str, str], Held]) -> Record:
-    """Compare the pod's annotations with what was handed out to it, over all of this node's resources."""
+    """Compare the pod's annotations with what was handed out to it, over all of this node's resources.
+
+    A container's share stays to be read until the kubelet has asked for all resources that it is counted by.
+    """
     changes: dict[str, str] = {}
     waiting = decided = 0
     for question in questions:
-        text = pod.annotations.get(question.decision)
-        if text is None:
-            continue
+        if question.decision not in pod.annotations or not asking(pod, question.resource, *question.also):
+            continue  # families may share an annotation
+        text = changes.get(question.decision, pod.annotations[question.decision])
         try:
             shares = claims(pod, question)
         except WireError:
@@ -38,7 +41,8 @@ def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str,
             decided += 1
             if claim.piece is None:
                 continue
-            if (pod.uid, claim.container.name, question.resource) in held:
+            counted = (one for one in (question.resource, *question.also) if claim.container.amount(one) > 0)
+            if all((pod.uid, claim.container.name, one) in held for one in counted):
                 text = erase(text, claim.piece)
             else:
                 waiting += 1

@@ -12,8 +12,10 @@ from cdi.blocks import yaml_text
 from cdi.documents import read, to_json, to_yaml, write
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from cdi.errors import InvalidNameError, InvalidSpecError
+from cdi.names import Kind
 from cdi.plain import plain_spec
-from cdi.validate import problems
+from cdi.spec import Device, Spec
+from cdi.validate import problems, traps
 from cdi.version import VERSIONS, least_version
 from tests.support.specs import spec, specs, words
 
@@ -183,6 +185,32 @@ def test_yaml_needs_a_reader_and_says_so():
 def test_a_mount_says_once_whether_it_can_be_written_to():
     with pytest.raises(ValueError, match='options of the mount at "/b" have ro or rw; use read_only'):
         Mount(host_path="/a", container_path="/b", options=("ro", "bind"))
+
+
+@pytest.mark.parametrize("kind", ["", "bind", "none"])
+def test_a_mount_that_binds_nothing_is_read_but_not_written(kind):
+    made = spec("gpu0", mounts=(Mount(host_path="/a", container_path="/b", options=("nosuid",), type=kind),))
+
+    assert problems(plain_spec(made)) == ()
+    with pytest.raises(InvalidSpecError, match=r"^x.json: containerEdits.mounts\[0\].options: must have bind or rbind"):
+        to_json(made, "x.json")
+
+
+def test_a_device_whose_mount_binds_nothing_is_named():
+    mount = Mount(host_path="/a", container_path="/b", options=())
+    made = Spec(
+        kind=Kind.parse("example.com/gpu"), devices=(Device(name="gpu0", edits=ContainerEdits(mounts=(mount,))),)
+    )
+
+    (trap,) = traps(plain_spec(made))
+
+    assert (trap.device, trap.field) == ("gpu0", "containerEdits.mounts[0].options")
+
+
+def test_a_file_system_of_its_own_needs_no_bind():
+    scratch = Mount(host_path="tmpfs", container_path="/b", read_only=False, options=(), type="tmpfs")
+
+    assert "tmpfs" in to_yaml(spec("gpu0", mounts=(scratch,)))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+import click
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -13,8 +14,11 @@ from hami_plugin.cli import main
 from hami_plugin.config.reference import reference
 from hami_plugin.config.settings import Settings
 from hami_plugin.errors import DriverReason, RefusalReason
+from hami_plugin.host.runtimes import USUAL_FILES
+from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.node.ports import EndpointState
+from hami_plugin.policy import specs
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor import AnnotationKeys, ResourceNames, load_vendor, vendor_names
 from hami_plugin.wire import keys
@@ -66,6 +70,15 @@ def test_every_make_target_that_is_named_exists(page):
     assert {target for group in named for target in group.split()} <= targets
 
 
+def inner_commands(command, rest):
+    """The subcommands that are named first in ``rest``, or all of a group's; a plain command is its own."""
+    if not isinstance(command, click.Group):
+        return [command]
+    names = rest[0].split("|") if rest and not rest[0].startswith("-") else list(command.commands)
+    assert set(names) <= set(command.commands), f"{command.name} has no {names}"
+    return [command.commands[name] for name in names]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_and_flag_that_is_named_exists(page):
     for word in words(page):
@@ -73,11 +86,13 @@ def test_every_command_and_flag_that_is_named_exists(page):
             command, *rest = call.split()
             names = command.split("|")
             assert set(names) <= set(main.commands), word
-            known = {option for name in names for p in main.commands[name].params for option in p.opts}
+            called = [inner for name in names for inner in inner_commands(main.commands[name], rest)]
+            known = {option for one in called for p in one.params for option in p.opts}
             flags = {re.split(r"[=\]]", part.strip("[]"))[0] for part in rest if part.strip("[]").startswith("--")}
             assert flags <= known | {"--help"}, word
         if re.fullmatch(r"--[a-z-]+", word):
-            every = {option for command in main.commands.values() for p in command.params for option in p.opts}
+            commands = [inner for command in main.commands.values() for inner in inner_commands(command, ())]
+            every = {option for command in commands for p in command.params for option in p.opts}
             assert word in every, f"{word} is no flag of hami-plugin"
 
 
@@ -137,6 +152,19 @@ def test_every_metric_is_in_operations_with_its_labels():
 @pytest.mark.parametrize("reason", [*RefusalReason, *DriverReason], ids=str)
 def test_every_reason_has_a_row_in_operations(reason):
     assert re.search(rf"^\| `{reason}` \| .+ \| .+ \|$", text("docs/operations.md"), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("reason", [specs.MISSING, specs.CONFLICT])
+def test_every_reason_of_a_spec_is_in_operations_and_explained(reason):
+    assert re.search(rf"^\| `{reason}` \| .+ \| .+ \|$", text("docs/operations.md"), flags=re.MULTILINE)
+    assert re.search(rf"^### {reason}$", text("docs/cdi.md"), flags=re.MULTILINE)
+
+
+def test_the_strategies_and_the_runtimes_files_are_on_the_page_of_cdi():
+    page = text("docs/cdi.md")
+
+    assert {way for way in Way if not re.search(rf"^\| `{way}` \|", page, flags=re.MULTILINE)} == set()
+    assert {file for file in USUAL_FILES if f"`{file}`" not in page} == set()
 
 
 def test_every_fault_that_a_look_at_a_card_can_find_is_in_operations():

@@ -36,11 +36,12 @@ async def stage(set_up, directories):
     return await by_cdi(set_up, directories)
 
 
-async def by_cdi(set_up, directories, ways="cdi-annotations,cdi-cri"):
+async def by_cdi(set_up, directories, ways="cdi-annotations,cdi-cri", **own):
     return await set_up(
         PROFILE,
         cdiDirs=[str(directory) for directory in directories],
         vendors={"nvidia": {"deviceListStrategy": ways}},
+        **own,
     )
 
 
@@ -93,6 +94,38 @@ async def test_the_same_answer_without_cdi_names_nothing(set_up, directories):
     assert given.cdi_devices == ()
     assert given.edits.env["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
     assert list(directories[-1].iterdir()) == []
+
+
+def runtime_config(folder: Path, *, cdi: bool, directories=()) -> str:
+    """A containerd 1.7's configuration that has CDI on or off."""
+    file = folder / "config.toml"
+    listed = ", ".join(f'"{directory}"' for directory in directories)
+    section = '[plugins."io.containerd.grpc.v1.cri"]'
+    file.write_text(f"version = 2\n{section}\nenable_cdi = {str(cdi).lower()}\ncdi_spec_dirs = [{listed}]\n")
+    return str(file)
+
+
+async def test_auto_hands_over_by_cdi_where_the_runtime_reads_our_directory(set_up, directories, tmp_path):
+    config = runtime_config(tmp_path, cdi=True, directories=directories)
+    stage = await by_cdi(set_up, directories, "auto", runtimeConfig=config)
+    await start(stage)
+
+    _pod, given = await answer(stage, small("chosen", stage.family.resources))
+
+    (name,) = annotated(given.annotations)
+    assert view(directories).resolve([name]).device_nodes
+
+
+async def test_cdi_that_the_runtime_has_switched_off_is_told_at_the_node_and_served(set_up, directories, tmp_path):
+    config = runtime_config(tmp_path, cdi=False, directories=directories)
+    stage = await by_cdi(set_up, directories, runtimeConfig=config)
+    await start(stage)
+
+    await stage.until(lambda: any(e["reason"] == "CDISwitchedOff" for e in stage.api.events()), "the Event")
+    (event,) = [e for e in stage.api.events() if e["reason"] == "CDISwitchedOff"]
+    assert f'set enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"] in {config}' in event["message"]
+    _pod, given = await answer(stage, small("served", stage.family.resources))
+    assert annotated(given.annotations)
 
 
 async def test_a_half_written_file_of_a_killed_daemon_is_cleaned_and_the_spec_is_whole(stage, directories):

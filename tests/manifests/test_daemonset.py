@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.watch import Rhythm
 from hami_plugin.config.load import load
 from hami_plugin.config.settings import Settings
+from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.model.views import pod_view
 from hami_plugin.node.ports import NullObserver, PodFeed, Subject
 from hami_plugin.simulation.apiserver import SimulatedApiServer
@@ -29,6 +31,16 @@ RUNTIME_VARIABLES = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
 @pytest.fixture(scope="module")
 def documents():
     return {item["kind"]: item for item in yaml.safe_load_all((ROOT / "daemonset.yaml").read_text(encoding="utf-8"))}
+
+
+@pytest.fixture(scope="module")
+def with_cdi():
+    """The pod with everything uncommented that the manifest offers for CDI."""
+    text = (ROOT / "daemonset.yaml").read_text(encoding="utf-8")
+    blocks = r"(?m)^ +# - name: (?:driver-root|runtime)\n(?: +#   .*\n)+"
+    offered = re.sub(blocks, lambda block: re.sub(r"^( +)# ", r"\1", block[0], flags=re.MULTILINE), text)
+    documents = {item["kind"]: item for item in yaml.safe_load_all(offered)}
+    return documents["DaemonSet"]["spec"]["template"]["spec"]
 
 
 @pytest.fixture(scope="module")
@@ -193,12 +205,15 @@ def test_every_path_that_the_daemon_uses_by_default_is_mounted(container, config
     mounts = {m["mountPath"]: m.get("readOnly", False) for m in container["volumeMounts"]}
     settings = configuration.settings
     lock = Path("/tmp/vgpulock")
-    writable = {settings.kubelet_dir, settings.state_dir, settings.hook_path / "vgpu", lock}
+    *others, specs = settings.cdi_dirs
+    writable = {settings.kubelet_dir, settings.state_dir, settings.hook_path / "vgpu", lock, specs}
 
     assert {path for path in map(str, writable) if mounts.get(path) is not False} == set()
     assert mounts[str(settings.pod_resources_socket.parent)] is True
+    assert all(mounts[str(directory)] is True for directory in others)
     assert set(mounts) == {
         *map(str, writable),
+        *map(str, others),
         str(settings.pod_resources_socket.parent),
         "/etc/hami-plugin",
         "/tmp",
@@ -214,6 +229,7 @@ def test_every_setting_that_is_a_path_is_mounted_or_needs_no_mount(container):
         if isinstance(value, Path)
     }
 
+    assert settings.runtime_config is None  # one of the usual places, which the manifest offers
     assert {n for n, path in paths.items() if not any(path.is_relative_to(mount) for mount in mounts)} == set()
 
 
@@ -224,6 +240,31 @@ def test_host_directories_are_the_same_inside_and_outside(pod, container):
 
     assert hosts == {name: mounts[name] for name in hosts}
     assert {v["name"] for v in pod["spec"]["volumes"]} == set(mounts)
+
+
+def test_the_spec_directories_are_there_before_the_daemon_and_the_kubelet_makes_them(pod, configuration):
+    types = {v["hostPath"]["path"]: v["hostPath"]["type"] for v in pod["spec"]["volumes"] if "hostPath" in v}
+
+    assert {types[str(directory)] for directory in configuration.settings.cdi_dirs} == {"DirectoryOrCreate"}
+
+
+def test_what_is_offered_for_cdi_is_read_only_and_where_the_daemon_looks(with_cdi, container):
+    usual = {mount["name"] for mount in container["volumeMounts"]}
+    mounts = {m["name"]: m for m in with_cdi["containers"][0]["volumeMounts"] if m["name"] not in usual}
+    volumes = {v["name"]: v["hostPath"] for v in with_cdi["volumes"] if v["name"] in mounts}
+
+    assert set(mounts) == set(volumes) == {"driver-root", "runtime"}
+    assert all(mount["readOnly"] for mount in mounts.values())
+    assert {volume["type"] for volume in volumes.values()} == {"Directory"}
+    vendor = load_vendor("nvidia").settings()
+    assert mounts["driver-root"]["mountPath"] == str(vendor.container_driver_root)
+    assert volumes["driver-root"]["path"] == str(vendor.nvidia_driver_root)
+    assert volumes["runtime"]["path"] == mounts["runtime"]["mountPath"]
+    assert Path(volumes["runtime"]["path"]) in {file.parent for file in USUAL_FILES}
+
+
+def test_the_host_is_not_shown_unless_somebody_wants_it(pod):
+    assert "/" not in {v["hostPath"]["path"] for v in pod["spec"]["volumes"] if "hostPath" in v}
 
 
 def test_the_configuration_is_a_directory_and_its_files_are_those_that_the_flags_name(documents, container):

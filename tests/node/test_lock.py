@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import ClusterError
-from hami_plugin.node.lock import release_lock
+from hami_plugin.node.lock import release_lock, release_unnamed
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from tests.support.builders import TO_ALLOCATE, container, grant, pod
 from tests.support.node import SOON, until
@@ -55,6 +55,14 @@ async def test_a_lock_that_names_nobody_or_another_is_left(node, text):
 
     assert not await release_lock(node.cluster, node.live, "default", "a")
     assert node.cluster.writes == []
+
+
+async def test_a_lock_without_an_owner_is_released_whoever_was_served(node):
+    node.cluster.annotate(**{"toy.io/lock": "2026-08-21T10:11:12Z"})
+
+    assert await release_unnamed(node.cluster, node.live, "toy.io/lock")
+    assert "toy.io/lock" not in node.cluster.node.annotations
+    assert not await release_unnamed(node.cluster, node.live, "toy.io/lock")
 
 
 async def test_a_node_that_changes_all_the_time_is_an_error_in_the_end(locked):

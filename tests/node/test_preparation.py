@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
 from tests.support.builders import FAMILY, TO_ALLOCATE, grant, ids, pod
@@ -105,3 +105,17 @@ async def test_files_are_written_before_the_answer(node):
 
     file = node.root / "hook/parts/a/limits"
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("half\n", 0o644)
+
+
+async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_words(node):
+    def gone(device, _host):
+        raise HamiError(f"{device.uuid} has no node on this host")
+
+    node.use(replace(FAMILY, device_edits=gone))
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    refusal = await refused(node, ids((0, 0)))
+
+    assert refusal.reason is RefusalReason.NOT_PREPARED
+    assert "has no node on this host" in refusal.message
+    assert node.ledger.held == {}

@@ -11,7 +11,7 @@ from hami_plugin.policy.identity import Found, Held, identify, pending
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.replicas import replica_ids
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
-from hami_plugin.wire.pods import encode_devices
+from hami_plugin.wire.pods import decode_devices, encode_devices
 
 DECIDED = "toy.io/decided"
 
@@ -112,3 +112,39 @@ def test_a_limit_in_percent_is_a_part_of_what_all_cores_are() -> None:
 
     assert excess(claim, question, {"a": 0}, {"a": 304}) == ""
     assert "76 cores of a where container main may have 75" in excess(claim, question, {"a": 0}, {"a": 300})
+
+
+PARTS = Question(resource="toy.io/card", to_allocate="toy.io/wanted", allocated=DECIDED, also=("toy.io/percent",))
+PERCENT = Question(resource="toy.io/percent", to_allocate="toy.io/wanted", allocated=DECIDED, also=("toy.io/card",))
+
+
+def counted_twice() -> PodView:
+    """A whole card for the first container, and a part of one for the second, which asks for it by two resources."""
+    text = encode_devices(((grant("a", 100),), (grant("b", 25),)))
+    return PodView(
+        uid="u",
+        namespace="n",
+        name="p",
+        node="here",
+        containers=(container("whole", card=1), container("part", card=1, percent=25)),
+        annotations={DECIDED: text, "toy.io/wanted": text},
+    )
+
+
+def test_a_share_that_is_asked_for_by_two_resources_stays_until_both_have_it() -> None:
+    given = {one.key: one for one in (held(PARTS, "whole"), held(PARTS, "part"))}
+
+    half = record(counted_twice(), (PARTS, PERCENT), given)
+
+    assert not half.finished
+    left = decode_devices(half.changes["toy.io/wanted"])
+    assert [[one.uuid for one in piece] for piece in left if piece] == [["b"]]
+
+
+def test_what_both_resources_cross_out_is_crossed_out_together() -> None:
+    given = {one.key: one for one in (held(PARTS, "whole"), held(PARTS, "part"), held(PERCENT, "part"))}
+
+    done = record(counted_twice(), (PARTS, PERCENT), given)
+
+    assert done.finished
+    assert not any(decode_devices(done.changes["toy.io/wanted"]))

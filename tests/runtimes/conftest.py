@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.runtimes.lacking import LackingError
 from tests.runtimes.podman import Podman
 from tests.runtimes.wanted import Runtime, Wanted
 
-ARCHIVE = "/var/tmp/image.tar"
+ARCHIVES = {name: f"/var/tmp/{number}.tar" for number, name in enumerate(image.VARIABLES)}
 
 
 def pytest_report_header() -> str:
@@ -50,21 +51,29 @@ def tree(present) -> Path:
 
 
 @pytest.fixture(scope="session")
-def enclosure(tree, present):
+def shown():
+    """A directory that the enclosure has under the same path. It is short: sockets are made in it."""
+    with TemporaryDirectory(prefix="shown-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def enclosure(tree, present, shown):
     with ExitStack() as stack:
-        running = present(lambda: stack.enter_context(enclosed(tree)))
-        running.write(ARCHIVE, image.archive(tree / "bin" / "busybox"))
+        running = present(lambda: stack.enter_context(enclosed(tree, shown=shown)))
+        for name, archive in ARCHIVES.items():
+            running.write(archive, image.archive(tree / "bin" / "busybox", name))
         yield running
 
 
 @pytest.fixture(scope="session")
 def podman(enclosure) -> Podman:
-    return Podman(enclosure, ARCHIVE)
+    return Podman(enclosure, *ARCHIVES.values())
 
 
 @pytest.fixture(scope="session")
 def containerd(enclosure):
-    with Containerd.serving(enclosure, ARCHIVE) as serving:
+    with Containerd.serving(enclosure, *ARCHIVES.values()) as serving:
         yield serving
 
 

@@ -2,16 +2,16 @@
 
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
 from tests.runtimes import inside
 from tests.runtimes.enclosure import Enclosure
-from tests.runtimes.image import NAME
 from tests.runtimes.inside import Inside
 from tests.runtimes.wanted import RefusedError, Wanted
 
@@ -38,8 +38,8 @@ class Containerd:
 
     @classmethod
     @contextlib.contextmanager
-    def serving(cls, enclosure: Enclosure, archive: str) -> Iterator[Self]:
-        """Start it in the enclosure with the image loaded, and stop it."""
+    def serving(cls, enclosure: Enclosure, *archives: str) -> Iterator[Self]:
+        """Start it in the enclosure with the images loaded, and stop it."""
         enclosure.write("/etc/containerd/config.toml", CONFIGURATION.read_bytes())
         with (
             enclosure.running("containerd", "--config=/etc/containerd/config.toml", log=SERVER_LOG),
@@ -49,10 +49,10 @@ class Containerd:
                 grpc.channel_ready_future(channel).result(START_S)
             except grpc.FutureTimeoutError as error:
                 raise TimeoutError(enclosure.path(SERVER_LOG).read_text()[-2000:]) from error
-            loaded = enclosure.run(
-                *("ctr", "--namespace=k8s.io", "images", "import", "--snapshotter=native", archive), deadline_s=START_S
-            )
-            assert loaded.returncode == 0, loaded.stderr
+            for archive in archives:
+                load = ("ctr", "--namespace=k8s.io", "images", "import", "--snapshotter=native", archive)
+                loaded = enclosure.run(*load, deadline_s=START_S)
+                assert loaded.returncode == 0, loaded.stderr
             served = cls(enclosure, channel)
             with served._in_pod():
                 yield served
@@ -62,18 +62,33 @@ class Containerd:
         return f"{said.runtime_name} {said.runtime_version}"
 
     def run(self, wanted: Wanted) -> Inside:
-        name = f"c{next(self._numbers)}"
+        name = self._next_name()
+        with self._created(name, wanted) as container:
+            self._accepted(self._cri.StartContainer, container)
+            status = self._end_of(container)
+        output = _output(self._enclosure.path(f"{LOGS}/{name}").read_text())
+        assert status.exit_code == 0, f"{status.exit_code} {status.reason} {status.message}: {output}"
+        return inside.parse(output)
+
+    def configuration(self, wanted: Wanted) -> dict[str, Any]:
+        """Return the OCI configuration that a container is made with. It is not started."""
+        with self._created(self._next_name(), wanted) as container:
+            request = pb.ContainerStatusRequest(container_id=container.container_id, verbose=True)
+            answer = self._cri.ContainerStatus(request, timeout=CALL_S)
+        return json.loads(answer.info["info"])["runtimeSpec"]
+
+    def _next_name(self) -> str:
+        return f"c{next(self._numbers)}"
+
+    @contextlib.contextmanager
+    def _created(self, name: str, wanted: Wanted):
         config = _config(name, wanted)
         request = pb.CreateContainerRequest(pod_sandbox_id=self._pod_id, config=config, sandbox_config=self._pod)
         container = pb.ContainerId(container_id=self._accepted(self._cri.CreateContainer, request).container_id)
         try:
-            self._accepted(self._cri.StartContainer, container)
-            status = self._end_of(container)
+            yield container
         finally:
             self._cri.RemoveContainer(container, timeout=CALL_S)
-        output = _output(self._enclosure.path(f"{LOGS}/{name}").read_text())
-        assert status.exit_code == 0, f"{status.exit_code} {status.reason} {status.message}: {output}"
-        return inside.parse(output)
 
     @contextlib.contextmanager
     def _in_pod(self) -> Iterator[None]:
@@ -108,9 +123,10 @@ class Containerd:
             raise RefusedError(error.details()) from error
 
     def _end_of(self, container):
+        request = pb.ContainerStatusRequest(container_id=container.container_id)
         deadline = time.monotonic() + RUN_S
         while True:
-            status = self._cri.ContainerStatus(container, timeout=CALL_S).status
+            status = self._cri.ContainerStatus(request, timeout=CALL_S).status
             if status.state == pb.CONTAINER_EXITED:
                 return status
             if time.monotonic() > deadline:
@@ -134,7 +150,7 @@ def _namespaces():
 def _config(name: str, wanted: Wanted):
     return pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=name),
-        image=pb.ImageSpec(image=NAME),
+        image=pb.ImageSpec(image=wanted.image),
         command=["/bin/sh", "-c", inside.SCRIPT, "report", *wanted.read],
         envs=[pb.KeyValue(key=key, value=value) for key, value in wanted.env.items()],
         mounts=[

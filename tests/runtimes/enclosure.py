@@ -81,15 +81,21 @@ class Enclosure:
 
 
 @contextlib.contextmanager
-def enclosed(tree: Path) -> Iterator[Enclosure]:
-    """Build an enclosure on the programs in ``tree``; raise ``LackingError`` where the machine refuses."""
+def enclosed(tree: Path, *, shown: Path | None = None) -> Iterator[Enclosure]:
+    """Build an enclosure on the programs in ``tree``; raise ``LackingError`` where the machine refuses.
+
+    The directory ``shown`` is seen inside under its own path: what is written on one side is there on the other.
+    """
     (tree.parent / SPOT).mkdir(exist_ok=True)
     remove_stale_cgroups()
     name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
         stack.callback(remove_cgroups, name)
         outer = subprocess.Popen(
-            [tool("unshare"), *NAMESPACES, "--fork", "--kill-child", "sh", str(SCRIPT), tree.name, SPOT],
+            [
+                *(tool("unshare"), *NAMESPACES, "--fork", "--kill-child", "sh", str(SCRIPT), tree.name, SPOT),
+                *([str(shown.absolute())] if shown else []),
+            ],
             cwd=tree.parent,  # relative paths: a mount's options separate them by signs that a path may have
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

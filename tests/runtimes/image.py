@@ -1,4 +1,4 @@
-"""A container image made by hand: a static busybox, as the OCI archive that podman and containerd both load."""
+"""Container images made by hand: a static busybox, in OCI archives that podman and containerd both load."""
 
 import hashlib
 import io
@@ -9,15 +9,17 @@ from pathlib import Path
 
 from tests.runtimes.lacking import tool
 
-NAME = "localhost/inside:1"
+PLAIN, GREEDY = "localhost/inside:1", "localhost/greedy:1"
+VARIABLES = {PLAIN: ("PATH=/bin",), GREEDY: ("PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all")}
+"""The images, and the environment of each. Many images for NVIDIA's cards ask for all of them, as the second does."""
 COMMAND = ("/bin/busybox", "sleep", "2147483647")  # what the pod's sandbox does
 _FOLDERS = ("bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "usr", "var")
 _FILES = {"etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "etc/group": b"root:x:0:\n"}
 _OCI = "application/vnd.oci.image"
 
 
-def archive(busybox: Path) -> bytes:
-    """Return an image of ``busybox`` with a link for each of its commands."""
+def archive(busybox: Path, name: str = PLAIN) -> bytes:
+    """Return one of the images: ``busybox`` with a link for each of its commands."""
     blobs: dict[str, bytes] = {}
 
     def blob(kind: str, content: bytes) -> dict[str, object]:
@@ -29,14 +31,14 @@ def archive(busybox: Path) -> bytes:
     platform = {"architecture": _architecture(), "os": "linux"}
     config = {
         **platform,
-        "config": {"Env": ["PATH=/bin"], "Cmd": list(COMMAND), "WorkingDir": "/"},
+        "config": {"Env": VARIABLES[name], "Cmd": list(COMMAND), "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
     }
     manifest = {"schemaVersion": 2, "config": blob("config.v1+json", _json(config)), "layers": [layer]}
     entry = {
         **blob("manifest.v1+json", _json(manifest)),
         "platform": platform,
-        "annotations": {"io.containerd.image.name": NAME, "org.opencontainers.image.ref.name": NAME},
+        "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name},
     }
     return _tar(
         {

@@ -105,4 +105,4 @@ def _unescaped(word: str) -> str:
 
 def _file(line: str) -> tuple[str, bytes] | None:
     content, _, path = line.partition(" ")
-    return (path, base64.b64decode(content)) if content else None
+    return None if content == "-" else (path, base64.b64decode(content))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tests.runtimes import inside
 from tests.runtimes.enclosure import Enclosure
-from tests.runtimes.image import NAME
 from tests.runtimes.inside import Inside
 from tests.runtimes.wanted import RefusedError, Wanted
 
@@ -17,14 +16,15 @@ REFUSED = (125, 126, 127)  # podman's own exit codes: no container, or none that
 class Podman:
     """It reads specs from ``/etc/cdi`` and ``/var/run/cdi``, and knows CDI names alone: annotations stay text."""
 
-    def __init__(self, enclosure: Enclosure, archive: str) -> None:
+    def __init__(self, enclosure: Enclosure, *archives: str) -> None:
         self._enclosure = enclosure
-        loaded = self._podman("load", "--quiet", "--input", archive, deadline_s=LOAD_S)
-        assert loaded.returncode == 0, loaded.stderr
+        for archive in archives:
+            loaded = self._podman("load", "--quiet", "--input", archive, deadline_s=LOAD_S)
+            assert loaded.returncode == 0, loaded.stderr
 
     def run(self, wanted: Wanted) -> Inside:
         command = ("/bin/sh", "-c", inside.SCRIPT, "report", *wanted.read)
-        done = self._podman("run", *self._options(), *_options_of(wanted), NAME, *command, deadline_s=RUN_S)
+        done = self._podman("run", *self._options(), *_options_of(wanted), wanted.image, *command, deadline_s=RUN_S)
         if done.returncode in REFUSED:
             raise RefusedError(done.stderr.strip())
         assert done.returncode == 0, f"podman run: {done.returncode}: {done.stderr}"

@@ -17,6 +17,6 @@ part groups
 id -G
 part files
 for file in "$@"; do
-    printf '%s %s\n' "$(base64 -w0 "$file" 2>/dev/null || true)" "$file"
+    printf '%s %s\n' "$(base64 -w0 "$file" 2>/dev/null || echo -)" "$file"
 done
 part end

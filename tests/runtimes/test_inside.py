@@ -18,7 +18,8 @@ character special file|c3|1f|640|0|44|yes|Operation not permitted|/dev/a|b
 0 44
 == files
 aGk= /etc/a b
- /etc/missing
+ /etc/empty
+- /etc/missing
 == end
 """
 
@@ -32,7 +33,7 @@ def test_a_report_is_read_whatever_the_paths_and_values():
     assert (node.reading, node.writing) == ("yes", "Operation not permitted")
     assert inside.mounts == {"/mnt/a b": Mount(source="/lib x", options=frozenset({"ro", "nosuid"}), filesystem="ext4")}
     assert inside.groups == {0, 44}
-    assert inside.files == {"/etc/a b": b"hi"}
+    assert inside.files == {"/etc/a b": b"hi", "/etc/empty": b""}
 
 
 @pytest.mark.parametrize("length", [0, 40, len(REPORT) - 8])

@@ -9,7 +9,7 @@ import yaml
 
 from cdi.documents import read, to_json
 from cdi.names import Kind
-from cdi.validate import problems
+from cdi.validate import problems, traps
 from cdi.version import VERSIONS
 from tests.runtimes.containerd import Containerd, CrashedError
 from tests.runtimes.enclosure import enclosed
@@ -106,6 +106,22 @@ def refusal(runtime, wanted):
     except RefusedError as refused:
         return str(refused)
     return ""
+
+
+@pytest.mark.parametrize("options", [["ro", "rprivate"], ["ro", "rbind"]], ids=" ".join)
+@pytest.mark.parametrize("kind", [None, "bind", "tmpfs"])
+def test_a_container_starts_exactly_where_our_validator_sees_no_trap(runtime, put, enclosure, kind, options):
+    enclosure.write("/srv/bound/file", "bound")
+    mount = {"hostPath": "/srv/bound", "containerPath": "/mnt/bound", "options": options, "type": kind}
+    text = document("0.5.0", edits={"mounts": [mount]})
+    put(text)
+
+    assert problems(text) == ()
+    if traps(text):
+        with pytest.raises(RefusedError, match="no such device"):
+            runtime.run(f"{KIND}=d")
+    else:
+        assert set(runtime.run(f"{KIND}=d").mounts) == {"/mnt/bound"}
 
 
 @pytest.mark.parametrize(

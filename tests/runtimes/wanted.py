@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from cdi.edits import DeviceNode, Mount
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as api
+from tests.runtimes import image
 from tests.runtimes.inside import Inside
 
 
@@ -15,6 +16,7 @@ from tests.runtimes.inside import Inside
 class Wanted:
     """One container. ``cdi`` are qualified names for the runtime; ``read`` are files of which to tell the content."""
 
+    image: str = image.PLAIN
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
@@ -23,7 +25,7 @@ class Wanted:
     read: tuple[str, ...] = ()
 
     @classmethod
-    def of_answer(cls, answer: api.ContainerAllocateResponse, *, read: tuple[str, ...] = ()) -> Wanted:
+    def of_answer(cls, answer: api.ContainerAllocateResponse, **more: Any) -> Wanted:
         """Take one container's part of an Allocate answer, as the kubelet does."""
         return cls(
             env=dict(answer.envs),
@@ -37,7 +39,7 @@ class Wanted:
             ),
             annotations=dict(answer.annotations),
             cdi=tuple(device.name for device in answer.cdi_devices),
-            read=read,
+            **more,
         )
 
 

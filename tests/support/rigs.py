@@ -54,8 +54,8 @@ class Rig:
         """The node as the API server has it, once the kubelet and the daemon have spoken."""
         written = wanted_annotations(self.family, snapshot, Style())
         capacity = {self.family.resources.count: sum(map(self.family.replicas, snapshot.devices))}
-        if self.family.units:
-            capacity[self.family.units.resource] = sum(map(self.family.units.of_device, snapshot.devices))
+        for units in self.family.units:
+            capacity[units.resource] = sum(map(units.of_device, snapshot.devices))
         return NodeView(
             name=NODE,
             labels=labels,
@@ -68,24 +68,15 @@ class Rig:
         container = ContainerView(name="main", limits={name: str(value) for name, value in limits.items()})
         pod = PodView(uid="u1", namespace="default", name="p1", node=NODE, containers=(container,))
         pod = replace(pod, annotations={**annotations, ASSIGNED_NODE: NODE})
-        policy = self.family.policy
-        assert policy
-        demand = policy.request(container)
-        assert isinstance(demand, Demand)
-        states = [idle(info) for info in self.family.node_devices(node)]
-        outcome = fit(policy, states, Context(demand=demand, pod=pod))
-        assert isinstance(outcome, Granted), outcome
-        told = self.family.patch(self.family, pod, {self.family.word: (outcome.grants,)})
-        return replace(pod, annotations={**pod.annotations, **told})
+        return replace(pod, annotations={**pod.annotations, **decision(self.family, node, pod)})
 
     def answer(self, pod: PodView, devices: Sequence[Device], others: Sequence[Grant] = ()) -> dict[str, Any]:
         """What the pod's container receives, in plain values, with ``ROOT`` in place of the machine's folder.
 
         ``others`` are what other containers hold already.
         """
-        units = self.family.units
-        whole, by_unit = question_of(self.family), question_of(self.family, units) if units else None
-        question = by_unit if by_unit and not pod.containers[0].amount(whole.resource) else whole
+        questions = [question_of(self.family), *(question_of(self.family, units) for units in self.family.units)]
+        question = next(one for one in questions if pod.containers[0].amount(one.resource))
         (claim,) = claims(pod, question)
         by_uuid = {device.uuid: device for device in devices}
         offered = {uuid: self.family.register(device, False).devmem for uuid, device in by_uuid.items()}
@@ -110,6 +101,17 @@ class Rig:
     def _placed(self, grant: Grant, device: Device, others: Sequence[Grant]) -> Share:
         held = [other for other in others if other.uuid == grant.uuid]
         return Share(grant=self.family.place(grant, device, held), device=device)
+
+
+def decision(family: Family, node: NodeView, pod: PodView) -> Mapping[str, str]:
+    """How HAMi's scheduler writes down what the one container of ``pod`` gets on an idle ``node``."""
+    assert family.policy
+    demand = family.policy.request(pod.containers[0])
+    assert isinstance(demand, Demand)
+    states = [idle(info) for info in family.node_devices(node)]
+    outcome = fit(family.policy, states, Context(demand=demand, pod=pod))
+    assert isinstance(outcome, Granted), outcome
+    return family.patch(family, pod, {family.word: (outcome.grants,)})
 
 
 def rig(profile: str, root: Path, **settings: Any) -> Rig:

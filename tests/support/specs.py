@@ -32,13 +32,22 @@ nodes = st.builds(
     gid=st.none() | UINT32,
 )
 options = st.lists(words.filter(lambda word: word not in ("", "ro", "rw")), max_size=3).map(tuple)
-mounts = st.builds(
-    Mount,
-    host_path=paths,
-    container_path=paths,
-    read_only=st.booleans(),
-    options=options,
-    type=st.just("") | st.sampled_from(["bind", "tmpfs"]),
+
+
+def mounts_of(types, options):
+    return st.builds(
+        Mount,
+        host_path=paths,
+        container_path=paths,
+        read_only=st.booleans(),
+        options=options,
+        type=st.sampled_from(types),
+    )
+
+
+binds = st.sampled_from(["bind", "rbind"])
+mounts = mounts_of(["", "bind"], st.builds(lambda some, bind: (*some, bind), options, binds)) | mounts_of(
+    ["tmpfs"], options
 )
 hooks = st.builds(
     Hook,

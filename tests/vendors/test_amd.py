@@ -12,7 +12,8 @@ from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.states import Context, DeviceState, idle
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.amd import AmdSettings, families
+from vendors.amd.family import families
+from vendors.amd.settings import AmdSettings
 
 (AMD,) = families(AmdSettings())
 POD = PodView(uid="u", namespace="n", name="p")

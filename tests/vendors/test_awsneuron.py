@@ -22,7 +22,8 @@ from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
 from tests.support.hami import answers
-from vendors.awsneuron.family import AwsNeuronSettings, families, lowest
+from vendors.awsneuron.family import families, lowest
+from vendors.awsneuron.settings import AwsNeuronSettings
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"custom_info": "custominfo", "mem_percentagereq": "mempercentagereq"}

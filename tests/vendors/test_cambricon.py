@@ -10,7 +10,9 @@ from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Context, Quota, idle
 from hami_plugin.vendor import LockRule
-from vendors.cambricon import VENDOR, WAITING, CambriconSettings, families
+from vendors.cambricon import VENDOR
+from vendors.cambricon.family import WAITING, families
+from vendors.cambricon.settings import CambriconSettings
 
 POD = PodView(uid="u", namespace="n", name="p", containers=(ContainerView(name="a"), ContainerView(name="b")))
 

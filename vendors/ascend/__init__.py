@@ -10,6 +10,7 @@ from hami_plugin.vendor import Family, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.family import families
+from vendors.ascend.node.opening import open_driver, present, simulate
 
 
 def _parity() -> Parity:
@@ -30,5 +31,13 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 VENDOR = Vendor(
-    name="ascend", title="Ascend NPUs", settings=AscendSettings, families=families, parity=_parity, described=_described
+    name="ascend",
+    title="Ascend NPUs",
+    settings=AscendSettings,
+    open=open_driver,
+    present=present,
+    families=families,
+    simulate=simulate,
+    parity=_parity,
+    described=_described,
 )

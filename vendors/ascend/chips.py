@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hami_plugin.config.settings import ResourceName, Section, VendorSettings, setting
+from hami_plugin.config.settings import ResourceName, Section, setting
+from vendors.ascend.node.settings import NodeSettings
 
 _SIXTEENTHS = (("vir02", 2184, 2, 0), ("vir04", 4369, 4, 0), ("vir08", 8738, 8, 0), ("vir16", 17476, 16, 0))
 _EIGHTHS = (("vir03_1c_8g", 8192, 3, 1), ("vir06_1c_16g", 16384, 6, 1), ("vir12_3c_32g", 32768, 12, 3))
@@ -96,7 +97,7 @@ def _known(word: str) -> dict[str, Any]:
     }
 
 
-class AscendSettings(VendorSettings):
+class AscendSettings(NodeSettings):
     """HAMi's ``vnpus`` section, with the chips of its chart."""
 
     hami_section: ClassVar[str] = "vnpus"

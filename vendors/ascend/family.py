@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
@@ -13,6 +14,7 @@ from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, bot
 from hami_plugin.wire.nodes import decode_json
 from vendors.ascend.admission import admission, soft
 from vendors.ascend.chips import AscendSettings, Chip
+from vendors.ascend.node.family import node_half
 from vendors.ascend.policy import policy
 
 
@@ -28,7 +30,7 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         to_allocate=f"hami.io/{chip.word}-devices-to-allocate",
         allocated=f"hami.io/{chip.word}-devices-allocated",
     )
-    return Family.registered(
+    family = Family.registered(
         chip.word,
         ResourceNames(count=chip.count, memory=chip.memory, cores=chip.cores),
         keys,
@@ -38,6 +40,7 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         patch=_patch(chip, clock),
         memory_factor=max(1, chip.memory_factor),
     )
+    return replace(family, **node_half(chip, settings))
 
 
 def _patch(chip: Chip, clock: Callable[[], float]) -> Patch:

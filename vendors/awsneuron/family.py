@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hami_plugin.config.settings import ResourceName, VendorSettings, setting
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted, Denied
@@ -25,24 +24,15 @@ from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, G
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, both_keys
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.nodes import DeviceInfo
+from vendors.awsneuron.chips import WORD, name
+from vendors.awsneuron.node import KIND, served
+from vendors.awsneuron.settings import AwsNeuronSettings
 
-WORD = "AWSNeuron"
 WHOLE = "whole devices"
-KIND = "AWSNodeType"
 SELECTORS = ("aws.amazon.com/use-neuron-uuid", "aws.amazon.com/nouse-neuron-uuid")
 ON_A_RING = consecutive(lambda _count: 1)
 ON_A_TORUS = consecutive(lambda count: count if count in (4, 8, 16) else None)
 """The groups in which a Trainium machine's devices are neighbours on its torus."""
-
-
-class AwsNeuronSettings(VendorSettings):
-    """Keys of HAMi's ``awsneuron`` section, with its defaults."""
-
-    count: ResourceName = setting("resourceCountName", "aws.amazon.com/neuron", "Number of whole devices.")
-    cores: ResourceName = setting("resourceCoreName", "aws.amazon.com/neuroncore", "Number of cores.")
-    cores_per_device: int = setting(
-        "coresPerDevice", 2, "By how many cores a request is split into devices before its node is known.", ge=1, le=30
-    )
 
 
 def request(settings: AwsNeuronSettings, container: ContainerView) -> Asked:
@@ -110,7 +100,7 @@ def device(settings: AwsNeuronSettings, node: NodeView, number: int, count: int)
     """One of the ``count`` devices among which the node's cores are divided."""
     cores = capacity(node, settings.cores) // count
     return DeviceInfo(
-        id=f"{node.name}-{WORD}-{number}",
+        id=name(node.name, number),
         index=number,
         count=cores,
         devcore=(1 << cores) - 1,
@@ -160,16 +150,15 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
         select=neighbours,
         restore=restore,
     )
-    return (
-        Family(
-            word=WORD,
-            resources=ResourceNames(count=settings.count, cores=settings.cores),
-            annotations=AnnotationKeys(allocated="hami.io/aws-neuron-devices-allocated"),
-            policy=policy,
-            admit=admit,
-            node_devices=counted_in(settings.count, lambda *asked: device(settings, *asked)),
-            patch=patch,
-            lock=None,
-            cores_are_bits=True,
-        ),
+    family = Family(
+        word=WORD,
+        resources=ResourceNames(count=settings.count, cores=settings.cores),
+        annotations=AnnotationKeys(allocated="hami.io/aws-neuron-devices-allocated"),
+        policy=policy,
+        admit=admit,
+        node_devices=counted_in(settings.count, lambda *asked: device(settings, *asked)),
+        patch=patch,
+        lock=None,
+        cores_are_bits=True,
     )
+    return (served(settings, family),)

@@ -12,7 +12,10 @@ from hami_plugin.parity import Json, Parity, differences, pod_annotations
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import INT32_MAX
-from vendors.awsneuron.family import KIND, SELECTORS, WHOLE, WORD, AwsNeuronSettings, families
+from vendors.awsneuron.chips import WORD
+from vendors.awsneuron.family import SELECTORS, WHOLE, families
+from vendors.awsneuron.node import KIND
+from vendors.awsneuron.settings import AwsNeuronSettings
 
 BOOKED = "awsusageinfo"
 """Where HAMi keeps a copy of a device's mask."""

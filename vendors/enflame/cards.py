@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from hami_plugin.model.device import Device
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admit, Admitted, Denied, if_limited
 from hami_plugin.policy.charges import asked
@@ -14,11 +15,11 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import counted_in
 from hami_plugin.policy.requests import Request, amount, counted
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Units
 from hami_plugin.wire.nodes import DeviceInfo
 from hami_plugin.wire.pods import encode_devices
-from vendors.enflame import drs
-from vendors.enflame.node import WORD
+from vendors.enflame import drs, node
+from vendors.enflame.capacity import WORD
 from vendors.enflame.settings import EnflameSettings
 
 WHOLE, SHARED = "GCU", "vGCU"
@@ -44,15 +45,16 @@ def whole(settings: EnflameSettings) -> Family:
     )
     names, cards = ResourceNames(count=settings.whole), counted_in(settings.whole, _cards("GCU", WHOLE, slots=1))
     admit = if_limited(settings.whole)
-    return Family(
+    family = Family(
         word=WHOLE, resources=names, annotations=KEYS, policy=policy, admit=admit, node_devices=cards, lock=None
     )
+    return replace(node.served(settings, family), register=registered(WHOLE, slots=1))
 
 
 def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """The first cards with so much percent left."""
     request = counted(SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS))
-    return Family(
+    family = Family(
         word=SHARED,
         resources=ResourceNames(count=settings.shared, memory_percent=settings.percentage),
         annotations=AnnotationKeys(allocated=drs.KEYS.allocated),
@@ -62,6 +64,40 @@ def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
         patch=patch(clock),
         lock=None,
     )
+    return replace(
+        node.served(settings, family),
+        replicas=lambda _device: UNITS,
+        register=registered(WORD, slots=UNITS),
+        units=counted_too(settings),
+    )
+
+
+def counted_too(settings: EnflameSettings) -> tuple[Units, ...]:
+    """Cards, by which HAMi's scheduler knows how many a node has, and slices, which it asks for where it rounds."""
+    cards = Units(resource=CARDS, of_device=lambda _device: 1, of_grant=lambda _grant: 1)
+    slices = Units(
+        resource=SLICES,
+        of_device=lambda _device: settings.slices,
+        of_grant=lambda grant: -(-grant.memory * settings.slices // UNITS),
+    )
+    return (cards, slices) if settings.slices else (cards,)
+
+
+def registered(kind: str, *, slots: int) -> Callable[[Device, bool], DeviceInfo]:
+    """A card as HAMi's scheduler makes it up from the node's capacity."""
+
+    def info(device: Device, _legacy: bool) -> DeviceInfo:
+        return DeviceInfo(
+            id=device.uuid,
+            index=device.index,
+            count=slots,
+            devmem=UNITS,
+            devcore=UNITS,
+            type=kind,
+            health=device.health.offered,
+        )
+
+    return info
 
 
 def _cards(name: str, kind: str, *, slots: int) -> Callable[[NodeView, int, int], DeviceInfo]:

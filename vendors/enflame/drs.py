@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
@@ -18,7 +19,8 @@ from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, G
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames
 from hami_plugin.wire.grammar import INT64_MAX, to_json
 from hami_plugin.wire.pods import encode_devices
-from vendors.enflame.node import CAPACITY, WORD, cards
+from vendors.enflame import node
+from vendors.enflame.capacity import CAPACITY, WORD, cards
 from vendors.enflame.profiles import MIB_PER_GB, Profile, Wanted, chosen, in_gb, number, offered
 from vendors.enflame.settings import EnflameSettings
 
@@ -28,7 +30,7 @@ KEYS = AnnotationKeys(allocated="hami.io/enflame-vgpu-devices-allocated", regist
 
 def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """Partitions of cards."""
-    return Family(
+    scheduled = Family(
         word=WORD,
         resources=ResourceNames(count=settings.drs, memory=settings.memory, cores=settings.cores),
         annotations=KEYS,
@@ -44,6 +46,14 @@ def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
         node_devices=cards,
         patch=patch(clock),
         lock=None,
+    )
+    return replace(
+        node.served(settings, scheduled),
+        replicas=lambda _device: node.SLICES,
+        ids=node.slices,
+        register=node.partitioned,
+        encode=node.capacity,
+        place=node.place,
     )
 
 

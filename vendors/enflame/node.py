@@ -1,51 +1,150 @@
-"""The cards that Enflame's agent says a node has for partitions."""
+"""The node's half of Enflame's families: cards are served whole, or shared, or as partitions; one way on each node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
-from hami_plugin.errors import WireError
-from hami_plugin.model.views import NodeView
-from hami_plugin.wire.grammar import from_json, object_of, objects, text_of
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host import pci
+from hami_plugin.host.nodes import DeviceNodes
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.model.placement import Assignment, Grant
+from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.wire.grammar import to_json
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.enflame.profiles import MIB_PER_GB, number, size
+from vendors.enflame.capacity import CAPACITY, WORD
+from vendors.enflame.devices import PCI_VENDOR, Card, Looker
+from vendors.enflame.profiles import MIB_PER_GB, size
+from vendors.enflame.settings import EnflameSettings
+from vendors.enflame.tool import Efsmi
 
-WORD = "Enflame"
-CAPACITY = "enflame.com/gcu-drs-capacity"
+SLICES = 6
+"""Into how many slices a card can be cut; Enflame's agent knows no other number."""
+NAMES = {"whole": ("GCU", "GCU"), "shared": ("vGCU", "enflame"), "partitions": (WORD, "enflame-drs")}
+"""By way of serving: the family's word, and what is in the scheduler's names of its cards."""
 
 
-def cards(node: NodeView) -> tuple[DeviceInfo, ...]:
-    """The cards of Enflame's own node annotation, each with all profiles of the node."""
-    text = node.annotations.get(CAPACITY, "")
-    spec = {"drs": from_json(text, CAPACITY)} if text else {}
-    listed = object_of(spec, "drs", CAPACITY) or {}
-    items = objects(listed.get("devices"), f"{CAPACITY}.devices")
-    named = object_of(listed, "profiles", CAPACITY) or {}
-    profiles = {name: text_of(named, name, f"{CAPACITY}.profiles") for name in named}
+def open_driver(settings: EnflameSettings, paths: HostPaths) -> Driver:
+    """Enflame's driver of this host. Nothing is read yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+    word, middle = NAMES[settings.serve]
+    looker = Looker(
+        roots,
+        Efsmi(settings.efsmi),
+        word,
+        lambda number: f"{paths.node}-{middle}-{number}",
+        cut=settings.serve == "partitions",
+    )
+    return LookingDriver(looker, partial(links, roots))
+
+
+def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
+    """Distances on the PCI bus. Links between cards (ESL) are not told by any file or table."""
+    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR)}
+    found: dict[tuple[str, str], Link] = {}
+    for a in devices:
+        for b in devices:
+            if a is not b and a.pci in bus and b.pci in bus:
+                found[a.uuid, b.uuid] = scored(pci.level(bus[a.pci], bus[b.pci]), 0, "")
+    return symmetric(found)
+
+
+def served(settings: EnflameSettings, family: Family) -> Family:
+    """What all ways have in common."""
+    return replace(
+        family,
+        delivery=settings.delivery,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=inject,
+    )
+
+
+def card(device: Device) -> Card:
+    return device.traits if isinstance(device.traits, Card) else Card(index=device.index)
+
+
+def partitioned(device: Device, _legacy: bool) -> DeviceInfo:
+    """A card as Enflame's own annotation describes it."""
+    cut = card(device).cut
+    profiles = dict(cut.profiles) if cut else {}
     slices, memory = (max(sizes, default=0) for sizes in zip(*map(size, ["", *profiles]), strict=True))
-    if items and slices <= 0:
-        raise WireError(f"{CAPACITY} of node {node.name} has no readable profile", hint="one is called 3g.24gb")
-    notes = {"profiles": profiles, "maxSlice": slices}
-    return tuple(_card(node, item, place, memory or slices, notes) for place, item in enumerate(items))
-
-
-def _card(
-    node: NodeView, item: Mapping[str, object], place: int, memory: int, notes: Mapping[str, object]
-) -> DeviceInfo:
-    """``memory`` in GB. A card without a readable index is known by its place in the list."""
-    where = f"{CAPACITY}.devices[{place}]"
-    text, count = text_of(item, "index", where).strip(), number(item.get("capacity"))
-    index = int(text) if text.isascii() and text.isdecimal() else place
-    if count <= 0:
-        raise WireError(f"{where}.capacity: {item.get('capacity')!r} is no number of slices above 0")
-    minor = text_of(item, "minor", where).strip() or str(index)
     return DeviceInfo(
-        id=f"{node.name}-enflame-drs-{index}",
-        index=index,
-        count=count,
-        devmem=memory * MIB_PER_GB,
+        id=device.uuid,
+        index=device.index,
+        count=SLICES,
+        devmem=(memory or slices) * MIB_PER_GB,
         devcore=100,
         type=WORD,
-        health=True,
-        custom={"minor": minor, "index": str(index), **notes},
+        health=device.health.offered,
+        custom={"minor": str(device.minor), "index": str(device.index), "profiles": profiles, "maxSlice": slices},
     )
+
+
+def capacity(infos: Sequence[DeviceInfo]) -> str:
+    """Enflame's own annotation: healthy cards by their numbers, and the profiles, which all cards of a node share."""
+    offered = [info for info in infos if info.health and info.custom]
+    devices = [
+        {"index": info.custom["index"], "minor": info.custom["minor"], "capacity": info.count}
+        for info in offered
+        if info.custom
+    ]
+    profiles = {name: one for info in offered if info.custom for name, one in info.custom["profiles"].items()}
+    return to_json({"devices": devices, "profiles": profiles}, CAPACITY)
+
+
+def slices(grant: Grant) -> int:
+    """How many slices a partition has; its cores are so many of the card's, rounded up to a percent."""
+    return max(1, grant.cores * SLICES // 100)
+
+
+def place(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
+    """The first partition of the granted size that nobody else has. Without one, the grant has none."""
+    taken = {(other.notes or {}).get("partition") for other in others}
+    cut = card(device).cut
+    free = (
+        one.uuid
+        for one in (cut.partitions if cut else ())
+        if size(one.profile) == (slices(grant), grant.memory // MIB_PER_GB) and one.uuid not in taken
+    )
+    found = next(free, None)
+    return replace(grant, notes={**(grant.notes or {}), "partition": found}) if found else grant
+
+
+def device_edits(settings: EnflameSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).need(f"gcu{device.minor}", whose=device.uuid)
+
+
+def shared_edits(settings: EnflameSettings, host: HostFiles) -> ContainerEdits:
+    """The driver's control node, and its tool."""
+    nodes = DeviceNodes(host=host, root=settings.dev_root).need("gcuctl", whose="Enflame's driver")
+    if not host.is_file(settings.efsmi):
+        return nodes
+    return nodes.merged(
+        ContainerEdits(mounts=(Mount(host_path=str(settings.efsmi), container_path="/usr/sbin/efsmi"),))
+    )
+
+
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which cards Enflame's own runtime would add, and which partition of its card the container has."""
+    shares = sorted(assignment.shares, key=lambda share: share.device.index)
+    env = {"ENFLAME_VISIBLE_DEVICES": ",".join(str(share.device.minor) for share in shares)}
+    for share in shares:
+        if share.device.family != WORD:
+            continue
+        partition = (share.grant.notes or {}).get("partition")
+        if not partition:
+            wanted = f"{slices(share.grant)}g.{share.grant.memory // MIB_PER_GB}gb"
+            raise RefusedError(
+                RefusalReason.NOT_PREPARED,
+                f"pod {assignment.pod.key} is granted a partition {wanted} of {share.device.uuid}, and none is free",
+                hint=f"cut one on the node: efsmi -i {share.device.index} --drs --create-instance <the profile's id>",
+            )
+        env["TOPS_VISIBLE_DEVICES"] = f"DRS-{partition}"
+    return Injection(edits=ContainerEdits(env=env))

@@ -1,12 +1,23 @@
-"""Enflame's section of the configuration."""
+"""The ``enflame`` section: HAMi's keys, and how this node serves its cards."""
 
 from __future__ import annotations
 
-from hami_plugin.config.settings import ResourceName, VendorSettings, setting
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, TreeSettings, setting
 
 
-class EnflameSettings(VendorSettings):
-    """Keys of HAMi's ``enflame`` section, with its defaults."""
+class GcuCdi(CdiSettings):
+    """CDI names of GCUs."""
+
+    cls: CdiClass = Field("gcu", alias="class", description="Class part of the devices' CDI names.")
+
+
+class EnflameSettings(TreeSettings):
+    """Keys of HAMi's ``enflame`` section with its defaults, then ours."""
 
     drs: ResourceName = setting("resourceNameDRSGCU", "enflame.com/drs-gcu", "Slices of one card, as a partition.")
     memory: ResourceName = setting(
@@ -28,3 +39,13 @@ class EnflameSettings(VendorSettings):
         ge=0,
         le=100,
     )
+    serve: Literal["whole", "shared", "partitions"] = setting(
+        "serve",
+        "whole",
+        "How this node's cards are handed out, which HAMi books apart: as whole ones, in shares by percentage, which "
+        "nothing enforces, or in partitions (DRS) that have been cut with efsmi.",
+    )
+    efsmi: AbsolutePath = setting(
+        "efsmi", Path("/usr/sbin/efsmi"), "Enflame's tool, which knows the cards' memory and partitions."
+    )
+    cdi: GcuCdi = Field(default_factory=GcuCdi, description="CDI names and specs.")

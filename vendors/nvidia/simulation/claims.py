@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import yaml
 
+from hami_plugin.host.compiling import DEADLINE_S, BuildError, compiler
 from hami_plugin.simulation.machines import load_machine, machine_names
 from vendors.nvidia.simulation import records
 from vendors.nvidia.simulation.layout import Device
-from vendors.nvidia.simulation.native_build import DEADLINE_S, SOURCES, BuildError, compiler
+from vendors.nvidia.simulation.native_build import SOURCES
 from vendors.nvidia.simulation.symbols import SYMBOLS
 
 CLAIMS: Final = Path(__file__).parents[1] / "gpu_check" / "claims.json"

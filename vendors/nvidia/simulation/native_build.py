@@ -1,125 +1,17 @@
-"""Compiling the simulated NVML library, once for each version of its sources."""
+"""The simulated NVML library and its sources."""
 
 from __future__ import annotations
 
-import filecmp
-import hashlib
-import os
-import shlex
-import shutil
-import subprocess
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hami_plugin.errors import HamiError
+from hami_plugin.host import compiling
+from hami_plugin.host.compiling import Source
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 SOURCES: Final = Path(__file__).with_name("native")
-DEADLINE_S: Final = 60.0
-FLAGS: Final = (
-    *("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
-    *("-Wall", "-Wextra", "-Werror", "-Wl,-z,defs", f"-Wl,-soname,{LIBRARY}"),
-)
-_REMEDY = "install gcc, or use the Python simulation"
-
-
-class BuildError(HamiError):
-    """The simulated library could not be compiled."""
 
 
 def build(target: Path) -> Path:
-    """Put the library at ``target`` (a folder stands for the standard name in it) and hand out its path.
-
-    Compiled once into the user's cache; several processes may build at the same time, the last one wins.
-    """
-    target = target / LIBRARY if target.is_dir() else target
-    place = Path(f"nvml-{fingerprint()[:16]}") / LIBRARY
-    made = next((path for folder in _caches() if _trusted(folder) and (path := folder / place).is_file()), None)
-    if made is None:
-        made = _cache() / place
-        _compile(made)
-    _copy(made, target)
-    return target
-
-
-def fingerprint() -> str:
-    """Sha256 of everything that decides what the compiler makes."""
-    digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for source in sorted(SOURCES.glob("*.[ch]")):
-        digest.update(source.name.encode())
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def compiler() -> list[str]:
-    """The command that compiles C here: $CC, or the first of cc and gcc. BuildError when there is none."""
-    chosen = shlex.split(os.environ.get("CC", ""))
-    if chosen:
-        return chosen
-    for name in ("cc", "gcc"):
-        if shutil.which(name):
-            return [name]
-    raise BuildError("no C compiler on PATH (tried $CC, cc, gcc)", hint=_REMEDY)
-
-
-def _caches() -> tuple[Path, ...]:
-    """Where the library may lie: in the user's cache (an image may have filled it), else in the temporary folder."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME') or '.'}/.cache")
-    folders = (base / "hami-plugin", Path(tempfile.gettempdir()) / f"hami-plugin-{os.getuid()}")
-    return tuple(folder for folder in folders if folder.is_absolute())
-
-
-def _cache() -> Path:
-    """The first of them that can be written to."""
-    for folder in _caches():
-        with suppress(OSError):
-            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if _trusted(folder) and os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    raise BuildError(f"none of {', '.join(map(str, _caches()))} can be written to", hint="set XDG_CACHE_HOME")
-
-
-def _trusted(folder: Path) -> bool:
-    """Whether nobody but root or this user could have planted a library in the folder."""
-    try:
-        status = folder.stat()
-    except OSError:
-        return False
-    return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o002
-
-
-def _compile(target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        made = Path(scratch) / LIBRARY
-        sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
-        command = [*compiler(), *FLAGS, "-o", str(made), *sources]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)  # noqa: S603  # the compiler is the user's own choice
-        except OSError as error:
-            raise BuildError(f"{command[0]} does not start: {error}", hint=_REMEDY) from error
-        except subprocess.TimeoutExpired as error:
-            raise BuildError(f"no result in {DEADLINE_S:.0f} s: {shlex.join(command)}", hint=_REMEDY) from error
-        if done.returncode:
-            raise BuildError(
-                f"{shlex.join(command)}\nends with {done.returncode}:\n{done.stderr.strip()}", hint=_REMEDY
-            )
-        made.replace(target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """A copy of its own: the library finds its state beside the file it was loaded from."""
-    if target.is_file() and filecmp.cmp(source, target, shallow=False):
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".nvml-")
-    os.close(descriptor)
-    part = Path(name)
-    try:
-        shutil.copyfile(source, part)
-        part.chmod(0o755)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    """Put the library at ``target``, or under its usual name into that folder. BuildError when it does not compile."""
+    return compiling.build(Source(library=LIBRARY, folder=SOURCES), target)

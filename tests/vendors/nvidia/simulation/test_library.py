@@ -92,7 +92,7 @@ def test_several_builds_at_once_all_end_with_a_library(tmp_path, monkeypatch):
     assert built == targets
     assert len({path.read_bytes() for path in built}) == 1
     assert [path.name for path in (tmp_path / "cache/hami-plugin").iterdir()] == [
-        path.name for path in (tmp_path / "cache/hami-plugin").glob("nvml-*")
+        path.name for path in (tmp_path / "cache/hami-plugin").glob("libnvidia-ml-*")
     ]
 
 

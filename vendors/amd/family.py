@@ -1,39 +1,26 @@
-"""AMD Instinct GPUs: shared by memory and compute units, which containers ask for in percent."""
+"""How AMD's GPUs are requested and chosen: by memory, and by compute units, which containers ask for in percent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hami_plugin.config.settings import ResourceName, VendorSettings, setting
-from hami_plugin.model.machine import Machine
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.admission import Admit, Admitted, Denied
 from hami_plugin.policy.charges import WHOLE, memory_of
 from hami_plugin.policy.checks import free_cores, free_memory, standard
-from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor, as_described
-from hami_plugin.wire.nodes import DeviceInfo, decode_json
-
-WORD = "AMD"
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.wire.nodes import decode_json
+from vendors.amd.devices import WORD
+from vendors.amd.node import served
+from vendors.amd.settings import AmdSettings
 
 KEYS = replace(AnnotationKeys.of_agent("amd"), handshake="")
 """Health is the kubelet's: a node with GPUs in its capacity is well."""
-
-
-class AmdSettings(VendorSettings):
-    """Keys of HAMi's ``amd`` section, with its chart's defaults."""
-
-    count: ResourceName = setting("resourceCountName", "amd.com/gpu", "Number of GPUs.")
-    memory: ResourceName = setting("resourceMemoryName", "amd.com/gpumem", "Memory of each GPU in MiB.")
-    cores: ResourceName = setting(
-        "resourceCoreName", "amd.com/gpucores", "Percent of each GPU's compute units, 1 to 100."
-    )
 
 
 def families(settings: AmdSettings) -> tuple[Family, ...]:
@@ -55,7 +42,8 @@ def families(settings: AmdSettings) -> tuple[Family, ...]:
         checks=(free_memory, free_cores),
     )
     names = ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores)
-    return (Family.registered(WORD, names, KEYS, policy, decode=decode_json, admit=admission(settings)),)
+    family = Family.registered(WORD, names, KEYS, policy, decode=decode_json, admit=admission(settings))
+    return (served(settings, family),)
 
 
 def in_compute_units(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
@@ -87,24 +75,3 @@ def _is_percentage(text: str) -> bool:
         return (exact(text) or 0) in range(1, WHOLE + 1)
     except ValueError:
         return False
-
-
-def _as_hami(demand: Demand, unset_percent: int) -> Json:
-    """HAMi never writes a percentage: no memory means all of it."""
-    return {**Parity().request(demand, unset_percent), "mempercentagereq": unset_percent}
-
-
-def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
-    """With compute units for cores."""
-    units = {device.index: int(device.extra.get("compute_units", 0)) for device in machine.devices}
-    return tuple(replace(info, devcore=units[info.index]) for info in as_described(family, machine))
-
-
-VENDOR = Vendor(
-    name="amd",
-    title="AMD GPUs",
-    settings=AmdSettings,
-    families=families,
-    parity=lambda: Parity(request=_as_hami),
-    described=_described,
-)

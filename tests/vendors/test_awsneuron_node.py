@@ -1,0 +1,222 @@
+"""AWS Neuron's node side: what sysfs shows, what HAMi's scheduler makes of it, and what a container receives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.model.device import Action
+from hami_plugin.model.placement import Assignment, Grant, Share
+from hami_plugin.node.allocation import question_of
+from hami_plugin.policy.claims import claims
+from hami_plugin.simulation.machines import load_machine, machine_names
+from tests.support.rigs import Rig, as_in_profile, golden, rig
+from vendors.awsneuron.chips import chip
+from vendors.awsneuron.places import Places
+
+PROFILES = [name for name in machine_names() if load_machine(name).vendor == "aws-neuron"]
+GOLDEN = Path(__file__).parent / "golden" / "awsneuron"
+KIND = "node.kubernetes.io/instance-type"
+
+
+def kind(rig: Rig) -> dict[str, str]:
+    return {KIND: rig.machine.extra["instance_type"]}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_discovered_is_the_profile(profile: str, tmp_path: Path) -> None:
+    machine = rig(profile, tmp_path)
+
+    snapshot = machine.snapshot()
+
+    as_in_profile(machine, snapshot)
+    described = machine.machine.devices
+    assert [chip(device).cores for device in snapshot.devices] == [one.extra["nc_count"] for one in described]
+    assert snapshot.facts["instance type"] == machine.machine.extra["instance_type"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_hamis_scheduler_makes_the_same_devices_of_the_capacity(profile: str, tmp_path: Path) -> None:
+    machine = rig(profile, tmp_path)
+    snapshot = machine.snapshot()
+    node = machine.node(snapshot, **kind(machine))
+
+    decoded = machine.family.node_devices(node)
+
+    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
+    assert node.annotations == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "limits"),
+    [
+        ("four-devices", "aws-trn1-32xlarge", {"aws.amazon.com/neuron": 4}),
+        ("one-device", "aws-inf2-xlarge", {"aws.amazon.com/neuron": 1}),
+        ("one-core", "aws-inf2-xlarge", {"aws.amazon.com/neuroncore": 1}),
+        ("four-cores", "aws-inf2-24xlarge", {"aws.amazon.com/neuroncore": 4}),
+        ("logical-cores", "aws-trn2-48xlarge", {"aws.amazon.com/neuroncore": 16}),
+    ],
+)
+def test_a_decided_pod_receives_its_devices(name: str, profile: str, limits: dict[str, int], tmp_path: Path) -> None:
+    machine = rig(profile, tmp_path)
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot, **kind(machine)), limits)
+
+    golden(GOLDEN / f"{name}.json", machine.answer(pod, snapshot.devices))
+
+
+def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
+    machine = rig("aws-inf2-24xlarge", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri")
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot, **kind(machine)), {"aws.amazon.com/neuroncore": 1})
+
+    golden(GOLDEN / "one-core-cdi.json", machine.answer(pod, snapshot.devices))
+
+
+def test_the_second_core_of_a_shared_device_is_its_second_bit(tmp_path: Path) -> None:
+    machine = rig("aws-inf2-24xlarge", tmp_path)
+    devices = machine.snapshot().devices
+    pod = machine.decided(machine.node(machine.snapshot(), **kind(machine)), {"aws.amazon.com/neuroncore": 1})
+    share = Share(grant=Grant(uuid=devices[3].uuid, word="AWSNeuron", cores=2), device=devices[3])
+    assignment = Assignment(pod=pod, container=pod.containers[0], shares=(share,))
+
+    edits = machine.family.inject(assignment, HostFiles(paths=HostPaths())).edits
+
+    assert edits.env == {"AWS_NEURON_VISIBLE_DEVICES": "3", "NEURON_RT_VISIBLE_CORES": "7"}
+
+
+@pytest.mark.parametrize("cores", [0, 4, 7])
+def test_cores_that_a_device_does_not_have_are_refused(cores: int, tmp_path: Path) -> None:
+    machine = rig("aws-inf2-24xlarge", tmp_path)
+    device = machine.snapshot().devices[0]
+    pod = machine.decided(machine.node(machine.snapshot(), **kind(machine)), {"aws.amazon.com/neuroncore": 1})
+    share = Share(grant=Grant(uuid=device.uuid, word="AWSNeuron", cores=cores), device=device)
+
+    with pytest.raises(RefusedError, match="which has 2"):
+        machine.family.inject(
+            Assignment(pod=pod, container=pod.containers[0], shares=(share,)), HostFiles(paths=HostPaths())
+        )
+
+
+def test_the_scheduler_is_told_of_whole_devices_by_hamis_annotation_alone(tmp_path: Path) -> None:
+    machine = rig("aws-trn1-32xlarge", tmp_path)
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot, **kind(machine)), {"aws.amazon.com/neuron": 4})
+
+    assert pod.annotations["AWS_NEURON_IDS"] == "0,1,2,3"
+    assert "" not in pod.annotations
+
+
+def test_physical_cores_can_be_counted_where_the_runtime_does(tmp_path: Path) -> None:
+    machine = rig("aws-trn2-48xlarge", tmp_path, logicalCoreSize=1)
+
+    assert {chip(device).cores for device in machine.snapshot().devices} == {8}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("ecc", "MemoryEccUncorrected"),
+        ("sram-ecc", "SramEccUncorrected"),
+        ("garbled", "DriverFailed"),
+        ("no-node", "DeviceNodeMissing"),
+    ],
+)
+def test_a_faulty_device_is_kept_back_and_heals(fault: str, reason: str, tmp_path: Path) -> None:
+    machine = rig("aws-inf2-24xlarge", tmp_path)
+    before = machine.snapshot().devices
+
+    machine.simulator.inject(fault, 2)
+
+    assert [(event.uuid, event.fault.reason) for event in machine.driver.poll(2.0)] == [(before[2].uuid, reason)]
+    assert machine.faults() == {2: reason}
+    assert machine.driver.discover().sightings[2].device == before[2]
+    machine.simulator.inject("back", 2)
+    assert machine.faults() == {}
+
+
+def test_memory_errors_ask_for_a_reset(tmp_path: Path) -> None:
+    machine = rig("aws-inf2-xlarge", tmp_path)
+
+    machine.simulator.inject("ecc", 0, 17)
+
+    (sighting,) = machine.driver.discover().sightings
+    assert sighting.fault
+    assert (sighting.fault.action, sighting.fault.message) == (Action.RESET, "mem_ecc_uncorrected is 17")
+
+
+def test_a_device_that_falls_off_the_bus_leaves_the_others(tmp_path: Path) -> None:
+    machine = rig("aws-trn2-48xlarge", tmp_path)
+    before = machine.snapshot()
+
+    machine.simulator.inject("lost", 5)
+
+    (event,) = machine.driver.poll(2.0)
+    assert (event.uuid, event.fault.reason) == (before.device("n1-AWSNeuron-5").uuid, "DeviceGone")  # type: ignore[union-attr]  # it was there
+    after = machine.snapshot()
+    assert [device for device in before.devices if device.index != 5] == list(after.devices)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("driver-gone", DriverReason.NO_DRIVER), ("no-devices", DriverReason.NO_DEVICES)]
+)
+def test_an_absent_driver_has_a_reason_and_comes_back(fault: str, reason: DriverReason, tmp_path: Path) -> None:
+    machine = rig("aws-inf2-24xlarge", tmp_path)
+    before = machine.snapshot()
+
+    machine.simulator.inject(fault)
+
+    with pytest.raises(DriverUnavailableError) as caught:
+        machine.driver.discover()
+    assert caught.value.reason is reason
+    machine.simulator.inject("driver-back")
+    assert machine.snapshot() == before
+
+
+@pytest.mark.parametrize("fault", ["tool-gone", "tool-garbled"])
+def test_without_the_tool_a_trainiums_place_on_the_bus_is_not_guessed(fault: str, tmp_path: Path) -> None:
+    machine = rig("aws-trn1-32xlarge", tmp_path)
+    machine.simulator.inject(fault)
+
+    discovery = machine.driver.discover()
+
+    assert [(s.device.pci, s.device.numa, s.fault) for s in discovery.sightings] == [("", None, None)] * 16
+    assert "neuron-ls does not tell" in discovery.problems[0]
+    assert {link.label for link in machine.driver.links().pairs.values()} == {"NL1", ""}
+
+
+def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:
+    machine = rig("aws-trn1-32xlarge", tmp_path)
+    machine.simulator.inject("tool-hangs")
+    places = Places(machine.settings.sysfs_root, machine.settings.neuron_ls, deadline=0.2)
+
+    assert places.of(tuple(range(16))) == {}
+    assert "timed out" in places.problems[0]
+
+
+def test_faults_outlive_the_process_that_caused_them(tmp_path: Path) -> None:
+    rig("aws-inf2-24xlarge", tmp_path).simulator.inject("ecc", 1)
+
+    assert rig("aws-inf2-24xlarge", tmp_path).faults() == {1: "MemoryEccUncorrected"}
+
+
+def test_unknown_faults_and_devices_are_named(tmp_path: Path) -> None:
+    simulator = rig("aws-inf2-24xlarge", tmp_path).simulator
+
+    with pytest.raises(ValueError, match="no fault is named 'melt'; choose from: lost, back"):
+        simulator.inject("melt", 0)
+    with pytest.raises(ValueError, match="there is no device 6; aws-inf2-24xlarge has 6"):
+        simulator.inject("lost", 6)
+
+
+def test_a_claim_counts_the_cores_that_the_kubelet_must_offer(tmp_path: Path) -> None:
+    machine = rig("aws-inf2-24xlarge", tmp_path)
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot, **kind(machine)), {"aws.amazon.com/neuroncore": 4})
+
+    (claim,) = claims(pod, question_of(machine.family, machine.family.units))
+
+    assert claim.devices == ("n1-AWSNeuron-0", "n1-AWSNeuron-0", "n1-AWSNeuron-1", "n1-AWSNeuron-1")

@@ -1,0 +1,193 @@
+"""Cambricon's node side: what its driver and its tool show, what HAMi's scheduler counts, what a container receives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
+from hami_plugin.node.allocation import question_of
+from hami_plugin.policy.claims import claims
+from tests.support.rigs import Rig, as_in_profile, golden, rig
+from vendors.cambricon.devices import Board
+from vendors.cambricon.tool import Card, Cnmon, cards, linked
+
+PROFILES = ["cambricon-mlu370x8-16", "cambricon-mlu590-8"]
+GOLDEN = Path(__file__).parent / "golden" / "cambricon"
+MLU, MEMORY, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
+SHARE = {MLU: 1, MEMORY: 20, CORES: 10}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Rig:
+    return rig("cambricon-mlu590-8", tmp_path)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_discovered_is_the_profile(profile: str, tmp_path: Path) -> None:
+    machine = rig(profile, tmp_path)
+
+    snapshot = machine.snapshot()
+
+    as_in_profile(machine, snapshot)
+    assert snapshot.facts == {"driver": "v5.10.22"}
+    assert isinstance(snapshot.devices[0].traits, Board)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_hamis_scheduler_makes_the_same_devices_of_the_capacity(profile: str, tmp_path: Path) -> None:
+    machine = rig(profile, tmp_path)
+    snapshot = machine.snapshot()
+    node = machine.node(snapshot)
+
+    assert machine.family.node_devices(node) == tuple(
+        machine.family.register(device, False) for device in snapshot.devices
+    )
+    assert node.annotations == {}
+
+
+def test_the_two_chips_of_a_board_are_two_devices_of_one_serial_number(tmp_path: Path) -> None:
+    devices = rig("cambricon-mlu370x8-16", tmp_path).snapshot().devices
+
+    serials = [device.traits.serial for device in devices if isinstance(device.traits, Board)]
+
+    assert serials[0::2] == serials[1::2]
+    assert len(set(serials)) == 8
+
+
+@pytest.mark.parametrize(("name", "limits"), [("share", SHARE), ("two-whole", {MLU: 2})])
+def test_a_decided_pod_receives_its_mlus(name: str, limits: dict[str, int], machine: Rig) -> None:
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), limits)
+
+    golden(GOLDEN / f"{name}.json", machine.answer(pod, snapshot.devices))
+
+
+def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
+    machine = rig("cambricon-mlu590-8", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri")
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), SHARE)
+
+    golden(GOLDEN / "share-cdi.json", machine.answer(pod, snapshot.devices))
+
+
+def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(machine: Rig) -> None:
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), SHARE)
+    questions = [question_of(machine.family), *(question_of(machine.family, one) for one in machine.family.units)]
+
+    counted = {question.resource: len(claims(pod, question)[0].devices) for question in questions}
+
+    assert counted == SHARE
+    assert {question.lock for question in questions} == {"cambricon.com/dsmlu.lock"}
+
+
+def test_a_share_that_nothing_limits_can_be_refused(tmp_path: Path) -> None:
+    machine = rig("cambricon-mlu590-8", tmp_path, unenforcedShares="refuse")
+    snapshot = machine.snapshot()
+    node = machine.node(snapshot)
+
+    with pytest.raises(RefusedError, match="no sMLU instance limits it"):
+        machine.answer(machine.decided(node, SHARE), snapshot.devices)
+    assert machine.answer(machine.decided(node, {MLU: 1}), snapshot.devices)["edits"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("garbled", "DriverFailed"), ("no-node", "DeviceNodeMissing")],
+)
+def test_a_faulty_mlu_is_kept_back_and_heals(fault: str, reason: str, machine: Rig) -> None:
+    before = machine.snapshot().devices
+
+    machine.simulator.inject(fault, 2)
+
+    assert [(event.uuid, event.fault.reason) for event in machine.driver.poll(2.0)] == [(before[2].uuid, reason)]
+    assert machine.faults() == {2: reason}
+    assert machine.driver.discover().sightings[2].device == before[2]
+    machine.simulator.inject("back", 2)
+    assert machine.faults() == {}
+
+
+def test_an_mlu_that_falls_off_the_bus_leaves_the_others(machine: Rig) -> None:
+    before = machine.snapshot()
+
+    machine.simulator.inject("lost", 5)
+
+    (event,) = machine.driver.poll(2.0)
+    assert (event.uuid, event.fault.reason) == ("n1-cambricon-mlu-5", "DeviceGone")
+    assert list(machine.snapshot().devices) == [device for device in before.devices if device.index != 5]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("driver-gone", DriverReason.NO_DRIVER), ("no-devices", DriverReason.NO_DEVICES)]
+)
+def test_an_absent_driver_has_a_reason_and_comes_back(fault: str, reason: DriverReason, machine: Rig) -> None:
+    before = machine.snapshot()
+
+    machine.simulator.inject(fault)
+
+    with pytest.raises(DriverUnavailableError) as caught:
+        machine.driver.discover()
+    assert caught.value.reason is reason
+    machine.simulator.inject("driver-back")
+    assert machine.snapshot() == before
+
+
+@pytest.mark.parametrize(("fault", "words"), [("tool-gone", "cannot be run"), ("tool-garbled", "does not list")])
+def test_memory_that_nobody_tells_is_not_guessed(fault: str, words: str, machine: Rig) -> None:
+    machine.simulator.inject(fault)
+
+    sightings = machine.driver.discover().sightings
+
+    assert {sighting.fault.reason for sighting in sightings if sighting.fault} == {"MemoryUnknown"}
+    assert all(sighting.fault and words in sighting.fault.message for sighting in sightings)
+
+
+def test_a_card_that_did_not_start_is_kept_back(machine: Rig) -> None:
+    machine.simulator.inject("not-started", 3)
+
+    assert machine.faults() == {3: "NotInitialised"}
+
+
+def test_without_the_tools_matrix_the_bus_still_counts(machine: Rig) -> None:
+    machine.snapshot()
+    machine.simulator.inject("tool-gone")
+
+    links = machine.driver.links()
+
+    link = links.between("n1-cambricon-mlu-0", "n1-cambricon-mlu-1")
+    assert link
+    assert (link.level, link.lanes) == ("PIX", 0)
+    assert "MLU-Links are not known" in links.problems[0]
+
+
+def test_the_tool_is_asked_now_and_then_and_what_it_said_is_kept(machine: Rig) -> None:
+    now = [0.0]
+    tool = Cnmon(machine.settings.cnmon, every=30, clock=lambda: now[0])
+    known = tool.cards()
+    machine.simulator.inject("tool-gone")
+
+    assert (tool.cards(), tool.problem) == (known, "")
+    now[0] = 31.0
+    assert tool.cards() == known
+    assert "cannot be run" in tool.problem
+
+
+def test_the_table_is_read_in_the_words_of_older_and_newer_tools() -> None:
+    older = (
+        "| 0     /   MLU370-X4    v1.1.6 | On          v4.20.11 | 0%          N/A       |\n"
+        "|  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |\n"
+    )
+    newer = (
+        "| 1     /   MLU370-X8    v1.1.4 |         0000:4F:00.0 | 0%                  0 |\n"
+        "|  0%   35C         32 W/ 150 W |    12 MiB/ 42396 MiB | FULL          Default |\n"
+    )
+
+    assert cards(older + newer + "| Processes: |\n") == {0: Card(memory=23308), 1: Card(memory=42396)}
+
+
+def test_the_matrix_is_read_with_lines_between_its_cells() -> None:
+    matrix = "| | MLU0 | MLU1 | MLU2 | CPU Affinity |\n| MLU0 | X | MLK | CPU | 0-7 |\n| MLU1 | MLK | X | CPU | 0-7 |\n"
+
+    assert linked(matrix) == {(0, 1), (1, 0)}

@@ -1,0 +1,157 @@
+"""One look at AMD's GPUs, by the kernel's compute topology. A GPU that fails is a sighting with a fault."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host import pci
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
+from hami_plugin.model.links import Link, Links, scored, symmetric
+from vendors.amd.kfd import KfdNode, nodes
+
+WORD: Final = "AMD"
+PCI_VENDOR: Final = "1002"
+_COMPUTES = ("03", "12")
+_UNCORRECTABLE = re.compile(r"^ue:\s*(\d+)", re.MULTILINE)
+MODELS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "738c": "AMD Instinct MI100",
+        "7408": "AMD Instinct MI250X",
+        "740c": "AMD Instinct MI250",
+        "740f": "AMD Instinct MI210",
+        "74a0": "AMD Instinct MI300A",
+        "74a1": "AMD Instinct MI300X",
+        "74a5": "AMD Instinct MI325X",
+    }
+)
+"""For cards whose firmware does not tell their name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A device's ``traits``: compute units, its node in the topology, and the names of its nodes in ``/dev``."""
+
+    units: int
+    node: int
+    dev: tuple[str, ...]
+    visible: str = ""
+    links: tuple[int, ...] = ()
+
+
+def gpu(device: Device) -> Gpu:
+    """The traits of an AMD GPU."""
+    return device.traits if isinstance(device.traits, Gpu) else Gpu(units=0, node=-1, dev=())
+
+
+def cards(sysfs: Path) -> tuple[pci.PciDevice, ...]:
+    """AMD's display and compute devices on the bus, whatever drives them."""
+    return tuple(one for one in pci.scan(sysfs, PCI_VENDOR) if one.kind.startswith(_COMPUTES))
+
+
+def look(paths: HostPaths, ask: Callable[[str | None], None]) -> Discovery:
+    """Every GPU, and every partition of one that is partitioned, in the kernel's order."""
+    found = nodes(paths.sysfs)
+    computing = [one for one in found if isinstance(one, KfdNode)]
+    if not computing:
+        raise _absent(paths)
+    parts = Counter(one.address for one in computing)
+    seen: Counter[str] = Counter()
+    sightings = []
+    for index, node in enumerate(computing):
+        part = seen[node.address] if parts[node.address] > 1 else None
+        seen[node.address] += 1
+        device = _device(paths, node, index, part)
+        ask(device.uuid)
+        sightings.append(Sighting(device=device, fault=_fault(paths, device)))
+    return Discovery(
+        sightings=tuple(sightings),
+        problems=tuple(one for one in found if isinstance(one, str)),
+        facts={"driver": pci.text(paths.sysfs / "module/amdgpu/version") or "amdgpu of the kernel"},
+    )
+
+
+def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
+    """Direct xGMI links, and the distance on the PCI bus. Partitions of one card are on one board."""
+    bus = {one.address: one for one in cards(paths.sysfs)}
+    found: dict[tuple[str, str], Link] = {}
+    for a in devices:
+        for b in devices:
+            if a is not b:
+                ends = bus.get(a.pci), bus.get(b.pci)
+                level = pci.level(ends[0], ends[1]) if ends[0] and ends[1] else ""
+                found[a.uuid, b.uuid] = scored(
+                    "INT" if a.pci == b.pci else level, gpu(a).links.count(gpu(b).node), "XGMI"
+                )
+    return symmetric(found)
+
+
+def _absent(paths: HostPaths) -> DriverUnavailableError:
+    on_bus = cards(paths.sysfs)
+    if not on_bus:
+        return DriverUnavailableError(DriverReason.NO_DEVICES, "there is no AMD GPU on the PCI bus")
+    driven = [one.address for one in on_bus if one.driver == "amdgpu"]
+    if not driven:
+        return DriverUnavailableError(
+            DriverReason.NO_DRIVER,
+            f"amdgpu drives none of the {len(on_bus)} AMD GPUs on the PCI bus",
+            hint="install amdgpu-dkms, or load its module: modprobe amdgpu",
+        )
+    return DriverUnavailableError(
+        DriverReason.NO_DRIVER,
+        f"amdgpu drives {', '.join(driven)}, and the kernel's compute topology has none of them",
+        hint="look for kfd in the kernel's log",
+    )
+
+
+def _device(paths: HostPaths, node: KfdNode, index: int, part: int | None) -> Device:
+    folder = paths.sysfs / "bus/pci/devices" / node.address
+    on_bus = pci.look(folder)
+    uid = f"GPU-{node.unique_id:016x}" if node.unique_id else f"AMD-{re.sub('[:.]', '-', node.address)}"
+    return Device(
+        uuid=uid if part is None else f"{uid}-{part}",
+        family=WORD,
+        index=index,
+        minor=node.render,
+        model=pci.text(folder / "product_name") or MODELS.get(on_bus.device, f"AMD GPU {on_bus.device}".strip()),
+        memory=node.memory,
+        pci=node.address,
+        numa=on_bus.numa,
+        mode="",
+        traits=Gpu(
+            units=node.units,
+            node=node.number,
+            dev=_dev(paths, node.render),
+            visible=uid if node.unique_id and part is None else "",
+            links=node.links,
+        ),
+    )
+
+
+def _dev(paths: HostPaths, render: int) -> tuple[str, ...]:
+    """The names in ``/dev`` of one GPU: what it renders with, and the display beside it."""
+    beside = (paths.sysfs / f"class/drm/renderD{render}/device/drm").glob("card*")
+    return (*(f"dri/{one.name}" for one in sorted(beside)), f"dri/renderD{render}")
+
+
+def _fault(paths: HostPaths, device: Device) -> Fault | None:
+    missing = [name for name in ("kfd", *gpu(device).dev) if not (paths.dev / name).exists()]
+    if missing:
+        return Fault(reason="DeviceNodeMissing", message=f"there is no {paths.dev / missing[0]}")
+    if not device.memory or not gpu(device).units:
+        what = f"{device.memory} MiB of memory and {gpu(device).units} compute units"
+        return Fault(reason="NothingToShare", message=f"the kernel tells of {what}")
+    for counter in sorted((paths.sysfs / "bus/pci/devices" / device.pci / "ras").glob("*_err_count")):
+        errors = _UNCORRECTABLE.search(pci.text(counter))
+        if errors and int(errors[1]):
+            block = counter.name.removesuffix("_err_count")
+            message = f"{errors[1]} uncorrectable errors in {block}"
+            return Fault(reason="RasUncorrectable", message=message, action=Action.RESET)
+    return None

@@ -1,0 +1,115 @@
+"""The node's half of AMD's family: what is registered, and what a container receives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host.nodes import DeviceNodes
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.placement import Assignment, Grant, Share
+from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.amd.devices import gpu, links, look
+from vendors.amd.settings import AmdSettings
+
+LIBRARY = "vgpu/libamvgpu.so"
+"""HAMi's limiter for AMD, below the hook directory. It needs glibc 2.34 in the container."""
+UNITS = "units"
+"""Where a grant notes its compute units: their numbers on the card."""
+
+
+def open_driver(settings: AmdSettings, paths: HostPaths) -> Driver:
+    """The amdgpu driver of this host. Nothing is read yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+    return LookingDriver(partial(look, roots), partial(links, roots))
+
+
+def served(settings: AmdSettings, family: Family) -> Family:
+    """The family as this node serves it."""
+    return replace(
+        family,
+        replicas=lambda _device: settings.split_count,
+        register=partial(register, settings),
+        delivery=settings.delivery,
+        device_edits=partial(device_edits, settings),
+        shared_edits=lambda host: DeviceNodes(host=host, root=settings.dev_root).need("kfd", whose="amdgpu"),
+        inject=inject,
+        place=place,
+        every_core=lambda device: gpu(device).units,
+    )
+
+
+def register(settings: AmdSettings, device: Device, _legacy: bool) -> DeviceInfo:
+    """A card's entry: its cores are compute units. A model's name has no blanks there, as in AMD's node labels."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=settings.split_count,
+        devmem=device.memory,
+        devcore=gpu(device).units,
+        type=device.model.replace(" ", "_"),
+        numa=max(0, device.numa or 0),
+        health=device.health.offered,
+    )
+
+
+def device_edits(settings: AmdSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).need(*gpu(device).dev, whose=device.uuid)
+
+
+def place(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
+    """Note which compute units a part of a card has: those that the fewest others have, so that none is shared while
+    there is room.
+    """
+    total = gpu(device).units
+    if not 0 < grant.cores < total:
+        return grant
+    taken = Counter(unit for other in others for unit in (other.notes or {}).get(UNITS, ()))
+    chosen = sorted(range(total), key=lambda unit: (taken[unit], unit))[: grant.cores]
+    return replace(grant, notes={**(grant.notes or {}), UNITS: sorted(chosen)})
+
+
+def inject(assignment: Assignment, host: HostFiles) -> Injection:
+    """Which GPUs, which of their compute units, and how much memory."""
+    shares = sorted(assignment.shares, key=lambda share: share.device.index)
+    env = {}
+    names = [gpu(share.device).visible for share in shares]
+    if all(names):  # partitions have no names of their own: the container sees those whose nodes it has
+        env["ROCR_VISIBLE_DEVICES"] = ",".join(names)
+    masks = {number: units for number, share in enumerate(shares) if (units := (share.grant.notes or {}).get(UNITS))}
+    if masks:
+        env["HSA_CU_MASK"] = ";".join(f"{number}:{_ranges(units)}" for number, units in masks.items())
+    edits = ContainerEdits(env=env)
+    limits = [share for share in shares if 0 < share.grant.memory < share.device.memory]
+    return Injection(edits=edits.merged(_limit(limits[0], host)) if limits else edits)
+
+
+def _limit(share: Share, host: HostFiles) -> ContainerEdits:
+    """HAMi's limiter knows one limit for all of a container's cards: the first one's."""
+    library = host.paths.hook / LIBRARY
+    if not host.is_file(library):
+        raise RefusedError(
+            RefusalReason.NOT_PREPARED,
+            f"there is no {library} on the host, which holds a container to {share.grant.memory} MiB of memory",
+            code="UNAVAILABLE",
+            hint="install HAMi's libamvgpu.so, or ask for whole cards",
+        )
+    inside = f"/usr/local/{LIBRARY}"
+    return ContainerEdits(
+        env={"HIP_DEVICE_MEMORY_LIMIT": f"{share.grant.memory}m", "LD_AUDIT": inside},
+        mounts=(Mount(host_path=str(library), container_path=inside),),
+    )
+
+
+def _ranges(units: Iterable[int]) -> str:
+    """Sorted numbers as ``0-75,80``."""
+    runs = [[unit for _, unit in run] for _, run in groupby(enumerate(units), key=lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,0 +1,25 @@
+"""The ``amd`` section: HAMi's keys, and how this node's cards are shared."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from hami_plugin.config.settings import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
+
+
+class AmdCdi(CdiSettings):
+    """CDI names as HAMi's own."""
+
+    cls: CdiClass = Field("amd-gpu", alias="class", description="Class part of the devices' CDI names.")
+
+
+class AmdSettings(TreeSettings):
+    """Keys of HAMi's ``amd`` section with its chart's defaults, then ours."""
+
+    count: ResourceName = setting("resourceCountName", "amd.com/gpu", "Number of GPUs.")
+    memory: ResourceName = setting("resourceMemoryName", "amd.com/gpumem", "Memory of each GPU in MiB.")
+    cores: ResourceName = setting(
+        "resourceCoreName", "amd.com/gpucores", "Percent of each GPU's compute units, 1 to 100."
+    )
+    split_count: int = setting("deviceSplitCount", 10, "How many containers may share a card.", ge=1, le=1000)
+    cdi: AmdCdi = Field(default_factory=AmdCdi, description="CDI names and specs.")

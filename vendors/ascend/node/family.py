@@ -1,0 +1,66 @@
+"""The node's half of a chip's family: how its NPUs are registered and handed over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from hami_plugin.model.delivery import Delivery
+from hami_plugin.model.device import Device
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.ascend.chips import MODULES, AscendSettings, Chip
+from vendors.ascend.node.injection import device_edits, inject, missing_core, shared_edits
+from vendors.ascend.policy import NETWORKED, NODE_MODE
+
+_RING = 4
+"""NPUs that are in one network, by their numbers, where they are not all in one."""
+
+
+def node_half(chip: Chip, settings: AscendSettings) -> Mapping[str, Any]:
+    """What a family needs on the node, as its keyword arguments."""
+    return {
+        "replicas": lambda _device: replicas(chip),
+        "register": partial(register, settings, chip),
+        "node_notes": {NODE_MODE: str(settings.soft).lower()},
+        "delivery": delivery(settings, chip),
+        "device_edits": partial(device_edits, settings),
+        "shared_edits": partial(shared_edits, settings),
+        "inject": partial(inject, settings, chip),
+        "host_problem": partial(missing_core, settings),
+    }
+
+
+def replicas(chip: Chip) -> int:
+    """As many containers as there are smallest templates on a chip; one where it cannot be cut."""
+    smallest = min((template.memory for template in chip.templates), default=chip.memory_allocatable)
+    return max(1, chip.memory_allocatable // smallest)
+
+
+def register(settings: AscendSettings, chip: Chip, device: Device, _legacy: bool) -> DeviceInfo:
+    """An NPU's entry in the node's register. Its number there is the driver's, by which 910C are paired."""
+    custom = {"NetworkID": network(chip, device.index)} if chip.word.startswith(NETWORKED) else None
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=replicas(chip),
+        devmem=device.memory,
+        devcore=100 if settings.soft else chip.ai_cores,
+        type=chip.word,
+        numa=max(0, device.numa or 0),
+        health=device.health.offered,
+        custom=custom,
+    )
+
+
+def network(chip: Chip, number: int) -> int:
+    """The network that HAMi's agent says an NPU is in: one for all 910C, else one for four."""
+    return 0 if chip.word == MODULES or number < _RING else 1
+
+
+def delivery(settings: AscendSettings, chip: Chip) -> Delivery:
+    """Each chip has a CDI kind of its own, as ``hami.io/npu-910b3``."""
+    name = re.sub(r"[^a-z0-9_-]", "-", chip.word.removeprefix("Ascend").lower()).strip("-_")
+    return replace(settings.delivery, kind=f"{settings.delivery.kind}-{name}")

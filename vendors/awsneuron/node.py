@@ -1,0 +1,113 @@
+"""The node's half of the Neuron family: what the kubelet counts, and what a container receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host import pci
+from hami_plugin.host.nodes import DeviceNodes
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.vendor import Driver, Family, Injection, Units
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.awsneuron.chips import PCI_DEVICES, PCI_VENDOR, WORD, chip
+from vendors.awsneuron.devices import Looker
+from vendors.awsneuron.places import Places
+from vendors.awsneuron.settings import AwsNeuronSettings
+
+KIND = "AWSNodeType"
+
+
+def open_driver(settings: AwsNeuronSettings, paths: HostPaths) -> Driver:
+    """The Neuron driver of this host. Nothing is read yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    look = Looker(roots, Places(roots.sysfs, settings.neuron_ls), settings.logical_core_size)
+    return LookingDriver(look, partial(links, roots))
+
+
+def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
+    """NeuronLinks as the devices list their neighbours, and the distance on the PCI bus where both places are known."""
+    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR, PCI_DEVICES)}
+    found: dict[tuple[str, str], Link] = {}
+    for a in devices:
+        for b in devices:
+            if a is not b:
+                lanes = chip(a).neighbours.count(b.index)
+                ends = bus.get(a.pci), bus.get(b.pci)
+                level = pci.level(ends[0], ends[1]) if ends[0] and ends[1] else ""
+                found[a.uuid, b.uuid] = scored(level, lanes, "NL")
+    return symmetric(found)
+
+
+def served(settings: AwsNeuronSettings, family: Family) -> Family:
+    """The family as this node serves it: by devices, and beside them by cores.
+
+    It registers nothing: HAMi's scheduler reads the capacity of both resources, and the instance type's label.
+    """
+    return replace(
+        family,
+        delivery=settings.delivery,
+        register=register,
+        device_edits=partial(device_edits, settings),
+        inject=partial(inject, settings),
+        every_core=mask,
+        units=(
+            Units(
+                resource=settings.cores,
+                of_device=lambda device: chip(device).cores,
+                of_grant=lambda grant: grant.cores.bit_count(),
+            ),
+        ),
+    )
+
+
+def mask(device: Device) -> int:
+    """All cores of a device, a bit for each."""
+    return (1 << chip(device).cores) - 1
+
+
+def register(device: Device, _legacy: bool) -> DeviceInfo:
+    """The device as HAMi's scheduler makes it up from the node's capacity."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=chip(device).cores,
+        devcore=mask(device),
+        type=WORD,
+        health=device.health.offered,
+        vendor=WORD,
+        custom={KIND: chip(device).instance_type},
+    )
+
+
+def device_edits(settings: AwsNeuronSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).need(f"neuron{device.index}", whose=device.uuid)
+
+
+def inject(settings: AwsNeuronSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which devices AWS's own runtime hook would add, and for a container that asked for cores, which ones it has."""
+    shares = sorted(assignment.shares, key=lambda share: share.device.index)
+    env = {"AWS_NEURON_VISIBLE_DEVICES": ",".join(str(share.device.index) for share in shares)}
+    if not assignment.container.amount(settings.count):
+        env["NEURON_RT_VISIBLE_CORES"] = ",".join(str(core) for share in shares for core in _cores(share, assignment))
+    return Injection(edits=ContainerEdits(env=env))
+
+
+def _cores(share: Share, assignment: Assignment) -> list[int]:
+    """The node-wide numbers of the granted cores."""
+    granted, count = share.grant.cores, chip(share.device).cores
+    if not granted or granted & ~mask(share.device):
+        raise RefusedError(
+            RefusalReason.BAD_ANNOTATION,
+            f"the decision for pod {assignment.pod.key} grants cores {granted:#b} of {share.device.uuid}, "
+            f"which has {count}",
+            hint="HAMi's scheduler learns the number of cores from the first Neuron node that it sees",
+        )
+    return [share.device.index * count + bit for bit in range(count) if granted >> bit & 1]

@@ -1,0 +1,57 @@
+"""Where Neuron devices are on the PCI bus, which their driver's own files do not tell.
+
+AWS's ``neuron-ls`` knows; where it is not installed, a single device is the only one there is, and Inferentia's are
+numbered in the order of the bus. Trainium's are not, so without the tool their addresses stay unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hami_plugin.host import pci
+from vendors.awsneuron.chips import INFERENTIA, PCI_DEVICES, PCI_VENDOR
+
+DEADLINE_S = 10.0
+
+
+class Places:
+    """Asks the tool once for each set of devices: their places do not change while the driver is loaded."""
+
+    def __init__(self, sysfs: Path, tool: Path, deadline: float = DEADLINE_S) -> None:
+        self._sysfs = sysfs
+        self._tool = tool
+        self._deadline = deadline
+        self._of: tuple[int, ...] = ()
+        self._places: Mapping[int, pci.PciDevice] = {}
+        self.problems: tuple[str, ...] = ()
+
+    def of(self, numbers: tuple[int, ...]) -> Mapping[int, pci.PciDevice]:
+        """The devices on the bus by their numbers; those that nobody knows are absent."""
+        if not set(numbers) <= set(self._of):
+            self._of, self.problems = numbers, ()
+            self._places = self._found(numbers)
+        return self._places
+
+    def _found(self, numbers: Sequence[int]) -> Mapping[int, pci.PciDevice]:
+        bus = pci.scan(self._sysfs, PCI_VENDOR, PCI_DEVICES)
+        if len(bus) == len(numbers) and (len(bus) == 1 or all(one.device in INFERENTIA for one in bus)):
+            return dict(zip(sorted(numbers), bus, strict=True))
+        by_address = {one.address: one for one in bus}
+        try:
+            listed = self._listed()
+        except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
+            why = " ".join(str(error).split())
+            self.problems = (f"PCI addresses and NUMA nodes are not known, since {self._tool} does not tell: {why}",)
+            return {}
+        return {number: by_address[bdf] for number, bdf in listed.items() if bdf in by_address}
+
+    def _listed(self) -> Mapping[int, str]:
+        """Addresses by device number. The tool leaves the domain out, which is 0 on every machine that AWS has."""
+        run = subprocess.run(  # noqa: S603  # the path is the operator's
+            [str(self._tool), "-j"], capture_output=True, timeout=self._deadline, check=True, stdin=subprocess.DEVNULL
+        )
+        entries = json.loads(run.stdout)
+        return {int(entry["neuron_device"]): f"0000:{entry['bdf'].lower()}" for entry in entries}

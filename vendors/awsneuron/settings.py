@@ -1,0 +1,37 @@
+"""The ``awsneuron`` section: HAMi's keys, and where this node's driver and tool are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, TreeSettings, setting
+
+
+class NeuronCdi(CdiSettings):
+    """CDI names as HAMi's own."""
+
+    cls: CdiClass = Field("neuron", alias="class", description="Class part of the devices' CDI names.")
+
+
+class AwsNeuronSettings(TreeSettings):
+    """Keys of HAMi's ``awsneuron`` section with its defaults, then ours."""
+
+    count: ResourceName = setting("resourceCountName", "aws.amazon.com/neuron", "Number of whole devices.")
+    cores: ResourceName = setting("resourceCoreName", "aws.amazon.com/neuroncore", "Number of cores.")
+    cores_per_device: int = setting(
+        "coresPerDevice", 2, "By how many cores a request is split into devices before its node is known.", ge=1, le=30
+    )
+    logical_core_size: int | None = setting(
+        "logicalCoreSize",
+        None,
+        "How many physical cores make a logical one, as the Neuron runtime is configured. "
+        "Empty: 2 on Trainium2, 1 elsewhere.",
+        ge=1,
+        le=2,
+    )
+    neuron_ls: AbsolutePath = setting(
+        "neuronLs", Path("/opt/aws/neuron/bin/neuron-ls"), "AWS's tool, which knows each device's PCI address."
+    )
+    cdi: NeuronCdi = Field(default_factory=NeuronCdi, description="CDI names and specs.")

@@ -1,0 +1,24 @@
+"""Words that all of Cambricon's modules share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORD: Final = "MLU"
+UNIT: Final = 256
+"""MiB that one unit of memory stands for."""
+SLOTS: Final = 100
+"""Shares of one MLU, each of 1 % of its cores at least."""
+PROFILE: Final = "CAMBRICON_DSMLU_PROFILE"
+PCI_VENDOR: Final = "cabc"
+AGENT: Final = "cambricon-mlu"
+
+
+def name(node: str, number: int) -> str:
+    """What HAMi's scheduler calls an MLU: it counts them, and the node's agent has no say in it."""
+    return f"{node}-{AGENT}-{number}"
+
+
+def profile(index: int, cores: int, memory: int) -> str:
+    """A share as Cambricon's agent writes it; ``memory`` in MiB."""
+    return f"{index}_{cores}_{memory // UNIT}"

@@ -1,0 +1,125 @@
+"""The node's half of the MLU family: what the kubelet counts, and what a container receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host import pci
+from hami_plugin.host.nodes import DeviceNodes
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.tools import ToolError
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.vendor import Driver, Family, Injection, Units
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.cambricon.devices import Looker
+from vendors.cambricon.names import PCI_VENDOR, PROFILE, SLOTS, UNIT, WORD, profile
+from vendors.cambricon.settings import CambriconSettings
+from vendors.cambricon.tool import Cnmon
+
+CONTROL = ("cambricon_ctl", "cambricon_gdr")
+BESIDE = ("cambricon_ipcm", "cambr-msgq:", "cambr-rpc:", "cmsg_ctrl", "commu")
+"""Nodes that an MLU has beside its own, depending on its generation; its number follows."""
+
+
+def open_driver(settings: CambriconSettings, paths: HostPaths) -> Driver:
+    """Cambricon's driver of this host. Nothing is read yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+    tool = Cnmon(settings.cnmon)
+    return LookingDriver(Looker(roots, tool), partial(links, roots, tool))
+
+
+def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:
+    """Distances on the PCI bus, and the MLU-Links that ``cnmon`` tells of, each counted as one."""
+    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR)}
+    problems = []
+    try:
+        linked = tool.linked()
+    except ToolError as error:
+        linked = frozenset()
+        problems.append(f"MLU-Links are not known: {error}")
+    found: dict[tuple[str, str], Link] = {}
+    for a in devices:
+        for b in devices:
+            if a is not b and a.pci in bus and b.pci in bus:
+                lanes = int((a.index, b.index) in linked)
+                found[a.uuid, b.uuid] = scored(pci.level(bus[a.pci], bus[b.pci]), lanes, "MLK")
+    return symmetric(found, problems)
+
+
+def served(settings: CambriconSettings, family: Family) -> Family:
+    """The family as this node serves it: by shares, and beside them by percent of cores and by units of memory.
+
+    It registers nothing: HAMi's scheduler counts MLUs by the capacity of these two.
+    """
+    return replace(
+        family,
+        delivery=settings.delivery,
+        replicas=lambda _device: SLOTS,
+        register=register,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=partial(inject, settings),
+        units=(
+            Units(resource=settings.cores, of_device=lambda _device: 100, of_grant=lambda grant: grant.cores),
+            Units(
+                resource=settings.memory,
+                of_device=lambda device: device.memory // UNIT,
+                of_grant=lambda grant: -(-grant.memory // UNIT),
+            ),
+        ),
+    )
+
+
+def register(device: Device, _legacy: bool) -> DeviceInfo:
+    """The MLU as HAMi's scheduler makes it up from the node's capacity."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=SLOTS,
+        devmem=device.memory // UNIT * UNIT,
+        devcore=100,
+        type=WORD,
+        health=device.health.offered,
+    )
+
+
+def device_edits(settings: CambriconSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    nodes = DeviceNodes(host=host, root=settings.dev_root)
+    own = nodes.need(f"cambricon_dev{device.minor}", whose=device.uuid)
+    return own.merged(nodes.take(*(f"{kind}{device.minor}" for kind in BESIDE)))
+
+
+def shared_edits(settings: CambriconSettings, host: HostFiles) -> ContainerEdits:
+    """The driver's control nodes, and its tool."""
+    nodes = DeviceNodes(host=host, root=settings.dev_root).take(*CONTROL)
+    if not host.is_file(settings.cnmon):
+        return nodes
+    return nodes.merged(ContainerEdits(mounts=(Mount(host_path=str(settings.cnmon), container_path="/usr/bin/cnmon"),)))
+
+
+def inject(settings: CambriconSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which MLUs Cambricon's own runtime would add, and for a part of one, how much of it."""
+    shares = sorted(assignment.shares, key=lambda share: share.device.index)
+    env = {"CAMBRICON_VISIBLE_DEVICES": ",".join(str(share.device.index) for share in shares)}
+    parts = [share for share in shares if _partial(share)]
+    if parts and settings.unenforced_shares == "refuse":
+        raise RefusedError(
+            RefusalReason.NOT_PREPARED,
+            f"pod {assignment.pod.key} is granted a part of {parts[0].device.uuid}, and no sMLU instance limits it",
+            hint="ask for whole MLUs, or set unenforcedShares: serve",
+        )
+    if parts:
+        env[PROFILE] = ",".join(profile(s.device.index, s.grant.cores, s.grant.memory) for s in parts)
+    return Injection(edits=ContainerEdits(env=env))
+
+
+def _partial(share: Share) -> bool:
+    offered, granted = register(share.device, False), share.grant
+    return 0 < granted.memory < offered.devmem or 0 < granted.cores < offered.devcore

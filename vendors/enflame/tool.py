@@ -1,0 +1,123 @@
+"""What ``efsmi`` prints: the cards, how each can be cut (DRS), and the partitions that have been cut."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from hami_plugin.host.tools import ToolError, output
+
+DEADLINE_S = 5.0
+DRS = "DRS"
+"""What the tool says of a card that is cut into partitions."""
+_BUS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d+)MiB\s+(\S+)")
+_PROFILE = re.compile(r"\d+g\.\d+gb")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A card of the table. ``bus`` is the end of its PCI address, ``memory`` in MiB, ``virtual`` how it is shared."""
+
+    index: int
+    model: str
+    bus: str
+    memory: int
+    virtual: str
+    serial: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One that has been cut out of a card."""
+
+    profile: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How a card can be cut: the tool's ids of profiles by name, and what has been cut already."""
+
+    profiles: Mapping[str, str]
+    partitions: tuple[Partition, ...]
+
+
+def rows(table: str) -> Iterator[Row]:
+    """The cards of the table. Each has two lines, of three columns each."""
+    # | 0      Enflame S60          | 33.6.5           | 00:23:00.0  Enable        |
+    # | 71℃    Sleep    118W / 300W | 42976MiB Disable | 0%          C807B40520388 |
+    cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table.splitlines()]
+    for first, second in pairwise(cells):
+        if len(first) != len(second) or len(first) != 3 or not _BUS.match(first[2]):
+            continue
+        number, _, model = first[0].partition(" ")
+        amounts = _MEMORY.match(second[1])
+        if number.isdecimal() and amounts:
+            yield Row(
+                index=int(number),
+                model=model.strip().removeprefix("Enflame "),
+                bus=first[2].split()[0].lower(),
+                memory=int(amounts[1]),
+                virtual=amounts[2],
+                serial=second[2].split()[-1],
+            )
+
+
+def profiles(listing: str) -> Mapping[str, str]:
+    """The ids of profiles by name, from lines of index, name and id."""
+    return {words[1]: words[2] for words in _named(listing)}
+
+
+def partitions(listing: str) -> tuple[Partition, ...]:
+    """From lines of index, profile, id and UUID."""
+    return tuple(Partition(profile=words[1], uuid=words[3]) for words in _named(listing))
+
+
+def _named(listing: str) -> Iterator[list[str]]:
+    lines = (line.strip().strip("|").split() for line in listing.splitlines())
+    return (words for words in lines if len(words) > 3 and _PROFILE.fullmatch(words[1]))
+
+
+class Efsmi:
+    """Asks the tool at most once in ``every`` seconds, and keeps what it knew when the tool fails."""
+
+    def __init__(self, tool: Path, *, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tool = tool
+        self._every = every
+        self._clock = clock
+        self._asked = float("-inf")
+        self._rows: tuple[Row, ...] = ()
+        self._cuts: dict[int, Cut] = {}
+        self.problem = ""
+
+    def row(self, address: str) -> Row | None:
+        """The card at a PCI address. The tool shortens the address's domain."""
+        self._look()
+        return next((row for row in self._rows if address.endswith(row.bus)), None)
+
+    def cut(self, index: int) -> Cut | None:
+        """Of a card that can be cut, by the tool's number for it."""
+        return self._cuts.get(index)
+
+    def _look(self) -> None:
+        if self._clock() - self._asked < self._every:
+            return
+        try:
+            self._rows = tuple(rows(self._said())) or self._rows
+            self._cuts = {row.index: self._cut(row.index) for row in self._rows if row.virtual == DRS}
+            self.problem = ""
+        except ToolError as error:
+            self.problem = str(error)
+        self._asked = self._clock()
+
+    def _cut(self, index: int) -> Cut:
+        listed = self._said("-i", str(index), "--drs", "--list-profile")
+        return Cut(profiles=profiles(listed), partitions=partitions(self._said("-i", str(index), "-L")))
+
+    def _said(self, *arguments: str) -> str:
+        return output(self._tool, *arguments, deadline=DEADLINE_S)
