@@ -54,13 +54,11 @@ class Node:
         return Wanted.of_answer(allocate_response(await self.stage.kubelet.start_container(pod.uid, "main")))
 
     def _seen_by_the_scheduler(self) -> NodeView:
-        family = self.stage.family
-        resources = (family.resources.count, *([family.units.resource] if family.units else []))
         return NodeView(
             name=NODE,
             annotations=self.stage.api.node(NODE)["metadata"].get("annotations", {}),
             labels={"node.kubernetes.io/instance-type": self.stage.hardware.machine.extra.get("instance_type", "")},
-            capacity={name: str(self.stage.kubelet.capacity(name)) for name in resources},
+            capacity={name: str(self.stage.kubelet.capacity(name)) for name in self._resources},
         )
 
     async def ready(self) -> None:
@@ -68,9 +66,15 @@ class Node:
 
         def offered() -> bool:
             known = self.stage.api.node(NODE)["metadata"].get("annotations", {})
-            return self.stage.kubelet.allocatable(self.stage.resource) > 0 and (not register or register in known)
+            shares = [self.stage.kubelet.allocatable(name) for name in self._resources]
+            return all(shares) and (not register or register in known)
 
         await self.stage.until(offered, "the offer", 20)
+
+    @property
+    def _resources(self) -> tuple[str, ...]:
+        family = self.stage.family
+        return (family.resources.count, *([family.units.resource] if family.units else []))
 
     @property
     def hook(self) -> str:
