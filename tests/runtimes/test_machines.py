@@ -92,10 +92,10 @@ def numbers(inside: Inside):
 
 
 @each_request
-def test_a_container_has_what_the_device_it_asked_for_has_and_nothing_of_another(way, placed, asked):
+def test_a_container_has_what_the_device_it_asked_for_has_and_nothing_of_another(runtime, placed, asked):
     machine = placed.machine
 
-    inside = way.run(*placed.names(asked), wanted=Wanted(read=machine.readable))
+    inside = runtime.run(*placed.names(asked), wanted=Wanted(read=machine.readable))
 
     assert inside.env == machine.env
     assert numbers(inside) == machine.received(asked)
