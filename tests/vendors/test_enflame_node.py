@@ -253,3 +253,12 @@ def test_profiles_and_partitions_are_known_by_their_names_among_other_lines() ->
 
     assert profiles(listing) == {"1g.8gb": "0", "6g.48gb": "3"}
     assert partitions("| 0 1g.8gb 4 abc-def |\n") == (Partition(profile="1g.8gb", uuid="abc-def"),)
+
+
+def test_a_tool_that_hangs_is_left_after_its_deadline(tmp_path: Path) -> None:
+    found = machine("whole", tmp_path)
+    found.simulator.inject("tool-hangs")
+    tool = Efsmi(found.settings.efsmi, deadline=0.2)
+
+    assert not tool.row("0000:16:00.0")
+    assert "has not answered within 0.2 s" in tool.problem

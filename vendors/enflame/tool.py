@@ -86,8 +86,16 @@ def _named(listing: str) -> Iterator[list[str]]:
 class Efsmi:
     """Asks the tool at most once in ``every`` seconds, and keeps what it knew when the tool fails."""
 
-    def __init__(self, tool: Path, *, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tool: Path,
+        *,
+        every: float = 30.0,
+        deadline: float = DEADLINE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tool = tool
+        self._deadline = deadline
         self._every = every
         self._clock = clock
         self._asked = float("-inf")
@@ -120,4 +128,4 @@ class Efsmi:
         return Cut(profiles=profiles(listed), partitions=partitions(self._said("-i", str(index), "-L")))
 
     def _said(self, *arguments: str) -> str:
-        return output(self._tool, *arguments, deadline=DEADLINE_S)
+        return output(self._tool, *arguments, deadline=self._deadline)
