@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,15 @@ from hami_plugin.errors import HamiError
 from hami_plugin.fitting import manifests
 from hami_plugin.fitting.inquiry import Inquiry
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
+from hami_plugin.node.parts import part
 from hami_plugin.node.registration import Style, wanted_annotations
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.startup import Plan, opened, plan, snapshot_of
-from hami_plugin.vendor import Family, Vendor, load_vendor
+from hami_plugin.vendor import Family, Vendor, as_described, load_vendor
 
 NOBODY = {"config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}
 
@@ -49,7 +51,7 @@ def _nodes(ready: Plan, options: Mapping[str, Any]) -> tuple[tuple[NodeView, ...
         return (simulated(ready, options["simulate"]),), _families(ready)
     machine = load_machine(options["profile"])
     vendor = vendor_of(machine)
-    if vendor.simulate:  # then its own driver knows best what it registers
+    if vendor.simulate and vendor.described is as_described:  # then its own driver knows best what it registers
         driven = plan({**NOBODY, **options, "simulate": options["profile"]}, {"NODE_NAME": "this-node"})
         return (simulated(driven, machine.name),), _families(driven)
     families = vendor.families(ready.configuration.vendors[vendor.name])
@@ -63,17 +65,27 @@ def _described(vendor: Vendor, family: Family, machine: Machine) -> Family:
 
 
 def simulated(ready: Plan, name: str) -> NodeView:
-    """The node that the daemon would register on the simulated machine."""
+    """The node as the daemon and the kubelet would describe it on the simulated machine."""
     annotations: dict[str, str] = {}
+    capacity: dict[str, str] = {}
     for served in opened(ready, HostPaths()):
         try:
             snapshot = snapshot_of(served.driver)
         finally:
             served.driver.close()
-        for family in served.vendor.families(served.settings):
-            wanted = wanted_annotations(family, snapshot, Style())
+        families = served.vendor.families(served.settings)
+        for family in families:
+            own = part(snapshot, family.word) if len(families) > 1 else snapshot
+            wanted = wanted_annotations(family, own, Style())
             annotations |= {key: text for key, text in wanted.items() if text is not None}
-    return NodeView(name=name, annotations=annotations)
+            capacity |= _counted(family, own.devices)
+    return NodeView(name=name, annotations=annotations, capacity=capacity)
+
+
+def _counted(family: Family, devices: Sequence[Device]) -> Mapping[str, str]:
+    """What the kubelet would count of a family's devices."""
+    kinds = {family.resources.count: family.replicas, **{one.resource: one.of_device for one in family.units}}
+    return {resource: str(sum(map(count, devices))) for resource, count in kinds.items()}
 
 
 def _families(ready: Plan) -> tuple[Family, ...]:

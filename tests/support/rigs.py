@@ -68,15 +68,7 @@ class Rig:
         container = ContainerView(name="main", limits={name: str(value) for name, value in limits.items()})
         pod = PodView(uid="u1", namespace="default", name="p1", node=NODE, containers=(container,))
         pod = replace(pod, annotations={**annotations, ASSIGNED_NODE: NODE})
-        policy = self.family.policy
-        assert policy
-        demand = policy.request(container)
-        assert isinstance(demand, Demand)
-        states = [idle(info) for info in self.family.node_devices(node)]
-        outcome = fit(policy, states, Context(demand=demand, pod=pod))
-        assert isinstance(outcome, Granted), outcome
-        told = self.family.patch(self.family, pod, {self.family.word: (outcome.grants,)})
-        return replace(pod, annotations={**pod.annotations, **told})
+        return replace(pod, annotations={**pod.annotations, **decision(self.family, node, pod)})
 
     def answer(self, pod: PodView, devices: Sequence[Device], others: Sequence[Grant] = ()) -> dict[str, Any]:
         """What the pod's container receives, in plain values, with ``ROOT`` in place of the machine's folder.
@@ -109,6 +101,17 @@ class Rig:
     def _placed(self, grant: Grant, device: Device, others: Sequence[Grant]) -> Share:
         held = [other for other in others if other.uuid == grant.uuid]
         return Share(grant=self.family.place(grant, device, held), device=device)
+
+
+def decision(family: Family, node: NodeView, pod: PodView) -> Mapping[str, str]:
+    """How HAMi's scheduler writes down what the one container of ``pod`` gets on an idle ``node``."""
+    assert family.policy
+    demand = family.policy.request(pod.containers[0])
+    assert isinstance(demand, Demand)
+    states = [idle(info) for info in family.node_devices(node)]
+    outcome = fit(family.policy, states, Context(demand=demand, pod=pod))
+    assert isinstance(outcome, Granted), outcome
+    return family.patch(family, pod, {family.word: (outcome.grants,)})
 
 
 def rig(profile: str, root: Path, **settings: Any) -> Rig:
