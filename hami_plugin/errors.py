@@ -43,6 +43,7 @@ class DriverReason(StrEnum):
     NO_PERMISSION = "NoPermission"
     NO_DEVICES = "NoDevices"
     HUNG = "DriverHung"
+    CRASHED = "DriverCrashed"
     FAILED = "DriverFailed"
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hami_plugin.config.load import Configuration, load
-from hami_plugin.config.settings import ServedSettings, Settings, VendorSettings
+from hami_plugin.config.settings import AUTO, ServedSettings, Settings, VendorSettings
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.host.runtimes import look as read_runtime
+from hami_plugin.isolated.driver import IsolatedDriver
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
-from hami_plugin.simulation.hardware import SimulatedHardware, simulate
+from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
+from hami_plugin.telemetry.logs import Format, Level, configure
 from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
 
 OWN_OPTIONS = {
@@ -58,21 +61,22 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A configuration, and the simulated hardware that it leads to, if any."""
+    """A configuration, and the simulated machines that it leads to, if any."""
 
     configuration: Configuration
-    simulated: SimulatedHardware | None
+    simulated: tuple[SimulatedHardware, ...] = ()
 
 
 def plan(options: Options, environment: Mapping[str, str]) -> Plan:
-    """Read the configuration. A simulated machine brings its own vendor, and turns the others off."""
-    simulated = simulate(options["simulate"], options["simulation_dir"]) if options["simulate"] else None
-    names = (simulated.vendor.name,) if simulated else vendor_names()
+    """Read the configuration. Simulated machines enable their own vendors."""
+    simulated = simulate_all(options["simulate"] or "", options["simulation_dir"])
+    names = vendor_names()
     vendors: dict[str, dict[str, Any]] = {name: {} for name in names}
-    if simulated:
-        vendors[simulated.vendor.name] |= simulated.settings
+    for machine in simulated:
+        vendors[machine.vendor.name] |= {"enabled": True, **machine.settings}
     if options["nvml_library"]:
-        takers = [name for name in names if "nvml_library" in load_vendor(name).settings.model_fields]
+        used = [machine.vendor.name for machine in simulated] or names
+        takers = [name for name in used if "nvml_library" in load_vendor(name).settings.model_fields]
         if not takers:
             raise HamiError("--nvml-library: none of the vendors in use takes one", hint="leave it out")
         for name in takers:
@@ -94,28 +98,55 @@ def plan(options: Options, environment: Mapping[str, str]) -> Plan:
 
 
 def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
-    """The drivers of all enabled vendors. Opening one asks nothing of the hardware yet.
+    """The drivers of all vendors that are enabled, or under ``auto`` have hardware here.
 
-    A vendor without a node side, or without hardware here, is passed over, unless somebody has written
-    ``enabled: true``.
+    Opening one asks nothing of the hardware yet. Where machines are simulated, this host's own hardware is of no
+    interest, unless somebody has written ``enabled: true``.
     """
     served: list[Served] = []
     own = ready.configuration.settings
     for name, settings in ready.configuration.vendors.items():
         vendor = load_vendor(name)
-        enabled = "enabled" in settings.model_fields_set
-        if vendor.open and not (enabled or vendor.present(settings, host)):
-            continue
-        if vendor.open:
-            chosen, handover = settled(settings, own)
-            driver = vendor.open(chosen, replace(host, node=own.node_name))
-            served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
-        elif enabled:
+        automatic = settings.enabled == AUTO
+        if vendor.open is None and not automatic:
             raise HamiError(
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",
             )
+        if automatic and (vendor.open is None or ready.simulated or not vendor.present(settings, host)):
+            continue
+        chosen, handover = settled(settings, own)
+        driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
+        served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
     return tuple(served)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How a driver is opened in a process of its own. It logs there as the daemon does."""
+
+    vendor: str
+    settings: VendorSettings
+    host: HostPaths
+    log_level: Level
+    log_format: Format
+
+    def __call__(self) -> Driver:
+        configure(self.log_level, self.log_format, sys.stderr)
+        open_driver = load_vendor(self.vendor).open
+        assert open_driver
+        return open_driver(self.settings, self.host)
+
+
+def _driver(vendor: Vendor, settings: VendorSettings, host: HostPaths, own: Settings) -> Driver:
+    """The vendor's driver, in this process or in one of its own."""
+    assert vendor.open
+    wish = settings.isolated if isinstance(settings, ServedSettings) else None
+    if not (vendor.isolated if wish is None else wish):
+        return vendor.open(settings, host)
+    return IsolatedDriver(
+        Opening(vendor=vendor.name, settings=settings, host=host, log_level=own.log_level, log_format=own.log_format)
+    )
 
 
 def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, Handover | None]:

@@ -210,7 +210,8 @@ class Family:
 
     For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
     which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
-    ``cores_are_bits``: a device's cores are a mask, in which each bit is a core.
+    ``cores_are_bits``: a device's cores are a mask, in which each bit is a core. ``cores_are_counted``: they are asked
+    for by their number, which the kubelet counts, and not in percent.
     """
 
     word: str
@@ -237,6 +238,7 @@ class Family:
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     numa_hints: bool = False
     cores_are_bits: bool = False
+    cores_are_counted: bool = False
     memory_factor: int = 1
     place: Callable[[Grant, Device, Sequence[Grant]], Grant] = _anywhere
     every_core: Callable[[Device], int] = _percent
@@ -313,7 +315,8 @@ class Vendor:
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
-    that nobody has enabled or disabled.
+    that nobody has enabled or disabled. ``isolated``: its driver runs in a process of its own, unless somebody has set
+    otherwise; for libraries that may take their process down.
 
     ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
     node agents would register on such a machine, of one family.
@@ -325,6 +328,7 @@ class Vendor:
     families: Callable[[Any], tuple[Family, ...]]
     open: Callable[[Any, HostPaths], Driver] | None = None
     present: Callable[[Any, HostPaths], bool] = _always
+    isolated: bool = False
     parity: Callable[[], Parity] = Parity
     described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
     simulate: Callable[[Machine, Path], Simulator] | None = None

@@ -1,8 +1,11 @@
-"""Vendors that are only scheduled, or not here, do not disturb the daemon, and say so when somebody asks for them."""
+"""Which vendors a daemon serves, and by which driver; those that are only scheduled do not disturb it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +15,18 @@ from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.simulation.hardware import vendor_of
+from hami_plugin.isolated.driver import IsolatedDriver
+from hami_plugin.simulation.hardware import simulate_all, vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.startup import Plan, opened
+from hami_plugin.startup import plan as planned
 from hami_plugin.vendor import load_vendor
 
 
 def plan(vendors: Mapping[str, Mapping[str, Any]]) -> Plan:
     sections = {name: load_vendor(name).settings.model_validate(section) for name, section in vendors.items()}
     settings = Settings.model_validate({"nodeName": "n"})
-    return Plan(configuration=Configuration(settings=settings, vendors=sections), simulated=None)
+    return Plan(configuration=Configuration(settings=settings, vendors=sections))
 
 
 def test_a_vendor_without_a_node_side_is_passed_over() -> None:
@@ -38,6 +43,66 @@ def test_what_has_no_node_side_says_so_when_it_is_asked() -> None:
 
     with pytest.raises(HamiError, match="served by the vendor's own device plugin"):
         family.inject(None, None)  # type: ignore[arg-type]  # never gets that far
+
+
+TOY = Path(__file__).parent / "e2e" / "more"
+OPTIONS = {"config": None, "device_config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A vendor with a node side, from another folder than ours."""
+    vendors = importlib.import_module("vendors")
+    monkeypatch.setattr(vendors, "__path__", [*vendors.__path__, str(TOY / "vendors")])
+    importlib.invalidate_caches()
+    yield "toy"
+    sys.modules.pop("vendors.toy", None)
+
+
+def served(vendors: Mapping[str, Mapping[str, Any]], host: HostPaths | None = None) -> list[str]:
+    return [one.vendor.name for one in opened(plan(vendors), host or HostPaths())]
+
+
+def test_under_auto_a_vendor_is_served_where_its_hardware_is(toy: str, tmp_path: Path) -> None:
+    host = HostPaths(dev=tmp_path)
+    assert served({toy: {}}, host) == []
+
+    (tmp_path / "toy0").touch()
+
+    assert served({toy: {}}, host) == [toy]
+    assert served({toy: {"enabled": "auto"}}, host) == [toy]
+
+
+def test_a_vendor_that_is_enabled_is_served_whether_its_hardware_is_there_or_not(toy: str, tmp_path: Path) -> None:
+    assert served({toy: {"enabled": True}}, HostPaths(dev=tmp_path)) == [toy]
+
+
+@pytest.mark.parametrize(("isolated", "expected"), [(None, True), (True, True), (False, False)])
+def test_a_vendor_that_needs_it_has_a_process_of_its_own_unless_somebody_says_otherwise(
+    toy: str, isolated: bool | None, expected: bool
+) -> None:
+    (one,) = opened(plan({toy: {"enabled": True, "isolated": isolated}}), HostPaths())
+
+    assert isinstance(one.driver, IsolatedDriver) is expected
+
+
+def test_nothing_that_this_host_has_mixes_with_simulated_machines(toy: str, tmp_path: Path) -> None:
+    (tmp_path / "toy0").touch()
+    host = HostPaths(dev=tmp_path)
+    options = {**OPTIONS, "simulate": "t4-4-pcie"}
+
+    alone = opened(planned(options, {"NODE_NAME": "n"}), host)
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"vendors": {toy: {"enabled": True}}}))
+    both = opened(planned({**options, "config": config}, {"NODE_NAME": "n"}), host)
+
+    assert [one.vendor.name for one in alone] == ["nvidia"]
+    assert [one.vendor.name for one in both] == ["nvidia", toy]
+
+
+def test_two_machines_of_one_vendor_are_no_node() -> None:
+    with pytest.raises(HamiError, match="two machines have NVIDIA GPUs"):
+        simulate_all("t4-4-pcie,dgx-1v")
 
 
 def test_a_vendor_whose_hardware_is_not_here_is_passed_over_unless_it_is_enabled(tmp_path: Path) -> None:

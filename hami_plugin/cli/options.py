@@ -42,7 +42,8 @@ def configuration_options(command: F) -> F:
         click.option(
             "--simulate",
             metavar="PROFILE",
-            help="Use a simulated machine, by name (see `hami-plugin discover --help`) or file.",
+            help="Use a simulated machine, by name (see `hami-plugin discover --help`) or file. "
+            "Several of different vendors, parted by commas, make one node.",
         ),
         click.option(
             "--simulation-dir",

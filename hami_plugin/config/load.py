@@ -27,7 +27,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What the daemon runs with. ``vendors`` are the enabled ones; ``sources`` the files that were read."""
+    """What the daemon runs with. ``vendors`` are those not disabled; ``sources`` the files that were read."""
 
     settings: Settings
     vendors: Mapping[str, VendorSettings]
@@ -51,12 +51,12 @@ def load(
 ) -> Configuration:
     """Read and check everything. ``overrides`` are spelt like the file; None in them means that nobody set the flag.
 
-    Each vendor in ``vendor_names`` is on unless its section says ``enabled: false``. ``ConfigError`` holds one line for
-    each problem.
+    Each vendor in ``vendor_names`` is in it unless its section says ``enabled: false``. ``ConfigError`` holds one line
+    for each problem.
     """
     findings = Findings()
     models = _models(findings, vendor_settings, vendor_names)
-    own = sources.own_file(findings, config)
+    own = sources.own_file(findings, config, models)
     flags = Layer(name="command line", values=_given(overrides))
     upper = (*(own or ()), *environment_layers(environment, models), flags)
     findings.warnings += environment_warnings(environment, models)
@@ -72,7 +72,7 @@ def load(
         raise ConfigError(findings.problems)
     return Configuration(
         settings=settings,
-        vendors={name: section for name, section in vendors.items() if section.enabled},
+        vendors={name: section for name, section in vendors.items() if section.enabled is not False},
         sources=tuple(findings.files),
         warnings=tuple(findings.warnings),
     )

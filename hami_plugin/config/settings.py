@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 
@@ -53,7 +53,7 @@ DnsName = Annotated[
 ]
 CdiClass = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([-A-Za-z0-9_]*[A-Za-z0-9])?$", max_length=63)]
 CdiPrefix = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/$", max_length=254)]
-AUTO = "auto"
+AUTO: Final = "auto"
 
 
 def setting(key: str, default: Any, description: str, **bounds: Any) -> Any:
@@ -72,16 +72,22 @@ class VendorSettings(Section):
 
     ``environment`` tells which environment variables fill which keys, ``node_config`` the same for the keys of an entry
     in HAMi's per-node ``config.json``. A key is spelt as in the file; ``a.b`` is key ``b`` of section ``a``.
+    ``helm`` tells which key is meant by a name of the Helm values that HAMi's documentation shows, and ``only`` which
+    value of such a name is served where there is no key for it.
     ``hami_section`` is what HAMi calls the section, where that is not the vendor's name; ``hami_list`` our key for it,
     where all of it is one list.
     """
 
     environment: ClassVar[Mapping[str, str]] = {}
     node_config: ClassVar[Mapping[str, str]] = {}
+    helm: ClassVar[Mapping[str, str]] = {}
+    only: ClassVar[Mapping[str, object]] = {"splitCount": 1, "memoryScaling": 1, "coreScaling": 1}
     hami_section: ClassVar[str] = ""
     hami_list: ClassVar[str] = ""
 
-    enabled: bool = Field(True, description="Serve this vendor's devices.")
+    enabled: bool | Literal["auto"] = Field(
+        "auto", description="Serve this vendor's devices; `auto` does where the host has such hardware."
+    )
 
     @classmethod
     def keyed(cls, section: object) -> object:
@@ -122,6 +128,11 @@ class ServedSettings(VendorSettings):
         description="How a container receives its devices; `auto` looks at what this node's container runtime can do.",
     )
     cdi: CdiSettings = Field(default_factory=CdiSettings, description="CDI names and specs.")
+    isolated: bool | None = Field(
+        None,
+        description="Run the driver in a process of its own, which may crash alone. "
+        "Empty: where the vendor's library is known to need it.",
+    )
 
     @field_validator("device_list_strategy")
     @classmethod
@@ -159,6 +170,22 @@ class TreeSettings(ServedSettings):
     sysfs_root: AbsolutePath | None = Field(None, alias="sysfsRoot", description="Another place than /sys.")
     proc_root: AbsolutePath | None = Field(None, alias="procRoot", description="Another place than /proc.")
     dev_root: AbsolutePath | None = Field(None, alias="devRoot", description="Another place than /dev, on the host.")
+
+
+class ToolSettings(TreeSettings):
+    """What a vendor has whose own tool lists the devices, and whose shares nothing on the node limits."""
+
+    tool_seconds: float = Field(10.0, gt=0, le=20, alias="toolSeconds", description="How long the tool may take.")
+    driver_files: tuple[AbsolutePath, ...] = Field(
+        (),
+        alias="driverFiles",
+        description="Files and folders of the host's driver that containers receive, read-only, where they exist.",
+    )
+    unlimited_shares: bool = Field(
+        False,
+        alias="unlimitedShares",
+        description="Serve shares of a device although nothing on this node holds a container to its share.",
+    )
 
 
 class HealthSettings(Section):

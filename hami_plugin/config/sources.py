@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hami_plugin.config import hami
+from hami_plugin.config import hami, helm
 from hami_plugin.config.documents import Document, Keys, read_json, read_yaml, section
 from hami_plugin.config.files import MissingFileError
 from hami_plugin.config.layers import Layer, Place, dotted
@@ -46,9 +46,9 @@ class Findings:
         return layers
 
 
-def own_file(findings: Findings, path: Path | None) -> tuple[Layer, ...] | None:
+def own_file(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...] | None:
     """Our own file: strict, and must be there when it is named."""
-    return findings.layers(path, read_yaml, _own)
+    return findings.layers(path, read_yaml, lambda document: _own(document, models))
 
 
 def device_config(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...]:
@@ -63,12 +63,13 @@ def node_config(findings: Findings, path: Path | None, models: hami.Models, node
     )
 
 
-def _own(document: Document) -> hami.Reading:
+def _own(document: Document, models: hami.Models) -> hami.Reading:
     value = section(document, (), document.value)
     places: dict[Keys, Place] = {
         keys: Place(where=f"{document.path}:{line}", path=dotted(keys)) for keys, line in document.lines.items() if keys
     }
-    return (Layer(name=str(document.path), values=_with_empty_sections(document, value), places=places),), ()
+    layer = Layer(name=str(document.path), values=_with_empty_sections(document, value), places=places)
+    return (helm.respelt(layer, models),), ()
 
 
 def _with_empty_sections(document: Document, values: Mapping[str, object]) -> Mapping[str, object]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdi.edits import ContainerEdits, DeviceNode
+from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import DEV, HostFiles
 
@@ -40,3 +41,9 @@ class DeviceNodes:
 
     def _is_there(self, name: str) -> bool:
         return self.host.exists(self._place(name))
+
+
+def mounted(host: HostFiles, files: Iterable[Path]) -> ContainerEdits:
+    """Those of the host's files and folders that are there, read-only under the same names."""
+    there = (str(file) for file in files if host.exists(file))
+    return ContainerEdits(mounts=tuple(Mount(host_path=path, container_path=path) for path in there))

@@ -53,7 +53,7 @@ def question_of(family: Family, units: Units | None = None) -> Question:
         allocated=family.annotations.allocated,
         memory=names.memory,
         memory_percent=names.memory_percent,
-        cores="" if family.cores_are_bits else names.cores,
+        cores="" if family.cores_are_bits or family.cores_are_counted else names.cores,
         memory_factor=family.memory_factor,
         also=tuple(name for name in counted if name != resource),
         ids=units.of_grant if units else family.ids,

@@ -72,11 +72,14 @@ class Watch:
         """Discover and poll for ever. Every expected failure ends in the snapshot, with its reason."""
         delays = self._backoff.delays()
         while True:
-            self.beat = time.monotonic()
+            self.beat = began = time.monotonic()
             try:
                 await self._serve()
             except DriverUnavailableError as error:
-                if self.snapshot.value.ready:  # it worked until now, so this is the first of its failures
+                # It worked until now, so this is the first of its failures. One that crashes has to work for longer
+                # than the longest wait: a process that dies at each second call would be started again and again.
+                steady = error.reason is not DriverReason.CRASHED or time.monotonic() - began > self._backoff.cap
+                if self.snapshot.value.ready and steady:
                     delays = self._backoff.delays()
                 self._away(error.reason, str(error))
             await asyncio.sleep(next(delays))
@@ -161,7 +164,7 @@ class Watch:
                 await asyncio.wait([answer], timeout=min(1.0, self._pace.patience))
             if overdue:
                 log.info("driver answers again", vendor=self.vendor, seconds=round(time.monotonic() - begin, 1))
-            return answer.result()
+            return _result(answer, self.vendor)
         finally:
             answer.cancel()  # when nobody waits any more, nobody asks for a late error either
 
@@ -204,3 +207,14 @@ class Watch:
                 )
         self._remember()
         self._observer.snapshot(self.vendor, self.snapshot.value)
+
+
+def _result(answer: asyncio.Future[T], vendor: str) -> T:
+    """What a driver's call came to. A mistake in one vendor's driver must not end the others."""
+    try:
+        return answer.result()
+    except DriverUnavailableError:
+        raise
+    except Exception as error:
+        log.exception("mistake in a driver", vendor=vendor)
+        raise DriverUnavailableError(DriverReason.FAILED, f"{type(error).__name__}: {error}") from error

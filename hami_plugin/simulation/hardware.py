@@ -40,6 +40,20 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
     return SimulatedHardware(machine=machine, vendor=vendor, simulator=simulator, settings=simulator.settings())
 
 
+def simulate_all(profiles: str, directory: Path | None = None) -> tuple[SimulatedHardware, ...]:
+    """Machines of different vendors in one node, their names parted by commas. Several have a folder each."""
+    names = [name.strip() for name in profiles.split(",") if name.strip()]
+    if len(names) < 2:
+        return tuple(simulate(name, directory) for name in names)
+    folder = directory or _temporary()
+    machines = tuple(simulate(name, folder / Path(name).stem) for name in names)
+    vendors = [machine.vendor for machine in machines]
+    twice = next((vendor for vendor in vendors if vendors.count(vendor) > 1), None)
+    if twice:
+        raise HamiError(f"--simulate {profiles}: two machines have {twice.title}", hint="one machine for each vendor")
+    return machines
+
+
 def _temporary() -> Path:
     """A directory that goes with the process."""
     folder = tempfile.mkdtemp(prefix="hami-plugin-simulation-")

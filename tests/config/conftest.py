@@ -31,6 +31,7 @@ class AcmeSettings(VendorSettings):
         "ACME_SPECS": "passSpecs",
         "ACME_SKIP_INDEX": "filterDevices.index",
     }
+    helm: ClassVar[Mapping[str, str]] = {"splitCount": "deviceSplitCount", "memoryScaling": "deviceMemoryScaling"}
     node_config: ClassVar[Mapping[str, str]] = {
         "operatingmode": "operatingMode",
         "devicesplitcount": "deviceSplitCount",

@@ -29,7 +29,7 @@ def test_the_table_tells_key_type_default_and_description(acme: type[VendorSetti
         "Environment: `ACME_SKIP_INDEX`.",
     ]
     assert found["profiles"][:2] == ["list of section", "`[]`"]
-    assert found["enabled"][:2] == ["`true` or `false`", "`true`"]
+    assert found["enabled"][:2] == ["`true` or `false` or `auto`", '`"auto"`']
 
 
 def test_every_key_of_the_daemon_is_described() -> None:

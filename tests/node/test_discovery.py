@@ -250,14 +250,47 @@ async def test_a_device_that_is_unplugged_is_withdrawn_then_forgotten_and_a_new_
     await until(lambda: rig.health() == {0: "healthy", 5: "healthy"})
 
 
-async def test_a_mistake_in_a_driver_is_not_hidden(start):
-    driver = ScriptedDriver(0)
-    driver.trouble = ZeroDivisionError()
-    rig = start(driver)
+async def test_a_mistake_in_a_driver_is_its_own_and_is_shown(start):
+    mistaken = ScriptedDriver(0)
+    mistaken.trouble = ZeroDivisionError("a mistake")
+    rig, other = start(mistaken), start(ScriptedDriver(1))
 
-    await asyncio.wait([rig.task], timeout=2)
+    await until(lambda: rig.shown.reason == "DriverFailed")
+    looks = other.driver.calls.count("discover")
+    await until(lambda: other.driver.calls.count("discover") > looks + 3)
 
-    assert isinstance(rig.task.exception(), ZeroDivisionError)
+    assert rig.shown.message == "ZeroDivisionError: a mistake"
+    assert other.health() == {1: "healthy"}
+    mistaken.trouble = None
+    await until(lambda: rig.health() == {0: "healthy"})
+
+
+async def test_a_driver_that_crashes_soon_after_each_start_is_started_less_and_less_often(start):
+    delays = []
+    rig = start(ScriptedDriver(0))
+    real = rig.watch._backoff
+
+    class Noting:
+        cap = 3600.0
+
+        def delays(self):
+            for delay in real.delays():
+                delays.append(delay)
+                yield delay
+
+    rig.watch._backoff = Noting()
+    await until(lambda: rig.shown.ready)
+    rig.driver.trouble = GONE  # what came before is over
+    await until(lambda: not rig.shown.ready)
+    count = len(delays)
+    for _ in range(3):
+        rig.driver.trouble = None
+        await until(lambda: rig.shown.ready)
+        rig.driver.trouble = DriverUnavailableError(DriverReason.CRASHED, "was ended by SIGSEGV")
+        await until(lambda: rig.shown.reason == "DriverCrashed")
+
+    assert len(delays) > count + 2
+    assert min(delays[count + 1 :]) > 0.0025
 
 
 async def test_closing_waits_for_no_driver_that_hangs(start):

@@ -217,6 +217,6 @@ def test_a_claim_counts_the_cores_that_the_kubelet_must_offer(tmp_path: Path) ->
     snapshot = machine.snapshot()
     pod = machine.decided(machine.node(snapshot, **kind(machine)), {"aws.amazon.com/neuroncore": 4})
 
-    (claim,) = claims(pod, question_of(machine.family, machine.family.units))
+    (claim,) = claims(pod, question_of(machine.family, machine.family.units[0]))
 
     assert claim.devices == ("n1-AWSNeuron-0", "n1-AWSNeuron-0", "n1-AWSNeuron-1", "n1-AWSNeuron-1")

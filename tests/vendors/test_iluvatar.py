@@ -11,7 +11,8 @@ from hami_plugin.policy.admission import Admitted
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.states import Context, idle
-from vendors.iluvatar import IluvatarSettings, families
+from vendors.iluvatar.family import families
+from vendors.iluvatar.settings import IluvatarSettings
 
 CHIPS = {family.word: family for family in families(IluvatarSettings())}
 BI = CHIPS["BI-V150"]

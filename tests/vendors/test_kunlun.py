@@ -24,7 +24,8 @@ from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
 from hami_plugin.vendor import SHARED_LOCK
 from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.hami import answers
-from vendors.kunlun.family import CARD, KunlunSettings, families
+from vendors.kunlun.family import CARD, families
+from vendors.kunlun.settings import KunlunSettings
 from vendors.kunlun.wiring import wired
 
 VECTORS = Path(__file__).parents[1] / "vectors/hami-tests"

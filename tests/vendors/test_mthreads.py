@@ -12,7 +12,8 @@ from hami_plugin.policy.admission import Admitted, Denied
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.states import Context, DeviceState, Piece, idle
-from vendors.mthreads import MthreadsSettings, families
+from vendors.mthreads.family import families
+from vendors.mthreads.settings import MthreadsSettings
 
 (GPU,) = families(MthreadsSettings(), clock=lambda: 1_000_000_007)
 POD = PodView(uid="u", namespace="n", name="p", annotations={"hami.io/vgpu-node": "n1"})

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
-from hami_plugin.vendor import Vendor
-from vendors.kunlun.family import KunlunSettings, families
+from hami_plugin.vendor import Family, Simulator, Vendor
+from vendors.kunlun.family import families
+from vendors.kunlun.node import open_driver, present, served
+from vendors.kunlun.settings import KunlunSettings
+
+
+def _served(settings: KunlunSettings) -> tuple[Family, ...]:
+    return tuple(served(settings, family) for family in families(settings))
+
+
+def _simulate(machine: Machine, directory: Path) -> Simulator:
+    from vendors.kunlun.simulation import simulate  # noqa: PLC0415  # needed only here
+
+    return simulate(machine, directory)
 
 
 def _parity() -> Parity:
@@ -17,7 +32,10 @@ VENDOR = Vendor(
     name="kunlun",
     title="Kunlun XPUs",
     settings=KunlunSettings,
-    families=families,
+    families=_served,
+    open=open_driver,
+    present=present,
+    simulate=_simulate,
     parity=_parity,
     machine_vendors=("kunlunxin",),
 )

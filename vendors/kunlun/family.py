@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from hami_plugin.config.settings import ResourceName, VendorSettings, setting
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted, Denied, if_limited
@@ -19,19 +18,12 @@ from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import DeviceState, Given, Piece
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, both_keys
 from hami_plugin.wire.nodes import DeviceInfo, decode_json
+from vendors.kunlun.settings import KunlunSettings
 from vendors.kunlun.wiring import BY_NAME, by_wiring, one_size, tidiness
 
 WHOLE, PART = "kunlun", "XPU"
 CARD = 98304
 """MiB of a card. A part is a quarter, a half, or all of it."""
-
-
-class KunlunSettings(VendorSettings):
-    """Keys of HAMi's ``kunlun`` section, with its defaults."""
-
-    count: ResourceName = setting("resourceCountName", "kunlunxin.com/xpu", "Number of whole XPUs.")
-    parts: ResourceName = setting("resourceVCountName", "kunlunxin.com/vxpu", "Number of parts, each of another XPU.")
-    memory: ResourceName = setting("resourceVMemoryName", "kunlunxin.com/vxpu-memory", "MiB of each part.")
 
 
 def slot_only(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:

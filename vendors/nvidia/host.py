@@ -55,6 +55,10 @@ class HostTrees:
         text = _read(self.sysfs / "bus/pci/devices" / pci / "numa_node").strip()
         return int(text) if text.isdecimal() else None
 
+    def present(self) -> bool:
+        """Whether there is anything of NVIDIA's. Boards without a PCI bus have the kernel module only."""
+        return self.pci_cards() > 0 or bool(self.kernel_version())
+
     def pci_cards(self) -> int:
         """How many NVIDIA display devices are plugged in, whatever drives them."""
         return sum(

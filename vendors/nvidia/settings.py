@@ -45,6 +45,13 @@ class NvidiaSettings(ServedSettings):
         "DP_DISABLE_HEALTHCHECKS": "healthchecks.disable",
         "DP_ENABLE_HEALTHCHECKS": "healthchecks.enable",
     }
+    helm: ClassVar[Mapping[str, str]] = {
+        "splitCount": "deviceSplitCount",
+        "memoryScaling": "deviceMemoryScaling",
+        "coreScaling": "deviceCoreScaling",
+        "driverRoot": "nvidiaDriverRoot",
+    }
+    only: ClassVar[Mapping[str, object]] = {"migStrategy": "none", "computeMode": "Default"}
     node_config: ClassVar[Mapping[str, str]] = {
         "operatingmode": "operatingMode",
         "devicesplitcount": "deviceSplitCount",

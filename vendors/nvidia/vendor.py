@@ -9,6 +9,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
 from hami_plugin.vendor import Driver, Simulator, Vendor
 from vendors.nvidia.family import families
+from vendors.nvidia.host import HostTrees
 from vendors.nvidia.settings import NvidiaSettings
 
 
@@ -16,6 +17,11 @@ def _open(settings: NvidiaSettings, paths: HostPaths) -> Driver:
     from vendors.nvidia.nvml import open_driver  # noqa: PLC0415  # listing vendors must not import the binding
 
     return open_driver(settings, paths)
+
+
+def _present(settings: NvidiaSettings, paths: HostPaths) -> bool:
+    trees = HostTrees(sysfs=settings.sysfs_root or paths.sysfs, proc=settings.proc_root or paths.proc)
+    return settings.nvml_library is not None or trees.present()
 
 
 def _simulate(machine: Machine, directory: Path) -> Simulator:
@@ -35,6 +41,7 @@ VENDOR = Vendor(
     title="NVIDIA GPUs",
     settings=NvidiaSettings,
     open=_open,
+    present=_present,
     families=families,
     simulate=_simulate,
     parity=_parity,

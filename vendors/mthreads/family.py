@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hami_plugin.config.settings import ResourceName, VendorSettings, setting
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.parity import Json, Parity, asks_fit, but_for, differences, granted, sound
 from hami_plugin.policy.admission import Admit, Admitted, Denied
 from hami_plugin.policy.checks import CHARGED, on_the_pods_device, standard
 from hami_plugin.policy.demand import Asked, Demand
@@ -17,9 +15,10 @@ from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.registered import summed
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Context, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Vendor, as_described
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.pods import encode_devices
+from vendors.mthreads.settings import MthreadsSettings
 
 WORD = "Mthreads"
 UNIT = 512
@@ -32,14 +31,6 @@ SLICES = (2, 4, 8, 16, 32, 64, CARD_MEMORY)
 """Units of memory that one share may have."""
 
 KEYS = AnnotationKeys(allocated="hami.io/mthreads-vgpu-devices-allocated")
-
-
-class MthreadsSettings(VendorSettings):
-    """Keys of HAMi's ``mthreads`` section, with its defaults."""
-
-    count: ResourceName = setting("resourceCountName", "mthreads.com/vgpu", "Number of GPUs.")
-    memory: ResourceName = setting("resourceMemoryName", "mthreads.com/sgpu-memory", "512 MiB of all GPUs together.")
-    cores: ResourceName = setting("resourceCoreName", "mthreads.com/sgpu-core", "Cores of all GPUs together, 16 each.")
 
 
 def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns) -> tuple[Family, ...]:
@@ -136,42 +127,3 @@ def patch(clock: Callable[[], int]) -> Patch:
         }
 
     return written
-
-
-PLACE = (Reason.CUSTOM_RULE, Reason.TOO_FEW)
-"""What HAMi and we count otherwise when a card is left out for the sake of the pod's others."""
-
-
-def _whole_cards_in_a_pod(question: Json) -> bool:
-    """The pod has cards already, and a whole one is among them or asked for."""
-    if not asks_fit(question, WORD):
-        return False
-    cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
-    had = [grant for piece in (question.get("allocated") or {}).get(WORD, ()) for grant in piece or ()]
-    asked = any(all_of(total, question["request"]["coresreq"]) for total in cores.values())
-    return bool(had) and (asked or any(_is_whole(grant, cores) for grant in had))
-
-
-def _placed_apart(question: Json, ours: Json, theirs: Json) -> bool:
-    """Each new card is a whole one, or the one that all shares of the pod are on; or no on both sides."""
-    if not ours["ok"]:
-        return not theirs["ok"] and but_for(ours["reason"], *PLACE) == but_for(theirs["reason"], *PLACE)
-    cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
-    had = [grant for piece in question["allocated"][WORD] for grant in piece or ()]
-    shared = {grant["uuid"] for grant in had if not _is_whole(grant, cores)}
-    new = granted(ours)
-    return sound(question, ours) and all(_is_whole(grant, cores) or shared <= {grant["uuid"]} for grant in new)
-
-
-def _is_whole(grant: Json, cores: Json) -> bool:
-    return all_of(cores.get(grant["uuid"], 0), grant.get("usedcores", 0))
-
-
-VENDOR = Vendor(
-    name="mthreads",
-    title="Moore Threads GPUs",
-    settings=MthreadsSettings,
-    families=families,
-    described=lambda family, machine: tuple(replace(one, devcore=CARD_CORES) for one in as_described(family, machine)),
-    parity=lambda: Parity(differences=differences({"D-190": (_whole_cards_in_a_pod, _placed_apart)})),
-)

@@ -1,0 +1,40 @@
+"""The names that Helm values have for vendors' keys: taken for the keys that they mean, in our own file too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hami_plugin.config.documents import Keys
+from hami_plugin.config.fields import fields
+from hami_plugin.config.layers import Layer, Place
+from hami_plugin.config.settings import VendorSettings
+from hami_plugin.errors import ConfigError
+
+
+def respelt(layer: Layer, models: Mapping[str, type[VendorSettings]]) -> Layer:
+    """The layer with each vendor's keys as its settings have them. Where a value was written is still known."""
+    written: Any = layer.values.get("vendors", {})
+    sections: dict[str, Mapping[str, object]] = dict(written)
+    places: dict[Keys, Place] = dict(layer.places)
+    problems: list[str] = []
+    for vendor in models.keys() & sections.keys():
+        section = dict(sections[vendor])
+        for name in [name for name in section if name not in fields(models[vendor])]:
+            keys: Keys = ("vendors", vendor, name)
+            key, place = models[vendor].helm.get(name), layer.place(keys)
+            where = f"{place.where}: {place.path}"
+            if key in section:
+                problems.append(f"{where}: means the same as {key}, which is there too; leave one of them out")
+            elif key:
+                section[key] = section.pop(name)
+                places["vendors", vendor, key] = place
+            elif name in models[vendor].only:
+                value, served = section.pop(name), models[vendor].only[name]
+                if value != served:
+                    problems.append(f"{where}: {value!r}: only {served!r} is served for this vendor; leave it out")
+        sections[vendor] = section
+    if problems:
+        raise ConfigError(problems)
+    return replace(layer, values={**layer.values, "vendors": sections}, places=places) if written else layer

@@ -1,0 +1,35 @@
+"""What vendors' tools print, as values: tables of how devices are linked, PCI addresses, amounts of memory."""
+
+from __future__ import annotations
+
+import re
+
+_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def matrix(text: str, label: str) -> dict[tuple[int, int], str]:
+    """The cells of the table that ``topo -m`` prints, by the numbers behind ``label`` of row and column."""
+    name = re.compile(rf"{label}(\d+)")
+    lines = (line.split() for line in _COLOURS.sub("", text).splitlines())
+    rows = [words for words in lines if words and name.fullmatch(words[0])]
+    columns = [int(found[1]) for word in (rows[0] if rows else []) if (found := name.fullmatch(word))]
+    return {
+        (int(words[0].removeprefix(label)), column): cell
+        for words in rows[1:]
+        for column, cell in zip(columns, words[1:], strict=False)
+    }
+
+
+def address(text: str) -> str:
+    """A PCI address somewhere in ``text``, spelt as sysfs does: vendors write eight digits of domain, or none."""
+    found = _ADDRESS.search(text)
+    return f"{int(found[1] or '0', 16):04x}:{found[2].lower()}" if found else ""
+
+
+def mebibytes(text: str) -> int:
+    """``32768 MiB`` as a number. ValueError when it is none, or of another unit."""
+    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:MiB|MB)?\s*", text)
+    if not found:
+        raise ValueError(f"{text[:64]!r} is no amount of memory in MiB")
+    return int(found[1])

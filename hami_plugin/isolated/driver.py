@@ -1,0 +1,181 @@
+"""The daemon's side: a ``Driver`` whose every call is made in a process of its own, within a deadline."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.isolated.messages import Away, Busy, Call, Done, receive, send
+from hami_plugin.log import logger
+from hami_plugin.model.device import Discovery
+from hami_plugin.model.links import Links
+from hami_plugin.vendor import Driver, HealthEvent
+
+log = logger(__name__)
+
+NONSENSE = (pickle.UnpicklingError, AttributeError, ImportError, IndexError, ValueError)
+"""What reading something raises that nobody here has written."""
+FAREWELL_S = 1.0
+"""How long a process may take to end once it is told to, and how long it is waited for after it is killed."""
+
+
+class _Child:
+    """A running process, and the pipe to it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
+            self.process = subprocess.Popen(  # noqa: S603  # this program itself
+                [sys.executable, "-m", "hami_plugin.isolated.child", str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": paths},
+            )
+        self.pipe = Connection(ours.detach())
+
+    def end(self, *, at_once: bool) -> int | None:
+        """Close the pipe, and kill what does not go by itself: its status. None when the kernel cannot end it yet."""
+        self.pipe.close()
+        for kill in (True,) if at_once else (False, True):
+            if kill:
+                self.process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(FAREWELL_S)
+        return None
+
+
+class IsolatedDriver:
+    """``opening`` opens the real driver, in the other process: a function or value that can be pickled.
+
+    A process that ends, hangs longer than ``deadline`` seconds or talks nonsense is a ``DriverUnavailableError``; the
+    next ``discover`` starts another one. Who asks decides how soon.
+    """
+
+    def __init__(self, opening: Callable[[], Driver], *, deadline: float = 60.0) -> None:
+        self._opening = opening
+        self._deadline = deadline
+        self._child: _Child | None = None
+        self._busy: str | None = None
+
+    @property
+    def busy_with(self) -> str | None:
+        return self._busy
+
+    @property
+    def process(self) -> int | None:
+        """The other process' id, while there is one."""
+        child = self._child
+        return child.process.pid if child else None
+
+    def discover(self) -> Discovery:
+        if self._child is None:
+            self._start()
+        found: Discovery = self._ask("discover")
+        return found
+
+    def links(self) -> Links:
+        links: Links = self._ask("links")
+        return links
+
+    def poll(self, timeout: float) -> Sequence[HealthEvent]:
+        events: Sequence[HealthEvent] = self._ask("poll", timeout, patience=timeout)
+        return events
+
+    def close(self) -> None:
+        """Let the driver close, then the process end. What goes wrong now is of no consequence."""
+        if self._child is not None:
+            with suppress(DriverUnavailableError):
+                self._ask("close", deadline=FAREWELL_S)
+        self._end()
+
+    def _start(self) -> None:
+        self._child = child = _Child()
+        log.info("driver process started", process=child.process.pid)
+        with suppress(OSError):  # it has ended already, which the first call finds out
+            send(child.pipe, self._opening)
+
+    def _ask(self, method: str, *arguments: Any, patience: float = 0.0, deadline: float | None = None) -> Any:
+        if self._child is None:
+            raise DriverUnavailableError(DriverReason.FAILED, "the driver has no process", hint="discover starts one")
+        until = time.monotonic() + (deadline or self._deadline) + patience
+        call = Call(method=method, arguments=arguments)
+        try:
+            match self._exchange(self._child.pipe, call, until):
+                case Done(value=value):
+                    return value
+                case Away(reason=reason, message=message, hint=hint):
+                    raise DriverUnavailableError(reason, message, hint=hint)
+                case None:
+                    raise self._hung(method)
+                case other:
+                    raise self._confused(f"{other!r:.80} is no answer")
+        except (EOFError, OSError) as error:
+            raise self._crashed(method) from error
+        except NONSENSE as error:
+            raise self._confused(str(error)) from error
+        finally:
+            self._busy = None
+
+    def _exchange(self, pipe: Connection, call: Call, until: float) -> Any:
+        """The answer to a call; None when there is none in time."""
+        send(pipe, call)
+        while pipe.poll(max(0.0, until - time.monotonic())):
+            message = receive(pipe)
+            if not isinstance(message, Busy):
+                return message
+            self._busy = message.uuid
+        return None
+
+    def _crashed(self, method: str) -> DriverUnavailableError:
+        status = self._end()
+        return DriverUnavailableError(
+            DriverReason.CRASHED,
+            f"the driver's process {_manner(status)} in a call of {method}{self._about()}",
+            hint="it is started anew; its last words are in the daemon's log",
+        )
+
+    def _hung(self, method: str) -> DriverUnavailableError:
+        self._end(at_once=True)
+        return DriverUnavailableError(
+            DriverReason.HUNG,
+            f"a call of {method}{self._about()} did not come back, and the driver's process was ended",
+            hint="it is started anew",
+        )
+
+    def _confused(self, words: str) -> DriverUnavailableError:
+        self._end(at_once=True)
+        return DriverUnavailableError(
+            DriverReason.CRASHED, f"the driver's process wrote nonsense: {words}", hint="it is started anew"
+        )
+
+    def _about(self) -> str:
+        return f" about device {self._busy}" if self._busy else ""
+
+    def _end(self, *, at_once: bool = False) -> int | None:
+        child, self._child = self._child, None
+        return child.end(at_once=at_once) if child else None
+
+
+def _manner(status: int | None) -> str:
+    """How a process ended, as ``subprocess`` tells it."""
+    if status is None:
+        return "cannot be ended"
+    if status >= 0:
+        return f"ended by itself with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"

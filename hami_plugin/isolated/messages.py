@@ -1,0 +1,54 @@
+"""What passes between the daemon and a driver's own process: calls one way, answers the other."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from hami_plugin.errors import DriverReason
+
+MOST_BYTES = 64 << 20
+"""A longer message is none of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One method of the driver, with its arguments."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """The call in progress asks about another device than before; about none when ``uuid`` is None."""
+
+    uuid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What the call has returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """A ``DriverUnavailableError``; exceptions with arguments of their own do not pickle."""
+
+    reason: DriverReason
+    message: str
+    hint: str = ""
+
+
+def send(pipe: Connection, message: object) -> None:
+    """Write one message. OSError when nobody reads any more."""
+    pipe.send_bytes(pickle.dumps(message))
+
+
+def receive(pipe: Connection) -> Any:
+    """Read one message. OSError, with EOFError among them, or any error of ``pickle`` when it is none."""
+    return pickle.loads(pipe.recv_bytes(MOST_BYTES))  # noqa: S301  # both ends are the same program and the same user

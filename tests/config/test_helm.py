@@ -1,0 +1,91 @@
+"""The names of Helm values say what they mean, for every vendor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hami_plugin.config.load import Configuration, load
+from hami_plugin.errors import ConfigError
+from hami_plugin.vendor import load_vendor, vendor_names
+
+SEED = {
+    "nvidia": {
+        "enabled": True,
+        "splitCount": 10,
+        "memoryScaling": 1.5,
+        "coreScaling": 1.0,
+        "migStrategy": "none",
+        "computeMode": "Default",
+        "driverRoot": "/run/nvidia/driver",
+        "cdi": {"enabled": False, "vendor": "hami.io", "class": "gpu"},
+    }
+}
+
+
+def shipped(folder: Path, vendors: dict[str, Any]) -> Configuration:
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump({"nodeName": "n", "vendors": vendors}))
+    return load(
+        config=file,
+        device_config=None,
+        node_config=None,
+        overrides={},
+        environment={},
+        vendor_settings=lambda name: load_vendor(name).settings,
+        vendor_names=vendor_names(),
+    )
+
+
+def test_a_name_is_taken_for_the_key_that_it_means(loading) -> None:
+    acme = loading("vendors: {acme: {splitCount: 4, memoryScaling: 2}}\n").vendors["acme"]
+
+    assert (acme.split, acme.scaling) == (4, 2.0)
+
+
+def test_what_is_wrong_is_told_where_it_was_written(loading) -> None:
+    assert loading.problems("vendors:\n  acme:\n    splitCount: 0\n") == (
+        f"{loading.own}:3: vendors.acme.splitCount: 0: must be at least 1; the default is 10",
+    )
+
+
+def test_it_outranks_hamis_own_file_as_the_key_would(loading) -> None:
+    configuration = loading("vendors: {acme: {splitCount: 4}}\n", device="acme: {deviceSplitCount: 7}")
+
+    assert configuration.vendors["acme"].split == 4
+
+
+def test_a_name_and_its_key_at_once_are_one_too_many(loading) -> None:
+    (problem,) = loading.problems("vendors: {acme: {splitCount: 4, deviceSplitCount: 5}}\n")
+
+    assert problem.startswith(f"{loading.own}:1: vendors.acme.splitCount: means the same as deviceSplitCount")
+
+
+def test_a_vendor_whose_devices_are_not_shared_takes_the_number_one_and_no_other(loading) -> None:
+    assert loading("vendors: {zeta: {splitCount: 1, memoryScaling: 1.0}}\n").vendors["zeta"].speed == 1
+    assert loading.problems("vendors: {zeta: {splitCount: 4}}\n") == (
+        f"{loading.own}:1: vendors.zeta.splitCount: 4: only 1 is served for this vendor; leave it out",
+    )
+
+
+def test_the_example_of_hamis_documentation_is_a_configuration(tmp_path: Path) -> None:
+    nvidia: Any = shipped(tmp_path, SEED).vendors["nvidia"]
+
+    assert (nvidia.enabled, nvidia.device_split_count, nvidia.device_memory_scaling) == (True, 10, 1.5)
+    assert str(nvidia.nvidia_driver_root) == "/run/nvidia/driver"
+
+
+@pytest.mark.parametrize("vendor", vendor_names())
+def test_every_vendor_takes_the_names(vendor: str, tmp_path: Path) -> None:
+    section = {"enabled": "auto", "splitCount": 1, "memoryScaling": 1.0, "coreScaling": 1.0}
+
+    assert shipped(tmp_path, {vendor: section}).vendors[vendor].enabled == "auto"
+    assert vendor not in shipped(tmp_path, {vendor: {"enabled": False}}).vendors
+
+
+def test_a_mode_that_is_not_served_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"vendors\.nvidia\.migStrategy: 'mixed': only 'none' is served"):
+        shipped(tmp_path, {"nvidia": {"migStrategy": "mixed"}})

@@ -1,0 +1,85 @@
+"""Toy cards: a vendor from another folder, whose library ends its process when a file says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cdi.edits import ContainerEdits
+from hami_plugin.config.settings import AbsolutePath, ResourceName, ServedSettings, setting
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.model.device import Device
+from hami_plugin.model.placement import Assignment
+from hami_plugin.policy.charges import slot
+from hami_plugin.policy.checks import standard
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.requests import amount, counted
+from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, ResourceNames, Vendor
+from hami_plugin.wire.nodes import DeviceInfo
+
+WORD = "Toy"
+
+
+class ToySettings(ServedSettings):
+    """Keys of the section ``toy``."""
+
+    count: ResourceName = setting("resourceCountName", "toy.example/card", "Number of cards.")
+    orders: AbsolutePath = setting("orders", Path("/nonexistent/orders"), "What the library does to its process.")
+
+
+def open_driver(settings: ToySettings, _paths: HostPaths) -> Driver:
+    """The driver of ``tests/isolated``."""
+    from tests.isolated.toys import ToyDriver  # noqa: PLC0415  # in the other process only
+
+    return ToyDriver(settings.orders)
+
+
+def present(_settings: Any, paths: HostPaths) -> bool:
+    """By a device node."""
+    return (paths.dev / "toy0").exists()
+
+
+def families(settings: ToySettings) -> tuple[Family, ...]:
+    """The one family of this vendor."""
+    policy = Policy(request=counted(WORD, count=amount(settings.count)), serves=standard(WORD), charge=slot, checks=())
+    return (
+        Family(
+            word=WORD,
+            resources=ResourceNames(count=settings.count),
+            annotations=AnnotationKeys.of_agent("toy"),
+            policy=policy,
+            register=register,
+            inject=inject,
+            delivery=settings.delivery,
+        ),
+    )
+
+
+def register(device: Device, _legacy: bool) -> DeviceInfo:
+    """One card is one share."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=1,
+        devmem=device.memory,
+        devcore=100,
+        type=WORD,
+        health=device.health.offered,
+    )
+
+
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+    """The names of the cards."""
+    names = ",".join(share.device.uuid for share in assignment.shares)
+    return Injection(edits=ContainerEdits(env={"TOY_CARDS": names}))
+
+
+VENDOR = Vendor(
+    name="toy",
+    title="Toy cards",
+    settings=ToySettings,
+    families=families,
+    open=open_driver,
+    present=present,
+    isolated=True,
+)

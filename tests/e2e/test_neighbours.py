@@ -1,0 +1,124 @@
+"""Several vendors in one daemon: what happens to one is nothing to the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.wire import keys
+from tests.e2e.manifests import small
+from tests.e2e.steps import confirm, sound, start, take_down
+from tests.e2e.truth import annotation
+
+RESOURCE = "toy.example/card"
+ROOT = Path(__file__).parents[2]
+AT_MOST_S = 0.25
+"""Far above what an Allocate takes, far below what waiting for a driver would."""
+
+
+@pytest.fixture
+async def both(set_up, monkeypatch, tmp_path):
+    """A daemon that serves simulated GPUs, and cards of a vendor from another folder in a process of their own."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(Path(__file__).parent / "more"))))
+    orders = tmp_path / "orders"
+    stage = await set_up(vendors={"toy": {"enabled": True, "orders": str(orders)}})
+    await start(stage)
+    await stage.until(lambda: stage.kubelet.allocatable(RESOURCE) == 2, "the offer of the toy cards", 20)
+    return stage, orders
+
+
+async def component(stage, name):
+    return (await stage.readiness())["components"][name]
+
+
+async def until_driver_says(stage, words, within=20.0):
+    """Wait until the readiness tells these words about the toy driver."""
+    end = time.monotonic() + within
+    while words not in (said := await component(stage, "driver toy")):
+        assert time.monotonic() < end, said
+    return said
+
+
+async def allocations(stage, count, name):
+    """Bring pods with a GPU up and take them down: the longest time in seconds that an Allocate took."""
+    seconds = []
+    for number in range(count):
+        await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the node lock's release", 15)
+        pod = stage.scheduler.place(small(f"{name}-{number}", stage.family.resources))
+        began = time.monotonic()
+        await stage.kubelet.admit(pod)
+        seconds.append(time.monotonic() - began)
+        await confirm(stage, pod)
+        take_down(stage, pod)
+    return max(seconds)
+
+
+def child(stage):
+    """The one process that the daemon has started."""
+    tasks = Path(f"/proc/{stage.daemon.pid}/task").glob("*/children")
+    (found,) = [word for file in tasks for word in file.read_text().split()]
+    return int(found)
+
+
+def alive(process):
+    """Whether it still runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def resident(process):
+    """What a process adds to the memory in use, in MiB."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+
+
+def segfault(orders, _stage):
+    orders.write_text("crash")
+
+
+def kill(_orders, stage):
+    os.kill(child(stage), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("end", "words"), [(segfault, "was ended by SIGSEGV"), (kill, "was ended by SIGKILL")])
+async def test_a_driver_that_ends_its_process_is_restarted_and_nobody_else_notices(both, tell, end, words):
+    stage, orders = both
+    before = await allocations(stage, 5, "before")
+    registered = [one.resource_name for one in stage.kubelet.registrations]
+    first = child(stage)
+    tell(f"the driver's own process takes {resident(first):.0f} MiB")
+
+    end(orders, stage)
+    said = await until_driver_says(stage, "DriverCrashed")
+    during = await allocations(stage, 10, "during")
+
+    assert words in said
+    assert await component(stage, "driver nvidia") == ""
+    assert [one.resource_name for one in stage.kubelet.registrations] == registered
+    assert during < AT_MOST_S
+    tell(f"an Allocate of the other vendor took {before:.3f} s at most before, {during:.3f} s meanwhile")
+    orders.unlink(missing_ok=True)
+    await stage.until(lambda: stage.kubelet.allocatable(RESOURCE) == 2, "the cards' return", 60)
+    assert child(stage) != first
+    assert any("DriverCrashed" in event["reason"] for event in stage.api.events())
+    await sound(stage)
+
+
+async def test_a_driver_that_hangs_holds_up_nobody_else_and_not_the_daemons_end(both, tell):
+    stage, orders = both
+    process = child(stage)
+    orders.write_text("hang")
+    await stage.until(lambda: any("driver call overdue" in line for line in stage.log_lines()), "the hang", 20)
+
+    during = await allocations(stage, 10, "during")
+    await stage.stop_daemon()
+
+    assert during < AT_MOST_S
+    tell(f"an Allocate of the other vendor took {during:.3f} s at most meanwhile")
+    await stage.until(lambda: not alive(process), "the end of the driver's process")

@@ -1,0 +1,92 @@
+"""Moore Threads' node side: what HAMi's scheduler makes of the capacity, and what containers receive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_plugin.errors import RefusedError
+from hami_plugin.node.allocation import question_of
+from hami_plugin.policy.claims import claims
+from tests.support.rigs import golden, rig
+from vendors.mthreads.node import card, linked
+
+S4000 = "mthreads-s4000-8"
+GOLDEN = Path(__file__).parent / "golden" / "mthreads"
+VGPU, MEMORY, CORES = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
+
+
+def test_hamis_scheduler_makes_the_same_gpus_of_the_capacity(tmp_path: Path) -> None:
+    machine = rig(S4000, tmp_path)
+    snapshot = machine.snapshot()
+    node = machine.node(snapshot)
+
+    decoded = machine.family.node_devices(node)
+
+    assert node.annotations == {}
+    assert node.capacity == {VGPU: "128", CORES: "128", MEMORY: "768"}
+    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
+    assert decoded[7].id == "n1-mthreads-7"
+
+
+@pytest.mark.parametrize("way", ["device-specs", "cdi-cri"])
+def test_a_pod_receives_whole_gpus(way: str, tmp_path: Path) -> None:
+    machine = rig(S4000, tmp_path, deviceListStrategy=way)
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), {VGPU: 2, MEMORY: 192, CORES: 32})
+
+    golden(GOLDEN / f"two-gpus-{way}.json", machine.answer(pod, snapshot.devices))
+
+
+def test_a_pod_receives_a_share_where_it_may_be_trusted(tmp_path: Path) -> None:
+    machine = rig(S4000, tmp_path, unlimitedShares=True)
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), {VGPU: 1, MEMORY: 32, CORES: 8})
+
+    golden(GOLDEN / "share.json", machine.answer(pod, snapshot.devices))
+
+
+def test_a_share_that_nothing_would_limit_is_refused(tmp_path: Path) -> None:
+    machine = rig(S4000, tmp_path)
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), {VGPU: 1, MEMORY: 32, CORES: 8})
+
+    with pytest.raises(RefusedError, match="16384 of the 49152 MiB of n1-mthreads-7"):
+        machine.answer(pod, snapshot.devices)
+
+
+def test_the_kubelet_counts_a_share_by_cards_cores_and_memory(tmp_path: Path) -> None:
+    machine = rig(S4000, tmp_path)
+    pod = machine.decided(machine.node(machine.snapshot()), {VGPU: 1, MEMORY: 32, CORES: 8})
+
+    counted = {
+        question.resource: [len(claim.devices) for claim in claims(pod, question)]
+        for question in (question_of(machine.family, units) for units in (None, *machine.family.units))
+    }
+
+    assert counted == {VGPU: [1], CORES: [8], MEMORY: [32]}
+
+
+def test_links_that_are_bonded_are_counted(tmp_path: Path) -> None:
+    machine = rig(S4000, tmp_path)
+    table = machine.root / "bin/mthreads-gmi.says/topo_-m"
+    table.write_text(table.read_text().replace("MT1", "MT2"))
+
+    assert linked(machine.settings)[0, 3] == 2
+    assert (0, 4) not in linked(machine.settings)
+
+
+@pytest.mark.parametrize("entry", [None, [], {}, {"Index": "0"}, {"Index": "one", "GPU UUID": "u"}])
+def test_an_entry_without_a_name_is_a_problem_in_words(entry: Any) -> None:
+    assert isinstance(card(entry), str)
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"Total": "N/A"}, {"Total": "48 GiB"}])
+def test_a_gpu_whose_memory_is_not_told_is_known_and_not_offered(usage: Any) -> None:
+    found = card({"Index": 3, "GPU UUID": "u", "PCI": {"Bus": "0000:12:00.0"}, "FB Memory Usage": usage})
+
+    assert not isinstance(found, str)
+    assert (found.index, found.address, found.memory) == (3, "0000:12:00.0", 0)
+    assert "tells no memory of GPU 3" in found.trouble

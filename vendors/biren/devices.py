@@ -1,0 +1,121 @@
+"""One look at Biren GPUs: which there are and where, by the kernel's class ``biren``; what they are, by ``brsmi``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host import pci
+from hami_plugin.host.kept import Kept
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.tools import ToolError, output
+from hami_plugin.model.device import Device, Discovery, Fault, Sighting
+
+WORD = "Biren"
+CLASS = "class/biren"
+QUERY = ("gpu", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+DEADLINE_S = 10.0
+ASK_EVERY_S = 10.0
+"""How long the tool's answer is good for, while the same GPUs are there."""
+
+
+def present(paths: HostPaths) -> bool:
+    """Whether Biren's kernel module is loaded. The ids of its PCI devices are in no public list."""
+    return (paths.sysfs / "module/biren").exists() or (paths.sysfs / CLASS).exists()
+
+
+def places(paths: HostPaths) -> Mapping[int, pci.PciDevice]:
+    """The GPUs that the kernel module shows, by number. It is that of the node ``/dev/biren/card_<number>``."""
+    found = {}
+    for folder in (paths.sysfs / CLASS).glob("card_*"):
+        number = folder.name.removeprefix("card_")
+        if re.fullmatch(r"\d{1,4}", number):
+            found[int(number)] = pci.look((folder / "device").resolve())
+    return dict(sorted(found.items()))
+
+
+class Looker:
+    """Looks at GPUs, and remembers what each was when it was last described."""
+
+    def __init__(self, paths: HostPaths, tool: Path, deadline: float = DEADLINE_S) -> None:
+        self._paths = paths
+        self._tool = tool
+        self._deadline = deadline
+        self._rows = Kept(self._listed, every=ASK_EVERY_S)
+        self._known: dict[int, Device] = {}
+
+    def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
+        cards = places(self._paths)
+        if not cards:
+            raise self._absent()
+        rows = self._rows.answer(tuple(cards))
+        sightings = []
+        for number, place in cards.items():
+            known = self._known.get(number)
+            ask(known.uuid if known else None)
+            sightings.append(self._sighting(number, place, rows.get(number)))
+        version = pci.text(self._paths.sysfs / "module/biren/version")
+        return Discovery(sightings=tuple(sightings), facts={"driver": version} if version else {})
+
+    def _absent(self) -> DriverUnavailableError:
+        if (self._paths.sysfs / "module/biren").exists():
+            return DriverUnavailableError(DriverReason.NO_DEVICES, "Biren's kernel module is loaded, and shows no GPU")
+        return DriverUnavailableError(
+            DriverReason.NO_DRIVER,
+            "Biren's kernel module is not loaded",
+            hint="install the driver, or load its module: modprobe biren; or set enabled: false",
+        )
+
+    def _listed(self) -> Mapping[int, list[str]]:
+        """What ``brsmi`` prints of each GPU, by index: its UUID, its name, and its memory in MiB."""
+        if not self._tool.is_file():
+            raise DriverUnavailableError(
+                DriverReason.NO_LIBRARY, f"there is no {self._tool}", hint="mount it from the host, or set brsmi"
+            )
+        try:
+            printed = output(self._tool, *QUERY, deadline=self._deadline)
+        except ToolError as error:
+            raise DriverUnavailableError(DriverReason.FAILED, error.message) from error
+        rows = [[cell.strip() for cell in line.split(",")] for line in printed.splitlines()]
+        found = {int(row[0]): row[1:] for row in rows if len(row) == 4 and row[0].isdecimal()}
+        if not found:
+            raise DriverUnavailableError(
+                DriverReason.FAILED, f"{self._tool} listed no GPU: {' '.join(printed.split())[:80]!r}"
+            )
+        return found
+
+    def _sighting(self, number: int, place: pci.PciDevice, row: list[str] | None) -> Sighting:
+        if row is None:
+            return self._silent(number, place, "brsmi does not list it")
+        uuid, name, memory = row
+        if not uuid or "," in uuid or not memory.isdecimal() or not int(memory):
+            return self._silent(number, place, f"brsmi says: {', '.join(row)}")
+        device = Device(
+            uuid=uuid,
+            family=WORD,
+            index=number,
+            minor=number,
+            model=name,
+            memory=int(memory),
+            pci=place.address,
+            numa=place.numa,
+            mode="",
+        )
+        self._known[number] = device
+        node = self._paths.dev / "biren" / f"card_{number}"
+        missing = None if node.exists() else Fault(reason="DeviceNodeMissing", message=f"there is no {node}")
+        return Sighting(device=device, fault=missing)
+
+    def _silent(self, number: int, place: pci.PciDevice, why: str) -> Sighting:
+        unknown = Device(
+            uuid=f"{self._paths.node}-biren-{number}",
+            family=WORD,
+            index=number,
+            model="",
+            memory=0,
+            pci=place.address,
+            mode="",
+        )
+        return Sighting(device=self._known.get(number, unknown), fault=Fault(reason="DeviceSilent", message=why))

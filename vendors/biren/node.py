@@ -1,0 +1,92 @@
+"""The node's half of the Biren family: what the kubelet counts, and what a container receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.host import pci
+from hami_plugin.host.nodes import DeviceNodes
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.placement import Assignment
+from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.biren.devices import WORD, Looker, places
+from vendors.biren.settings import BirenSettings
+
+CONTROL = "biren-m"
+"""The module's own node, from version 1.12 on."""
+
+
+def open_driver(settings: BirenSettings, paths: HostPaths) -> Driver:
+    """Biren's driver of this host. Nothing is read yet."""
+    roots = rooted(settings, paths)
+    return LookingDriver(Looker(roots, settings.brsmi), partial(links, roots))
+
+
+def rooted(settings: BirenSettings, paths: HostPaths) -> HostPaths:
+    """The host's trees, where the settings say that they are."""
+    return paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+
+
+def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
+    """Distances on the PCI bus. Which GPUs have a BLink between them is told by nothing that is documented."""
+    bus = places(paths)
+    pairs = [(a, b) for a in devices for b in devices if a is not b and {a.index, b.index} <= bus.keys()]
+    return symmetric({(a.uuid, b.uuid): scored(pci.level(bus[a.index], bus[b.index]), 0, "BLink") for a, b in pairs})
+
+
+def served(settings: BirenSettings, family: Family) -> Family:
+    """The family as this node serves it: whole GPUs, as Biren's own agent does."""
+    return replace(
+        family,
+        delivery=settings.delivery,
+        register=register,
+        reports=True,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=inject,
+    )
+
+
+def register(device: Device, _legacy: bool) -> DeviceInfo:
+    """One container for each: HAMi's scheduler books neither memory nor cores of these."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=1,
+        devmem=device.memory,
+        devcore=100,
+        type=WORD,
+        numa=device.numa or 0,
+        health=device.health.offered,
+    )
+
+
+def device_edits(settings: BirenSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    """The GPU's node."""
+    return DeviceNodes(host=host, root=settings.dev_root).need(f"biren/card_{device.index}", whose=device.uuid)
+
+
+def shared_edits(settings: BirenSettings, host: HostFiles) -> ContainerEdits:
+    """The control node, and the driver's libraries."""
+    nodes = DeviceNodes(host=host, root=settings.dev_root).take(CONTROL)
+    root = str(settings.driver_root)
+    if not host.exists(root):
+        return nodes
+    return nodes.merged(ContainerEdits(mounts=(Mount(host_path=root, container_path=root),)))
+
+
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which GPUs these are, in the words of Biren's agent and of its container toolkit."""
+    numbers = sorted(share.device.index for share in assignment.shares)
+    env = {
+        "BR_PHY_CARDS": ",".join(f"card_{number}" for number in numbers),
+        "BIREN_VISIBLE_DEVICES": ",".join(map(str, numbers)),
+    }
+    return Injection(edits=ContainerEdits(env=env))

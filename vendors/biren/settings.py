@@ -1,0 +1,30 @@
+"""The ``biren`` section: HAMi's key, and where this node's driver and tool are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, TreeSettings, setting
+
+
+class BirenCdi(CdiSettings):
+    """CDI names as HAMi's own."""
+
+    cls: CdiClass = Field("biren", alias="class", description="Class part of the devices' CDI names.")
+
+
+class BirenSettings(TreeSettings):
+    """Keys of HAMi's ``biren`` section with its defaults, then ours."""
+
+    count: ResourceName = setting("resourceCountName", "birentech.com/gpu", "Number of GPUs.")
+    brsmi: AbsolutePath = setting(
+        "brsmi", Path("/usr/bin/brsmi"), "Biren's tool, which knows each GPU's memory and name."
+    )
+    driver_root: AbsolutePath = setting(
+        "driverRoot",
+        Path("/usr/local/birensupa/driver"),
+        "The driver's libraries on the host; containers with a GPU see them at the same place, where they are there.",
+    )
+    cdi: BirenCdi = Field(default_factory=BirenCdi, description="CDI names and specs.")

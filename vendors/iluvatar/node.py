@@ -1,0 +1,128 @@
+"""Iluvatar GPUs on their node: found by ``ixsmi`` and on the PCI bus, each of the family of its chip."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits
+from hami_plugin.host.nodes import DeviceNodes, mounted
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.printed import address, mebibytes
+from hami_plugin.host.tools import ToolError, output
+from hami_plugin.listed import Card, Hardware, ListedCards
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.placement import Assignment
+from hami_plugin.policy.parts import only_whole
+from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.wire.nodes import DeviceInfo, encode_legacy
+from vendors.iluvatar.settings import IluvatarSettings
+
+GPUS = Hardware(title="Iluvatar GPU", vendor="1e3e", module="iluvatar", node="iluvatar")
+LOOK_EVERY_S = 5.0
+INDEX, UUID, MODEL, ADDRESS, MEMORY = FIELDS = ("index", "uuid", "name", "pci.bus_id", "memory.total")
+QUESTION = (f"--query-gpu={','.join(FIELDS)}", "--format=csv")
+LINK = "itrlink"
+"""The node by which GPUs reach each other's memory, on machines that can."""
+
+
+def present(settings: IluvatarSettings, paths: HostPaths) -> bool:
+    """Whether there are such GPUs, whatever drives them."""
+    return bool(GPUS.plugged(paths.elsewhere(sysfs=settings.sysfs_root)))
+
+
+def open_driver(settings: IluvatarSettings, paths: HostPaths) -> Driver:
+    """The GPUs of this host. Nothing is asked yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    words = [chip.word for chip in settings.chips]
+
+    def naming(card: Card) -> tuple[str, str] | None:
+        word = chip_of(card.model, words)
+        return (word, card.uuid) if word else None
+
+    cards = ListedCards(GPUS, roots, partial(listed, settings), naming)
+    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+
+
+def chip_of(model: str, words: Iterable[str]) -> str:
+    """The chip that a model is, as ``BI-V150`` of ``Iluvatar BI-V150``; empty when it is none of them."""
+    return next((word for word in words if word in model.split()), "")
+
+
+def listed(settings: IluvatarSettings) -> Iterator[Card | str]:
+    """The GPUs as the tool's table has them. A column is found by its name: versions of the tool add units to it."""
+    printed = output(settings.ixsmi, *QUESTION, deadline=settings.tool_seconds)
+    rows = list(csv.reader(printed.splitlines(), skipinitialspace=True))
+    header = [name.split(" ")[0].strip() for name in rows[0]] if rows else []
+    if not set(FIELDS) <= set(header):
+        raise ToolError(f"{settings.ixsmi} printed another table than was asked for: {printed[:120]!r}")
+    for row in rows[1:]:
+        if row:
+            yield card(dict(zip(header, row, strict=False)))
+
+
+def card(row: Mapping[str, str]) -> Card | str:
+    """One row; what is wrong with it, in words, when it names no GPU."""
+    try:
+        index, uuid, place = int(row[INDEX]), row[UUID].strip(), address(row[ADDRESS])
+    except (KeyError, ValueError):
+        return f"ixsmi tells nothing that names a GPU: {dict(row)}"
+    if not uuid.startswith("GPU-"):
+        return f"ixsmi knows no UUID of GPU {index}, but {uuid[:64]!r}"
+    model, memory = row.get(MODEL, "").strip(), row.get(MEMORY, "")
+    try:
+        return Card(index=index, uuid=uuid, model=model, address=place, memory=mebibytes(memory))
+    except ValueError as error:
+        return Card(index=index, uuid=uuid, model=model, address=place, trouble=f"ixsmi: {error}")
+
+
+def served(settings: IluvatarSettings, family: Family) -> Family:
+    """The family of one chip as this node serves it. Its scheduler side reads the register of HAMi 2.7 to this day."""
+    kind = f"{settings.delivery.kind}-{family.word.lower()}"
+    return replace(
+        family,
+        delivery=replace(settings.delivery, kind=kind),
+        replicas=lambda _device: settings.split_count,
+        register=partial(register, settings),
+        encode=encode_legacy,
+        reports=True,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=partial(inject, settings),
+    )
+
+
+def register(settings: IluvatarSettings, device: Device, _legacy: bool) -> DeviceInfo:
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=settings.split_count,
+        devmem=device.memory,
+        devcore=device.cores,
+        type=device.family,
+        numa=max(0, device.numa or 0),
+        mode=device.mode,
+        health=device.health.offered,
+    )
+
+
+def device_edits(settings: IluvatarSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).need(f"{GPUS.node}{device.minor}", whose=device.uuid)
+
+
+def shared_edits(settings: IluvatarSettings, host: HostFiles) -> ContainerEdits:
+    nodes = DeviceNodes(host=host, root=settings.dev_root)
+    control = nodes.need("itrctl", whose="the GPUs' driver").merged(nodes.take(LINK))
+    return control.merged(mounted(host, settings.driver_files))
+
+
+def inject(settings: IluvatarSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which GPUs Iluvatar's own runtime would add, where it is the one that runs the container."""
+    if not settings.unlimited_shares:
+        only_whole(assignment, "Iluvatar GPUs")
+    shares = sorted(assignment.shares, key=lambda share: share.device.index)
+    uuids = ",".join(share.device.uuid for share in shares)
+    return Injection(edits=ContainerEdits(env={"IX_VISIBLE_DEVICES": uuids}))

@@ -1,0 +1,136 @@
+"""Kunlun XPUs on their node: found by ``xpu-smi`` and on the PCI bus, offered whole or in parts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits
+from hami_plugin.host.nodes import DeviceNodes, mounted
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.printed import address, matrix, mebibytes
+from hami_plugin.host.tools import output
+from hami_plugin.listed import Card, Hardware, ListedCards
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.placement import Assignment
+from hami_plugin.policy.parts import only_whole
+from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.kunlun.family import CARD, PART, WHOLE
+from vendors.kunlun.settings import KunlunSettings
+
+XPUS = Hardware(title="Kunlun XPU", vendor="1d22", module="kunlun", node="xpu")
+SMALLEST = CARD // 4
+LOOK_EVERY_S = 5.0
+"""The tool opens every XPU to answer, which takes a while."""
+
+# Columns of ``xpu-smi -m``, one XPU a line, 32 in all; what most of the others mean is Kunlunxin's to know.
+ADDRESS, INDEX, MEMORY, MODEL = 0, 1, 18, 21
+_NAMED = re.compile(r"XPU\s+(\d+):.*?(GPU-[0-9A-Fa-f-]{36})")
+_LINKED = "XL"
+
+
+def present(settings: KunlunSettings, paths: HostPaths) -> bool:
+    """Whether there are such cards, whatever drives them."""
+    return bool(XPUS.plugged(paths.elsewhere(sysfs=settings.sysfs_root)))
+
+
+def open_driver(settings: KunlunSettings, paths: HostPaths) -> Driver:
+    """The XPUs of this host. Nothing is asked yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+
+    def naming(card: Card) -> tuple[str, str]:
+        """HAMi's scheduler makes names for whole XPUs up; parts are registered, under the XPU's own."""
+        return (PART, card.uuid) if settings.serve == "parts" else (WHOLE, f"{paths.node}-{WHOLE}-{card.index}")
+
+    cards = ListedCards(XPUS, roots, partial(listed, settings), naming, fabric=_LINKED, lanes=partial(linked, settings))
+    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+
+
+def asked(settings: KunlunSettings, *arguments: str) -> str:
+    return output(settings.xpu_smi, *arguments, deadline=settings.tool_seconds)
+
+
+def listed(settings: KunlunSettings) -> Iterator[Card | str]:
+    """The XPUs, by two answers of the tool: facts by column, and names."""
+    names = dict(_NAMED.findall(asked(settings, "-L")))
+    for line in asked(settings, "-m").splitlines():
+        if line.strip():
+            yield card(line, names)
+
+
+def card(line: str, names: Mapping[str, str]) -> Card | str:
+    """One line of ``xpu-smi -m``; what is wrong with it, in words, when it is none."""
+    try:
+        words = shlex.split(line)
+        place, index = address(words[ADDRESS]), int(words[INDEX])
+        uuid = names[words[INDEX]]
+    except (ValueError, IndexError, KeyError):
+        return f"xpu-smi tells nothing that names an XPU: {line[:120]!r}"
+    try:
+        memory, model = mebibytes(words[MEMORY]), words[MODEL]
+    except (ValueError, IndexError):
+        return Card(index=index, uuid=uuid, model="", address=place, trouble=f"xpu-smi tells {line[:120]!r}")
+    return Card(index=index, uuid=uuid, model=model, address=place, memory=memory)
+
+
+def linked(settings: KunlunSettings) -> Mapping[tuple[int, int], int]:
+    """Pairs with an XPU-Link, as the board has them and not as the wings of an older one would."""
+    table = matrix(asked(settings, "topo", "-m"), "XPU")
+    return {pair: 1 for pair, cell in table.items() if cell == _LINKED}
+
+
+def served(settings: KunlunSettings, family: Family) -> Family:
+    """The family as this node serves it. Of whole XPUs the scheduler learns from their number alone."""
+    kind = f"{settings.cdi.vendor}/{'v' if family.word == PART else ''}{settings.cdi.cls}"
+    return replace(
+        family,
+        delivery=replace(settings.delivery, kind=kind),
+        replicas=shares if family.word == PART else lambda _device: 1,
+        register=register,
+        reports=family.word == PART,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=partial(inject, settings),
+    )
+
+
+def shares(device: Device) -> int:
+    """How many of the smallest parts a card has."""
+    return max(1, device.memory // SMALLEST)
+
+
+def register(device: Device, _legacy: bool) -> DeviceInfo:
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=shares(device),
+        devmem=device.memory,
+        devcore=device.cores,
+        type=device.family,
+        numa=max(0, device.numa or 0),
+        mode=device.mode,
+        health=device.health.offered,
+        vendor=device.family,
+    )
+
+
+def device_edits(settings: KunlunSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).need(f"xpu{device.minor}", whose=device.uuid)
+
+
+def shared_edits(settings: KunlunSettings, host: HostFiles) -> ContainerEdits:
+    control = DeviceNodes(host=host, root=settings.dev_root).need("xpuctrl", whose="the XPUs' driver")
+    return control.merged(mounted(host, settings.driver_files))
+
+
+def inject(settings: KunlunSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which XPUs Kunlunxin's own runtime would add, where it is the one that runs the container."""
+    if not settings.unlimited_shares:
+        only_whole(assignment, "Kunlun XPUs")
+    numbers = sorted(share.device.index for share in assignment.shares)
+    return Injection(edits=ContainerEdits(env={"CXPU_VISIBLE_DEVICES": ",".join(map(str, numbers))}))

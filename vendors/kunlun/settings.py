@@ -1,0 +1,36 @@
+"""The ``kunlun`` section: HAMi's keys, and what this node serves of its XPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, ToolSettings, setting
+
+
+class XpuCdi(CdiSettings):
+    """CDI names of XPUs."""
+
+    cls: CdiClass = Field("xpu", alias="class", description="Class part of the XPUs' CDI names; that of parts is vxpu.")
+
+
+class KunlunSettings(ToolSettings):
+    """Keys of HAMi's ``kunlun`` section with its defaults, then ours."""
+
+    count: ResourceName = setting("resourceCountName", "kunlunxin.com/xpu", "Number of whole XPUs.")
+    parts: ResourceName = setting("resourceVCountName", "kunlunxin.com/vxpu", "Number of parts, each of another XPU.")
+    memory: ResourceName = setting("resourceVMemoryName", "kunlunxin.com/vxpu-memory", "MiB of each part.")
+    serve: Literal["whole", "parts"] = setting(
+        "serve", "whole", "What this node offers of its XPUs: `whole` ones, or `parts` of a quarter, a half or all."
+    )
+    xpu_smi: AbsolutePath = setting(
+        "xpuSmi", Path("/usr/local/bin/xpu-smi"), "Kunlunxin's tool, which lists the XPUs and how they are linked."
+    )
+    driver_files: tuple[AbsolutePath, ...] = Field(
+        (Path("/opt/xre/so"), Path("/usr/local/bin/xpu-smi")),
+        alias="driverFiles",
+        description="Files and folders of the host's driver that containers receive, read-only, where they exist.",
+    )
+    cdi: XpuCdi = Field(default_factory=XpuCdi, description="CDI names and specs.")

@@ -1,0 +1,142 @@
+"""Moore Threads GPUs on their node: found by ``mthreads-gmi`` and on the bus, counted by cards, cores and memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cdi.edits import ContainerEdits
+from hami_plugin.host.nodes import DeviceNodes, mounted
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.printed import address, matrix, mebibytes
+from hami_plugin.host.tools import ToolError, json_object, output
+from hami_plugin.listed import Card, Hardware, ListedCards
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.placement import Assignment
+from hami_plugin.policy.parts import only_whole
+from hami_plugin.vendor import Driver, Family, Injection, Units
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.mthreads.family import CARD_CORES, UNIT, WORD
+from vendors.mthreads.settings import MthreadsSettings
+
+GPUS = Hardware(title="Moore Threads GPU", vendor="1ed5", module="mtgpu", node="mtgpu.")
+LOOK_EVERY_S = 5.0
+_BONDED = re.compile(r"MT(\d{1,2})")
+
+
+def present(settings: MthreadsSettings, paths: HostPaths) -> bool:
+    """Whether there are such GPUs, whatever drives them."""
+    return bool(GPUS.plugged(paths.elsewhere(sysfs=settings.sysfs_root)))
+
+
+def open_driver(settings: MthreadsSettings, paths: HostPaths) -> Driver:
+    """The GPUs of this host, by the names that HAMi's scheduler makes up. Nothing is asked yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    cards = ListedCards(
+        GPUS,
+        roots,
+        partial(listed, settings),
+        lambda card: (WORD, f"{paths.node}-mthreads-{card.index}"),
+        fabric="MT",
+        lanes=partial(linked, settings),
+    )
+    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+
+
+def asked(settings: MthreadsSettings, *arguments: str) -> str:
+    return output(settings.mthreads_gmi, *arguments, deadline=settings.tool_seconds)
+
+
+def listed(settings: MthreadsSettings) -> Iterator[Card | str]:
+    """The GPUs of the tool's report."""
+    report = json_object(asked(settings, "-q", "--json"), settings.mthreads_gmi).get("GPU")
+    if not isinstance(report, list):
+        raise ToolError(f"{settings.mthreads_gmi} reports no list of GPUs")
+    yield from map(card, report)
+
+
+def card(entry: Any) -> Card | str:
+    """One GPU of the report; what is wrong with it, in words, when it names none."""
+    if not isinstance(entry, Mapping) or not str(entry.get("Index", "")).isdecimal() or "GPU UUID" not in entry:
+        return f"mthreads-gmi tells nothing that names a GPU: {str(entry)[:120]}"
+    # Where in an entry the address stands is a matter of the tool's version; nothing else in it looks like one.
+    known = Card(
+        index=int(entry["Index"]),
+        uuid=str(entry["GPU UUID"]),
+        model=str(entry.get("Product Name", "")),
+        address=address(str(entry)),
+    )
+    try:
+        return replace(known, memory=mebibytes(str(entry["FB Memory Usage"]["Total"])))
+    except (KeyError, TypeError, ValueError) as error:
+        return replace(known, trouble=f"mthreads-gmi tells no memory of GPU {known.index}: {error}")
+
+
+def linked(settings: MthreadsSettings) -> Mapping[tuple[int, int], int]:
+    """How many MTLinks are bonded between two GPUs; the tool writes ``MT2`` for two."""
+    table = matrix(asked(settings, "topo", "-m"), "GPU")
+    return {pair: int(found[1]) for pair, cell in table.items() if (found := _BONDED.fullmatch(cell))}
+
+
+def served(settings: MthreadsSettings, family: Family) -> Family:
+    """The family as this node serves it. It registers nothing: HAMi's scheduler reads the capacity."""
+    return replace(
+        family,
+        delivery=settings.delivery,
+        replicas=lambda _device: settings.split_count,
+        register=register,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=partial(inject, settings),
+        every_core=lambda _device: CARD_CORES,
+        cores_are_counted=True,
+        units=(
+            Units(
+                resource=settings.cores,
+                of_device=lambda _device: CARD_CORES,
+                of_grant=lambda grant: grant.cores,
+            ),
+            Units(
+                resource=settings.memory,
+                of_device=lambda device: device.memory // UNIT,
+                of_grant=lambda grant: grant.memory // UNIT,
+            ),
+        ),
+    )
+
+
+def register(device: Device, _legacy: bool) -> DeviceInfo:
+    """The GPU as HAMi's scheduler makes it up from the node's capacity."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=100,
+        devmem=device.memory // UNIT * UNIT,
+        devcore=CARD_CORES,
+        type=WORD,
+        health=device.health.offered,
+    )
+
+
+def device_edits(settings: MthreadsSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    """Its own node, and those that the kernel's graphics system has for it."""
+    nodes = DeviceNodes(host=host, root=settings.dev_root)
+    folder = (settings.sysfs_root or host.paths.sysfs) / "bus/pci/devices" / device.pci / "drm"
+    drawing = sorted(f"dri/{one.name}" for one in folder.glob("*") if one.name.startswith(("card", "renderD")))
+    return nodes.need(f"{GPUS.node}{device.minor}", whose=device.uuid).merged(nodes.take(*drawing))
+
+
+def shared_edits(settings: MthreadsSettings, host: HostFiles) -> ContainerEdits:
+    return mounted(host, settings.driver_files)
+
+
+def inject(settings: MthreadsSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which GPUs Moore Threads' own runtime would add, where it is the one that runs the container."""
+    if not settings.unlimited_shares:
+        only_whole(assignment, "Moore Threads GPUs")
+    numbers = sorted(share.device.index for share in assignment.shares)
+    return Injection(edits=ContainerEdits(env={"MTHREADS_VISIBLE_DEVICES": ",".join(map(str, numbers))}))

@@ -1,0 +1,35 @@
+"""The ``mthreads`` section: HAMi's keys, and where this node's driver and tool are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, ToolSettings, setting
+
+
+class MtgpuCdi(CdiSettings):
+    """CDI names of Moore Threads' GPUs."""
+
+    cls: CdiClass = Field("mtgpu", alias="class", description="Class part of the GPUs' CDI names.")
+
+
+class MthreadsSettings(ToolSettings):
+    """Keys of HAMi's ``mthreads`` section with its defaults, then ours."""
+
+    count: ResourceName = setting("resourceCountName", "mthreads.com/vgpu", "Number of GPUs.")
+    memory: ResourceName = setting("resourceMemoryName", "mthreads.com/sgpu-memory", "512 MiB of all GPUs together.")
+    cores: ResourceName = setting("resourceCoreName", "mthreads.com/sgpu-core", "Cores of all GPUs together, 16 each.")
+    split_count: int = setting("splitCount", 16, "How many containers may share a GPU.", ge=1, le=100)
+    mthreads_gmi: AbsolutePath = setting(
+        "mthreadsGmi",
+        Path("/usr/bin/mthreads-gmi"),
+        "Moore Threads' tool, which lists the GPUs and how they are linked.",
+    )
+    driver_files: tuple[AbsolutePath, ...] = Field(
+        (Path("/usr/lib/x86_64-linux-gnu/musa"), Path("/usr/bin/mthreads-gmi")),
+        alias="driverFiles",
+        description="Files and folders of the host's driver that containers receive, read-only, where they exist.",
+    )
+    cdi: MtgpuCdi = Field(default_factory=MtgpuCdi, description="CDI names and specs.")
