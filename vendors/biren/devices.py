@@ -20,6 +20,8 @@ DEADLINE_S = 10.0
 ASK_EVERY_S = 10.0
 """How long the tool's answer is good for, while the same GPUs are there."""
 
+_NAME = re.compile(r"[\w.-]+")
+
 
 def present(paths: HostPaths) -> bool:
     """Whether Biren's kernel module is loaded. The ids of its PCI devices are in no public list."""
@@ -90,7 +92,7 @@ class Looker:
         if row is None:
             return self._silent(number, place, "brsmi does not list it")
         uuid, name, memory = row
-        if not uuid or "," in uuid or not memory.isdecimal() or not int(memory):
+        if not _NAME.fullmatch(uuid) or not memory.isdecimal() or not int(memory):
             return self._silent(number, place, f"brsmi says: {', '.join(row)}")
         device = Device(
             uuid=uuid,

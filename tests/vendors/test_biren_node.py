@@ -1,0 +1,151 @@
+"""Biren's node side: what is discovered, what HAMi's scheduler makes of it, and what a container receives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.wire.nodes import decode_json
+from tests.support.rigs import Rig, golden, rig
+from vendors.biren import VENDOR
+from vendors.biren.devices import Looker
+
+PROFILE = "biren-br106-8"
+GOLDEN = Path(__file__).parent / "golden" / "biren"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Rig:
+    return rig(PROFILE, tmp_path)
+
+
+def asked_anew(machine: Rig) -> Rig:
+    """A driver that has no answer of the tool yet."""
+    return rig(PROFILE, machine.root)
+
+
+def test_what_is_discovered_is_the_profile_without_its_blinks(machine: Rig) -> None:
+    snapshot = machine.snapshot()
+
+    described = machine.machine.devices
+    assert [(d.index, d.uuid, d.model, d.memory, d.pci, d.numa) for d in snapshot.devices] == [
+        (d.index, d.uuid, d.model, d.memory, d.pci, d.numa) for d in described
+    ]
+    assert all(device.health.offered for device in snapshot.devices)
+    for i, a in enumerate(snapshot.devices):
+        links = [snapshot.links.between(a.uuid, b.uuid) for b in snapshot.devices[:i]]
+        assert [link.level for link in links if link] == list(machine.machine.levels[i][:i])
+    assert snapshot.facts == {"driver": "1.12.0"}
+
+
+def test_hamis_scheduler_reads_the_same_devices_from_the_annotation(machine: Rig) -> None:
+    snapshot = machine.snapshot()
+    node = machine.node(snapshot)
+
+    decoded = machine.family.node_devices(node)
+
+    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
+    assert decoded == decode_json(node.annotations["hami.io/node-biren-register"])
+    assert {(info.count, info.devmem, info.devcore, info.type) for info in decoded} == {(1, 32768, 100, "Biren")}
+
+
+def test_its_scheduler_side_waits_for_a_report(machine: Rig) -> None:
+    assert machine.family.reports
+    assert machine.family.annotations.handshake == "hami.io/node-handshake-biren"
+
+
+@pytest.mark.parametrize(("name", "count"), [("one", 1), ("three", 3)])
+def test_a_decided_pod_receives_its_gpus(name: str, count: int, machine: Rig) -> None:
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), {"birentech.com/gpu": count})
+
+    answer = machine.answer(pod, snapshot.devices)
+
+    golden(GOLDEN / f"{name}.json", answer)
+
+
+def test_without_driver_libraries_on_the_host_there_is_nothing_to_mount(tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path, driverRoot=str(tmp_path / "nowhere"))
+    snapshot = machine.snapshot()
+
+    answer = machine.answer(machine.decided(machine.node(snapshot), {"birentech.com/gpu": 1}), snapshot.devices)
+
+    assert "mounts" not in answer["edits"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("silent", "DeviceSilent"), ("garbled", "DeviceSilent"), ("no-node", "DeviceNodeMissing")]
+)
+def test_a_faulty_gpu_is_kept_back_alone_and_heals(fault: str, reason: str, machine: Rig) -> None:
+    machine.simulator.inject(fault, 3)
+    assert asked_anew(machine).faults() == {3: reason}
+
+    machine.simulator.inject("back", 3)
+    assert asked_anew(machine).faults() == {}
+
+
+def test_a_gpu_that_turns_silent_keeps_its_name(machine: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vendors.biren.devices.ASK_EVERY_S", 0.0)
+    driver = rig(PROFILE, machine.root)
+    names = [device.uuid for device in driver.snapshot().devices]
+
+    driver.simulator.inject("silent", 3)
+
+    assert [(event.uuid, event.fault.reason) for event in driver.driver.poll(2.0)] == [(names[3], "DeviceSilent")]
+    assert [device.uuid for device in driver.snapshot().devices] == names
+
+
+def test_a_gpu_that_falls_off_the_bus_leaves_the_others_as_they_are(machine: Rig) -> None:
+    before = machine.snapshot().devices
+
+    machine.simulator.inject("lost", 2)
+
+    assert [event.uuid for event in machine.driver.poll(2.0)] == [before[2].uuid]
+    assert machine.snapshot().devices == (*before[:2], *before[3:])
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        ("driver-gone", DriverReason.NO_DRIVER, "kernel module is not loaded"),
+        ("no-devices", DriverReason.NO_DEVICES, "is loaded, and shows no GPU"),
+        ("tool-gone", DriverReason.NO_LIBRARY, "there is no .*/bin/brsmi"),
+        ("tool-fails", DriverReason.FAILED, "ERROR_UNINITIALIZED"),
+    ],
+)
+def test_a_driver_that_is_not_there_says_what_is_missing(
+    fault: str, reason: DriverReason, words: str, machine: Rig
+) -> None:
+    machine.simulator.inject(fault)
+
+    with pytest.raises(DriverUnavailableError, match=words) as caught:
+        machine.driver.discover()
+
+    assert caught.value.reason is reason
+    machine.simulator.inject("tool-back" if fault.startswith("tool") else "driver-back")
+    assert len(machine.driver.discover().sightings) == 8
+
+
+def test_a_tool_that_hangs_is_ended(machine: Rig) -> None:
+    machine.simulator.inject("tool-hangs")
+    paths = HostPaths().elsewhere(sysfs=machine.settings.sysfs_root, dev=machine.settings.dev_root)
+
+    with pytest.raises(DriverUnavailableError, match=r"has not answered within 0\.2 s"):
+        Looker(paths, machine.settings.brsmi, deadline=0.2)(lambda _uuid: None)
+
+
+def test_a_gpu_without_a_node_cannot_be_handed_over(machine: Rig) -> None:
+    snapshot = machine.snapshot()
+    machine.simulator.inject("no-node", 0)
+
+    with pytest.raises(HamiError, match=f"{snapshot.devices[0].uuid} has no node"):
+        machine.answer(machine.decided(machine.node(snapshot), {"birentech.com/gpu": 8}), snapshot.devices)
+
+
+def test_its_hardware_is_seen_where_its_module_is(machine: Rig) -> None:
+    assert VENDOR.present(machine.settings, HostPaths())
+    machine.simulator.inject("driver-gone")
+    assert not VENDOR.present(machine.settings, HostPaths())

@@ -1,0 +1,186 @@
+"""Vastai's node side, on an invented machine: two cards of four dies each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.wire.nodes import decode_json
+from tests.support.rigs import Rig, golden, rig
+from vendors.vastai import VENDOR
+from vendors.vastai.dies import Dies, dies, listed
+
+GOLDEN = Path(__file__).parent / "golden" / "vastai"
+SERIALS = ("SN-A", "SN-B")
+
+
+def invented(folder: Path) -> Path:
+    """A profile with two cards, each behind a switch of its own."""
+    levels = [["X" if i == j else "PIX" if i // 4 == j // 4 else "SYS" for j in range(8)] for i in range(8)]
+    devices = [
+        {
+            "index": n,
+            "uuid": "",
+            "model": "Vastai die",
+            "pci_bus_id": f"0000:{0x10 + 0x40 * (n // 4) + n % 4:02x}:00.0",
+            "numa_node": n // 4,
+            "memory_mib": 32768,
+            "card": SERIALS[n // 4],
+        }
+        for n in range(8)
+    ]
+    numa = [{"id": node, "cpus": f"{node * 16}-{node * 16 + 15}"} for node in (0, 1)]
+    profile = {"id": "invented", "vendor": "vastai", "devices": devices, "p2p_level": levels}
+    file = folder / "invented.yaml"
+    file.write_text(json.dumps({**profile, "host": {"numa_nodes": numa}}))
+    return file
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Any:
+    return lambda **settings: rig(str(invented(tmp_path)), tmp_path / "machine", **settings)
+
+
+@pytest.fixture
+def cards(build: Any) -> Rig:
+    machine: Rig = build()
+    return machine
+
+
+@pytest.fixture
+def single(build: Any) -> Rig:
+    machine: Rig = build(deviceStrategy="die")
+    return machine
+
+
+def test_a_card_is_one_device_with_all_its_dies(cards: Rig) -> None:
+    snapshot = cards.snapshot()
+
+    assert [(d.uuid, d.index, d.memory, d.pci, d.numa) for d in snapshot.devices] == [
+        ("SN-A", 0, 131072, "0000:10:00.0", 0),
+        ("SN-B", 1, 131072, "0000:50:00.0", 1),
+    ]
+    assert [dies(d) for d in snapshot.devices] == [
+        Dies(numbers=(0, 1, 2, 3), card="SN-A"),
+        Dies(numbers=(4, 5, 6, 7), card="SN-B"),
+    ]
+    link = snapshot.links.between("SN-A", "SN-B")
+    assert link is not None
+    assert link.level == "SYS"
+
+
+def test_a_die_is_one_device_that_knows_its_card(single: Rig) -> None:
+    snapshot = single.snapshot()
+
+    described = single.machine.devices
+    assert [(d.index, d.memory, d.pci, d.numa) for d in snapshot.devices] == [
+        (d.index, d.memory, d.pci, d.numa) for d in described
+    ]
+    assert [d.uuid for d in snapshot.devices] == [f"{d.extra['card']}-{d.pci.replace(':', '.')}" for d in described]
+    for i, a in enumerate(snapshot.devices):
+        links = [snapshot.links.between(a.uuid, b.uuid) for b in snapshot.devices[:i]]
+        assert [link.level for link in links if link] == list(single.machine.levels[i][:i])
+
+
+@pytest.mark.parametrize("strategy", ["card", "die"])
+def test_hamis_scheduler_reads_the_same_devices_from_the_annotation(build: Any, strategy: str) -> None:
+    machine = build(deviceStrategy=strategy)
+    snapshot = machine.snapshot()
+    node = machine.node(snapshot)
+
+    decoded = machine.family.node_devices(node)
+
+    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
+    assert decoded == decode_json(node.annotations["hami.io/node-va-register"])
+    assert {info.custom["DeviceStrategy"] for info in decoded} == {strategy}
+    assert {info.custom["AIC"] for info in decoded} == set(SERIALS)
+    assert machine.family.reports
+
+
+@pytest.mark.parametrize(("strategy", "count"), [("card", 1), ("die", 1), ("die", 3)])
+def test_a_decided_pod_receives_its_dies(build: Any, strategy: str, count: int) -> None:
+    machine = build(deviceStrategy=strategy)
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), {"vastaitech.com/va": count})
+
+    answer = machine.answer(pod, snapshot.devices)
+
+    golden(GOLDEN / f"{strategy}-{count}.json", answer)
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("silent", "DeviceSilent"), ("garbled", "DeviceSilent")])
+def test_what_the_tool_does_not_tell_of_a_die_is_that_dies_fault(build: Any, fault: str, reason: str) -> None:
+    build().simulator.inject(fault, 3)
+
+    assert build(deviceStrategy="die").faults() == {3: reason}
+
+
+def test_a_card_suffers_what_one_of_its_dies_does(cards: Rig) -> None:
+    cards.snapshot()
+
+    cards.simulator.inject("no-node", 5)
+
+    assert [(event.uuid, event.fault.reason) for event in cards.driver.poll(2.0)] == [("SN-B", "DeviceNodeMissing")]
+    cards.simulator.inject("back", 5)
+    assert cards.faults() == {}
+
+
+def test_a_die_that_falls_off_the_bus_takes_no_other_dies_number(single: Rig) -> None:
+    before = single.snapshot().devices
+
+    single.simulator.inject("lost", 2)
+
+    assert [event.uuid for event in single.driver.poll(2.0)] == [before[2].uuid]
+    assert single.snapshot().devices == (*before[:2], *before[3:])
+
+
+def test_dies_that_nobody_can_number_are_not_offered(single: Rig) -> None:
+    single.simulator.inject("no-node", 2)
+
+    found = single.driver.discover()
+
+    assert found.sightings == ()
+    assert "nothing tells which nodes are those of the dies 0000:10:00.0, 0000:11:00.0" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        ("driver-gone", DriverReason.NO_DRIVER, "8 Vastai dies are on the PCI bus, and no driver has them"),
+        ("no-devices", DriverReason.NO_DEVICES, "no Vastai die on the PCI bus"),
+        ("tool-gone", DriverReason.NO_LIBRARY, "there is no .*/bin/vasmi"),
+    ],
+)
+def test_a_driver_that_is_not_there_says_what_is_missing(
+    fault: str, reason: DriverReason, words: str, cards: Rig
+) -> None:
+    cards.simulator.inject(fault)
+
+    with pytest.raises(DriverUnavailableError, match=words) as caught:
+        cards.driver.discover()
+
+    assert caught.value.reason is reason
+    assert VENDOR.present(cards.settings, HostPaths()) is (fault != "no-devices")
+    cards.simulator.inject("tool-back" if fault.startswith("tool") else "driver-back")
+    assert len(cards.driver.discover().sightings) == 2
+
+
+def test_a_tool_that_hangs_is_ended(cards: Rig) -> None:
+    cards.simulator.inject("tool-hangs")
+
+    with pytest.raises(DriverUnavailableError, match=r"has not answered within 0\.2 s"):
+        listed(cards.settings.vasmi, deadline=0.2)
+
+
+def test_a_die_without_nodes_cannot_be_handed_over(single: Rig) -> None:
+    snapshot = single.snapshot()
+    for name in ("vacc0", "va0_ctl"):
+        (single.root / "dev" / name).unlink()
+
+    with pytest.raises(HamiError, match="has a die without nodes"):
+        single.answer(single.decided(single.node(snapshot), {"vastaitech.com/va": 8}), snapshot.devices)

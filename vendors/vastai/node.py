@@ -1,0 +1,87 @@
+"""The node's half of the Vastai family: what the kubelet counts, and what a container receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits
+from hami_plugin.errors import HamiError
+from hami_plugin.host import pci
+from hami_plugin.host.nodes import DeviceNodes
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.placement import Assignment
+from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.vastai.dies import CARD, STRATEGY, WORD, bus, dies
+from vendors.vastai.look import Looker
+from vendors.vastai.settings import VastaiSettings
+
+CONTROL = ("vatools", "va_sync")
+OF_A_DIE = ("vacc{}", "vastai_video{}", "va{}_ctl", "va_video{}", "vastai{}_version")
+"""Nodes that a die has, depending on the generation of its driver."""
+
+
+def open_driver(settings: VastaiSettings, paths: HostPaths) -> Driver:
+    """Vastai's driver of this host. Nothing is read yet."""
+    roots = rooted(settings, paths)
+    return LookingDriver(Looker(roots, settings.vasmi, whole=settings.strategy == "card"), partial(links, roots))
+
+
+def rooted(settings: VastaiSettings, paths: HostPaths) -> HostPaths:
+    """The host's trees, where the settings say that they are."""
+    return paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+
+
+def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
+    """Distances on the PCI bus, between the first dies."""
+    places = {one.address: one for one in bus(paths)}
+    pairs = [(a, b) for a in devices for b in devices if a is not b and {a.pci, b.pci} <= places.keys()]
+    return symmetric({(a.uuid, b.uuid): scored(pci.level(places[a.pci], places[b.pci]), 0, "") for a, b in pairs})
+
+
+def served(settings: VastaiSettings, family: Family) -> Family:
+    """The family as this node serves it: one container for each card or die."""
+    return replace(
+        family,
+        delivery=settings.delivery,
+        register=partial(register, settings),
+        reports=True,
+        device_edits=partial(device_edits, settings),
+        shared_edits=lambda host: DeviceNodes(host=host, root=settings.dev_root).take(*CONTROL),
+        inject=inject,
+    )
+
+
+def register(settings: VastaiSettings, device: Device, _legacy: bool) -> DeviceInfo:
+    """With what HAMi's scheduler keeps a container's dies together by."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=1,
+        devmem=device.memory,
+        devcore=100,
+        type=WORD,
+        numa=device.numa or 0,
+        health=device.health.offered,
+        custom={STRATEGY: settings.strategy, CARD: dies(device).card},
+    )
+
+
+def device_edits(settings: VastaiSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    """The nodes of its dies, each of which must have some."""
+    nodes = DeviceNodes(host=host, root=settings.dev_root)
+    found = [nodes.take(*(name.format(number) for name in OF_A_DIE)) for number in dies(device).numbers]
+    if not found or not all(edits.device_nodes for edits in found):
+        raise HamiError(f"{device.uuid} has a die without nodes on this host", hint="its driver makes them")
+    return ContainerEdits().merged(*found)
+
+
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which dies these are, for Vastai's runtime."""
+    numbers = sorted(number for share in assignment.shares for number in dies(share.device).numbers)
+    return Injection(edits=ContainerEdits(env={"VACC_VISIBLE_DEVICES": ",".join(map(str, numbers))}))

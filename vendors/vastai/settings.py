@@ -1,0 +1,29 @@
+"""The ``vastai`` section: HAMi's key, its agent's flag, and where this node's tool is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, TreeSettings, setting
+
+
+class VastaiCdi(CdiSettings):
+    """CDI names as HAMi's own."""
+
+    cls: CdiClass = Field("vastai", alias="class", description="Class part of the devices' CDI names.")
+
+
+class VastaiSettings(TreeSettings):
+    """Keys of HAMi's ``vastai`` section with its defaults, then ours."""
+
+    count: ResourceName = setting("resourceCountName", "vastaitech.com/va", "Number of cards, or of dies.")
+    strategy: Literal["card", "die"] = setting(
+        "deviceStrategy", "card", "What a device is: a whole card, or each of its dies."
+    )
+    vasmi: AbsolutePath = setting(
+        "vasmi", Path("/usr/bin/vasmi"), "Vastai's tool, which knows each die's card and memory."
+    )
+    cdi: VastaiCdi = Field(default_factory=VastaiCdi, description="CDI names and specs.")
