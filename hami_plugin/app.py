@@ -94,6 +94,7 @@ class Daemon:
             events=self._events,
             style=Style(legacy=settings.register_format == "legacy", scores=settings.topology_scores),
             now=lambda: datetime.now(tz=UTC).astimezone(),
+            taken=lambda: {grant.uuid for held in self._ledger.held.values() for grant in held.grants},
         )
         self._recovery = Recovery(
             ledger=self._ledger, pods=self._pods, settlement=self._settlement, resources=self._resources

@@ -1,6 +1,6 @@
 """Cards that a vendor's own tool lists, held against what the kernel shows of them: the PCI bus and the device nodes.
 
-It makes the two functions of a ``LookingDriver`` for vendors whose library cannot be relied upon without their SDK.
+It is both functions of a ``LookingDriver`` for vendors whose library cannot be relied upon without their SDK.
 """
 
 from __future__ import annotations
@@ -50,22 +50,41 @@ Listing = Callable[[], Iterable[Card | str]]
 """Asks the tool. What can be no card is told in words. ``ToolError`` when the tool tells nothing."""
 Naming = Callable[[Card], tuple[str, str] | None]
 """The word of a card's family and the name of the card; None for a card that no family serves."""
+Lanes = Callable[[], Mapping[tuple[int, int], int]]
+"""How many links of the vendor's fabric are between two cards, by the tool's numbers. ``ToolError`` as above."""
 
 
 class ListedCards:
-    """A ``Look``. It remembers what a card was when it was last listed."""
+    """What the tool lists, at each look anew. A card keeps the number that it was first seen with.
 
-    def __init__(self, hardware: Hardware, paths: HostPaths, listing: Listing, naming: Naming) -> None:
+    Its name may be made of that number, and its device node is; the tool counts anew when a card before it is gone.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        paths: HostPaths,
+        listing: Listing,
+        naming: Naming,
+        *,
+        fabric: str = "",
+        lanes: Lanes = dict,
+    ) -> None:
         self._hardware = hardware
         self._paths = paths
         self._listing = listing
         self._naming = naming
+        self._fabric = fabric
+        self._lanes = lanes
         self._known: dict[str, Device] = {}
+        self._numbers: dict[str, int] = {}
 
-    def __call__(self, _ask: Callable[[str | None], None]) -> Discovery:
+    def look(self, _ask: Callable[[str | None], None]) -> Discovery:
+        """All cards. The tool tells of all at once, so that no single one can be named while it is asked."""
         bus = {one.address: one for one in self._hardware.plugged(self._paths)}
         self._check(bus.values())
         cards, problems = self._listed()
+        self._numbers = {card.address: card.index for card in cards}
         sightings: dict[str, Sighting] = {}
         for card in cards:
             seen = self._seen(card, bus.get(card.address))
@@ -85,6 +104,25 @@ class ListedCards:
         ordered = sorted(sightings.values(), key=lambda one: one.device.index)
         return Discovery(sightings=tuple(ordered), problems=tuple(problems), facts=self._facts())
 
+    def links(self, devices: Sequence[Device]) -> Links:
+        """The distance of every two devices on the bus, and their links of the vendor's fabric."""
+        bus = {one.address: one for one in self._hardware.plugged(self._paths)}
+        lanes: Mapping[tuple[int, int], int] = {}
+        problems = []
+        try:
+            lanes = self._lanes()
+        except ToolError as error:
+            problems.append(f"links of the fabric are not known: {error}")
+        found: dict[tuple[str, str], Link] = {}
+        for a in devices:
+            for b in devices:
+                if a is not b:
+                    ends = bus.get(a.pci), bus.get(b.pci)
+                    level = pci.level(ends[0], ends[1]) if ends[0] and ends[1] else ""
+                    pair = self._numbers.get(a.pci, -1), self._numbers.get(b.pci, -1)
+                    found[a.uuid, b.uuid] = scored(level, lanes.get(pair, 0), self._fabric)
+        return symmetric(found, problems)
+
     def _listed(self) -> tuple[list[Card], list[str]]:
         try:
             every = list(self._listing())
@@ -95,6 +133,8 @@ class ListedCards:
     def _check(self, bus: Iterable[pci.PciDevice]) -> None:
         drivers = [one.driver for one in bus]
         title = self._hardware.title
+        if not any(drivers):
+            self._known.clear()  # whoever comes back is counted anew
         if not drivers:
             raise DriverUnavailableError(DriverReason.NO_DEVICES, f"there is no {title} on the PCI bus")
         if not any(drivers):
@@ -105,6 +145,9 @@ class ListedCards:
             )
 
     def _seen(self, card: Card, place: pci.PciDevice | None) -> Sighting | str:
+        known = self._known.get(card.address)
+        if known:
+            card = replace(card, index=known.index)
         named = self._naming(card)
         if named is None:
             return f"card {card.index}, a {card.model}, is of no family that is configured"
@@ -120,10 +163,8 @@ class ListedCards:
             pci=card.address,
             numa=place.numa if place else None,
         )
-        known = self._known.get(card.address)
         if card.trouble:
-            silent = Fault(reason="DeviceSilent", message=card.trouble)
-            return Sighting(device=known if known and known.uuid == uuid else device, fault=silent)
+            return Sighting(device=known or device, fault=Fault(reason="DeviceSilent", message=card.trouble))
         if place is None:
             return Sighting(device=known or device, fault=Fault(reason="NotOnBus", message=f"{card.address} is empty"))
         if not node.exists():
@@ -145,31 +186,6 @@ class ListedCards:
     def _facts(self) -> Mapping[str, str]:
         version = pci.text(self._paths.sysfs / "module" / self._hardware.module / "version")
         return {"driver": version} if version else {}
-
-
-def measured(
-    hardware: Hardware,
-    paths: HostPaths,
-    devices: Sequence[Device],
-    fabric: str = "",
-    lanes: Callable[[], Mapping[tuple[int, int], int]] = dict,
-) -> Links:
-    """The distance of every two devices on the bus, and how many links of the fabric ``lanes`` counts between them."""
-    bus = {one.address: one for one in hardware.plugged(paths)}
-    counted: Mapping[tuple[int, int], int] = {}
-    problems = []
-    try:
-        counted = lanes()
-    except ToolError as error:
-        problems.append(f"links of the fabric are not known: {error}")
-    found: dict[tuple[str, str], Link] = {}
-    for a in devices:
-        for b in devices:
-            if a is not b:
-                ends = bus.get(a.pci), bus.get(b.pci)
-                level = pci.level(ends[0], ends[1]) if ends[0] and ends[1] else ""
-                found[a.uuid, b.uuid] = scored(level, counted.get((a.index, b.index), 0), fabric)
-    return symmetric(found, problems)
 
 
 def _unavailable(error: ToolError) -> DriverUnavailableError:

@@ -147,6 +147,14 @@ class Units:
     of_grant: Callable[[Grant], int]
 
 
+Announce = Callable[[Snapshot, AbstractSet[str]], Mapping[str, str | None]]
+"""Annotations of a node from its devices and the UUIDs of those that containers have, None for what it says no more."""
+
+
+def _nothing_more(*_asked: object) -> Mapping[str, str | None]:
+    return {}
+
+
 def _one(_device: Device) -> int:
     return 1
 
@@ -186,13 +194,12 @@ class Family:
     under the legacy (HAMi 2.7) naming rule or today's; ``encode`` writes such entries down where the family's scheduler
     side reads another format than most; ``reports`` is whether that side looks at the register only after the handshake
     was written anew; ``node_notes`` are other annotations of a node that has such devices, and ``announce`` those that
-    follow from what it has.
+    follow from what it has and what of it is taken.
 
-    ``inject`` turns an assignment into edits, after ``reclaim`` was told which containers, by pod UID and name, may
-    still have something of the family's on the host; ``host_problem`` says what containers will miss on this host, in
-    words; ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of
-    all of a device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a
-    grant takes; ``place`` notes at a grant which part of the device it has, given what others have of it.
+    ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in words;
+    ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of all of a
+    device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a grant takes;
+    ``place`` notes at a grant which part of the device it has, given what others have of it.
 
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
@@ -220,8 +227,7 @@ class Family:
     encode: Callable[[Sequence[DeviceInfo]], str] | None = None
     reports: bool = False
     node_notes: Mapping[str, str] = field(default_factory=dict)
-    announce: Callable[[Snapshot], Mapping[str, str | None]] = lambda _snapshot: {}
-    reclaim: Callable[[AbstractSet[tuple[str, str]], HostFiles], None] | None = None
+    announce: Announce = _nothing_more
     delivery: Delivery = field(default_factory=Delivery)
     device_edits: Callable[[Device, HostFiles], ContainerEdits] = _nothing
     shared_edits: Callable[[HostFiles], ContainerEdits] = _nothing
@@ -238,6 +244,11 @@ class Family:
     every_core: Callable[[Device], int] = _percent
     units: tuple[Units, ...] = ()
     ids: Callable[[Grant], int] = one_id
+
+    @property
+    def tells_taken(self) -> bool:
+        """Whether what the node is to say also depends on which devices are taken."""
+        return self.announce is not _nothing_more
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""
@@ -303,7 +314,6 @@ class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
     Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
-
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
     that nobody has enabled or disabled. ``isolated``: its driver runs in a process of its own, unless somebody has set
     otherwise; for libraries that may take their process down.

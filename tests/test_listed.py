@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def card(index: int, *, uuid: str = "", memory: int = 1024) -> Card:
 
 def look(paths: HostPaths, *cards: Card | str) -> Discovery:
     listing: Iterable[Card | str] = cards
-    return ListedCards(HARDWARE, paths, lambda: listing, lambda one: ("Acme", one.uuid))(lambda _uuid: None)
+    return ListedCards(HARDWARE, paths, lambda: listing, lambda one: ("Acme", one.uuid)).look(lambda _uuid: None)
 
 
 def faults(discovery: Discovery) -> list[str]:
@@ -83,7 +84,27 @@ def test_a_card_of_no_family_hides_no_other(tmp_path: Path) -> None:
         lambda one: ("Acme", one.uuid) if one.index else None,
     )
 
-    found = cards(lambda _uuid: None)
+    found = cards.look(lambda _uuid: None)
 
     assert [one.device.index for one in found.sightings] == [1]
     assert "card 0, a Acme, is of no family that is configured" in found.problems
+
+
+def test_cards_keep_their_numbers_when_the_tool_counts_anew(tmp_path: Path) -> None:
+    """Else the third card would take over the second one's name, its device node, and its links."""
+    paths = host(tmp_path, "0000:00:00.0", "0000:01:00.0", "0000:02:00.0")
+    listing = [card(0), card(1), card(2)]
+    lanes = {(0, 2): 4, (2, 0): 4}
+    cards = ListedCards(
+        HARDWARE, paths, lambda: listing, lambda one: ("Acme", f"n1-{one.index}"), fabric="AL", lanes=lambda: lanes
+    )
+    before = cards.look(lambda _uuid: None)
+
+    listing[:] = [card(0), replace(card(2), index=1)]
+    lanes = {(0, 1): 4, (1, 0): 4}
+    after = cards.look(lambda _uuid: None)
+
+    assert [one.device for one in after.sightings] == [one.device for one in before.sightings]
+    assert faults(after) == ["", "NotListed", ""]
+    links = cards.links([one.device for one in after.sightings])
+    assert {pair: link.lanes for pair, link in links.pairs.items() if link.lanes} == {("n1-0", "n1-2"): 4}

@@ -29,22 +29,6 @@ def plan(vendors: Mapping[str, Mapping[str, Any]]) -> Plan:
     return Plan(configuration=Configuration(settings=settings, vendors=sections))
 
 
-def test_a_vendor_without_a_node_side_is_passed_over() -> None:
-    assert opened(plan({"hygon": {"resourceCountName": "corp.example/dcu"}}), HostPaths()) == ()
-
-
-def test_a_vendor_without_a_node_side_cannot_be_switched_on() -> None:
-    with pytest.raises(HamiError, match=r"vendors\.hygon\.enabled: true, but Hygon DCUs are only scheduled here"):
-        opened(plan({"hygon": {"enabled": True}}), HostPaths())
-
-
-def test_what_has_no_node_side_says_so_when_it_is_asked() -> None:
-    (family,) = load_vendor("hygon").families(load_vendor("hygon").settings())
-
-    with pytest.raises(HamiError, match="served by the vendor's own device plugin"):
-        family.inject(None, None)  # type: ignore[arg-type]  # never gets that far
-
-
 TOY = Path(__file__).parent / "e2e" / "more"
 OPTIONS = {"config": None, "device_config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}
 
@@ -56,7 +40,31 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(vendors, "__path__", [*vendors.__path__, str(TOY / "vendors")])
     importlib.invalidate_caches()
     yield "toy"
-    sys.modules.pop("vendors.toy", None)
+    for name in ("toy", "paper"):
+        sys.modules.pop(f"vendors.{name}", None)
+
+
+@pytest.fixture
+def paper(toy: str) -> str:
+    """A vendor without a node side, from the same folder."""
+    assert toy
+    return "paper"
+
+
+def test_a_vendor_without_a_node_side_is_passed_over(paper: str) -> None:
+    assert opened(plan({paper: {"resourceCountName": "corp.example/card"}}), HostPaths()) == ()
+
+
+def test_a_vendor_without_a_node_side_cannot_be_switched_on(paper: str) -> None:
+    with pytest.raises(HamiError, match=r"vendors\.paper\.enabled: true, but Paper cards are only scheduled here"):
+        opened(plan({paper: {"enabled": True}}), HostPaths())
+
+
+def test_what_has_no_node_side_says_so_when_it_is_asked(paper: str) -> None:
+    (family,) = load_vendor(paper).families(load_vendor(paper).settings())
+
+    with pytest.raises(HamiError, match="served by the vendor's own device plugin"):
+        family.inject(None, None)  # type: ignore[arg-type]  # never gets that far
 
 
 def served(vendors: Mapping[str, Mapping[str, Any]], host: HostPaths | None = None) -> list[str]:

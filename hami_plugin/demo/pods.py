@@ -26,7 +26,8 @@ def admitted(family: Family, name: str, *, count: int = 1, memory: int, cores: i
     """A container as admission stores it. What the family does not serve together is left out: cores, then memory."""
     made: dict[str, Any] = {}
     for mib, percent in ((memory, cores), (memory, 0), (0, 0)):
-        made = container(name, family.resources, count=count, memory=mib, cores=percent)
+        units = -(-mib // family.memory_factor)
+        made = container(name, family.resources, count=count, memory=units, cores=percent)
         limits: dict[str, str] = made["resources"]["limits"]
         asked = ContainerView(name=name, limits=limits, requests=limits)
         verdict = family.admit(asked, PodView(uid="", namespace="demo", name=name))

@@ -11,8 +11,8 @@ from pathlib import Path
 class PciDevice:
     """One function on the bus. Ids are four lower-case hex digits; ``driver`` is empty when none is bound.
 
-    ``kind`` is its class: six hex digits, of which ``03`` begins a display and ``12`` an accelerator. ``path`` is the
-    chain from the root complex through every bridge down to the device.
+    ``kind`` is the class: six hex digits, of which ``03`` begins a display and ``12`` an accelerator.
+    ``path`` is the chain from the root complex through every bridge down to the device.
     """
 
     address: str

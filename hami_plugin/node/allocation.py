@@ -317,9 +317,6 @@ class Allocator:
     def _inject(self, assignment: Assignment) -> Answer:
         """What the container receives, with the host made ready for it."""
         try:
-            if self._family.reclaim:
-                here = {(assignment.pod.uid, assignment.container.name)}
-                self._family.reclaim(here | {(h.uid, h.container) for h in self._ledger.held.values()}, self._host)
             injection = self._family.inject(assignment, self._host)
             answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
             for directory in injection.directories:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -44,15 +45,17 @@ class Style:
     heartbeat: float = 30.0
 
 
-def wanted_annotations(family: Family, snapshot: Snapshot, style: Style) -> dict[str, str | None]:
-    """What a family wants the node to say, None for what it should say no more.
+def wanted_annotations(
+    family: Family, snapshot: Snapshot, style: Style, taken: AbstractSet[str] = frozenset()
+) -> dict[str, str | None]:
+    """What a family wants the node to say, None for what it should say no more. ``taken`` are devices in use.
 
     Nothing before its devices are known: a former word stays until then, and goes when there are none.
     """
     if not snapshot.devices:
         keys = (family.annotations.register, family.annotations.score, family.annotations.handshake)
-        return {**{key: None for key in keys if key}, **family.announce(snapshot)} if snapshot.ready else {}
-    wanted: dict[str, str | None] = {**family.node_notes, **family.announce(snapshot)}
+        return {**{key: None for key in keys if key}, **family.announce(snapshot, taken)} if snapshot.ready else {}
+    wanted: dict[str, str | None] = {**family.node_notes, **family.announce(snapshot, taken)}
     if family.annotations.register:
         infos = [family.register(device, style.legacy) for device in snapshot.devices]
         encode = family.encode or (encode_legacy if style.legacy else encode_json)
@@ -75,6 +78,7 @@ class Registration:
         events: EventRecorder,
         style: Style,
         now: Callable[[], datetime],
+        taken: Callable[[], AbstractSet[str]] = frozenset,
         backoff: Backoff | None = None,
         together: float = 0.1,
     ) -> None:
@@ -85,6 +89,7 @@ class Registration:
         self._events = events
         self._style = style
         self._now = now
+        self._taken = taken
         self._backoff = backoff or Backoff(first=0.5, cap=30.0)
         self._together = together
         self._wake = asyncio.Event()
@@ -104,7 +109,7 @@ class Registration:
 
     async def _publish(self) -> None:
         delays = self._backoff.delays()
-        reporting = any(self._reports(source.family) for source in self._sources)
+        again = any(self._reports(one.family) or one.family.tells_taken for one in self._sources)
         while True:
             self._wake.clear()
             pause = self._together  # changes that come together are written together
@@ -118,7 +123,7 @@ class Registration:
                 self._wake.set()
             await asyncio.sleep(pause)
             try:
-                async with asyncio.timeout(self._style.heartbeat if reporting else None):
+                async with asyncio.timeout(self._style.heartbeat if again else None):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -146,9 +151,10 @@ class Registration:
         """What all families want, and what is wrong with those that cannot be written down. Those keep their word."""
         wanted: dict[str, str | None] = {}
         problems = []
+        taken = self._taken()
         for source in self._sources:
             try:
-                wanted |= wanted_annotations(source.family, source.snapshot.value, self._style)
+                wanted |= wanted_annotations(source.family, source.snapshot.value, self._style, taken)
             except WireError as error:
                 problems.append(f"{source.family.word}: {error}")
                 self._events.node("NotRegistered", problems[-1])

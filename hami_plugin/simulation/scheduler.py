@@ -12,7 +12,7 @@ from typing import Any
 from hami_plugin.errors import HamiError
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.views import ContainerView, PodView, pod_view
+from hami_plugin.model.views import ContainerView, PodView, node_view, pod_view
 from hami_plugin.policy.linked import best_linked
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
@@ -73,6 +73,8 @@ class SimulatedScheduler:
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """What the node has registered."""
+        if self._family.encode:
+            return self._family.node_devices(node_view(self._api.node(self._node)))
         text = self._annotation(self._family.annotations.register)
         return (decode_json if text.startswith("[") else decode_legacy)(text) if text else ()
 

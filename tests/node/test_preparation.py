@@ -92,6 +92,21 @@ async def test_a_container_waits_for_what_the_host_lacks_and_then_starts(node):
     assert node.observer.starts == ["HostNotPrepared"]
 
 
+async def test_files_are_written_before_the_answer(node):
+    def inject(assignment, host):
+        folder = host.paths.hook / f"parts/{assignment.pod.name}"
+        plain = FAMILY.inject(assignment, host)
+        return replace(plain, directories=(folder,), files={folder / "limits": "half\n"})
+
+    node.allocator._family = replace(FAMILY, inject=inject)
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    await node.allocator.allocate(ids((0, 0)))
+
+    file = node.root / "hook/parts/a/limits"
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("half\n", 0o644)
+
+
 async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_words(node):
     def gone(device, _host):
         raise HamiError(f"{device.uuid} has no node on this host")
@@ -104,22 +119,3 @@ async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_wor
     assert refusal.reason is RefusalReason.NOT_PREPARED
     assert "has no node on this host" in refusal.message
     assert node.ledger.held == {}
-
-
-async def test_files_are_written_before_the_answer_and_only_who_holds_something_keeps_theirs(node):
-    told = []
-
-    def inject(assignment, host):
-        folder = host.paths.hook / f"slices/{assignment.pod.name}"
-        plain = FAMILY.inject(assignment, host)
-        return replace(plain, directories=(folder,), files={folder / "limits": "half\n"})
-
-    node.allocator._family = replace(FAMILY, inject=inject, reclaim=lambda alive, _host: told.append(set(alive)))
-    node.cluster.add(pod("a", pieces=[[grant(0)]]))
-    await node.allocator.allocate(ids((0, 0)))
-    node.cluster.add(pod("b", pieces=[[grant(1)]]))
-    await node.allocator.allocate(ids((1, 0)))
-
-    file = node.root / "hook/slices/a/limits"
-    assert (file.read_text(), file.stat().st_mode & 0o777) == ("half\n", 0o644)
-    assert told == [{("a-uid", "main")}, {("a-uid", "main"), ("b-uid", "main")}]

@@ -29,7 +29,7 @@ OTHER = replace(
 
 
 class Rig:
-    def __init__(self, shown, *, style=None, families=(FAMILY,)):
+    def __init__(self, shown, *, style=None, families=(FAMILY,), taken=frozenset):
         self.cluster, self.live = FakeCluster(), LiveNode()
         self.events = EventRecorder(self.cluster, NODE)
         self.snapshot = Watched(shown)
@@ -40,6 +40,7 @@ class Rig:
             events=self.events,
             style=style or Style(),
             now=lambda: datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC),
+            taken=taken,
             backoff=Backoff(first=0.001, cap=0.002),
             together=0.001,
         )

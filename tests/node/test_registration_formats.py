@@ -1,19 +1,20 @@
 """Families whose scheduler side reads another text than most, waits for a handshake, or wants to know more."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.registration import Style, wanted_annotations
 from hami_plugin.wire.nodes import decode_legacy, encode_legacy
 from tests.node.test_registration import Rig
-from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, snapshot
+from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, snapshot, uuid
 from tests.support.node import until
 
 COUNTED = "toy.io/counted"
 
 
-def counted(shown: Snapshot) -> dict[str, str | None]:
-    return {COUNTED: str(len(shown.devices)) if shown.devices else None}
+def counted(shown: Snapshot, taken: Collection[str]) -> dict[str, str | None]:
+    return {COUNTED: str(len(shown.devices) - len(taken)) if shown.devices else None}
 
 
 OLD = replace(FAMILY, encode=encode_legacy, reports=True, announce=counted)
@@ -28,7 +29,10 @@ def test_a_familys_own_text_is_written_whatever_the_style():
 
 def test_what_a_family_announces_goes_when_its_devices_are_gone():
     assert wanted_annotations(OLD, snapshot(2), Style())[COUNTED] == "2"
-    assert wanted_annotations(OLD, Snapshot(ready=True), Style()) == dict.fromkeys((REGISTER, SCORE, COUNTED))
+    assert wanted_annotations(OLD, snapshot(2), Style(), {uuid(0)})[COUNTED] == "1"
+    assert wanted_annotations(OLD, Snapshot(ready=True), Style()) == dict.fromkeys(
+        (REGISTER, SCORE, HANDSHAKE, COUNTED)
+    )
     assert wanted_annotations(OLD, Snapshot(), Style()) == {}
 
 
@@ -43,3 +47,15 @@ async def test_a_scheduler_that_waits_for_a_handshake_gets_one_and_the_others_ar
     assert HANDSHAKE not in quiet.annotations
     rig.task.cancel()
     quiet.task.cancel()
+
+
+async def test_what_is_taken_meanwhile_is_told_at_the_next_beat():
+    taken: set[str] = set()
+    rig = Rig(snapshot(2), families=(replace(OLD, reports=False),), style=Style(heartbeat=0.02), taken=lambda: taken)
+    rig.attach()
+    await until(lambda: rig.annotations.get(COUNTED) == "2")
+
+    taken.add(uuid(1))
+
+    await until(lambda: rig.annotations[COUNTED] == "1")
+    rig.task.cancel()

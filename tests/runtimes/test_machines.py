@@ -92,10 +92,10 @@ def numbers(inside: Inside):
 
 
 @each_request
-def test_a_container_has_what_the_device_it_asked_for_has_and_nothing_of_another(way, placed, asked):
+def test_a_container_has_what_the_device_it_asked_for_has_and_nothing_of_another(runtime, placed, asked):
     machine = placed.machine
 
-    inside = way.run(*placed.names(asked), wanted=Wanted(read=machine.readable))
+    inside = runtime.run(*placed.names(asked), wanted=Wanted(read=machine.readable))
 
     assert inside.env == machine.env
     assert numbers(inside) == machine.received(asked)
@@ -110,14 +110,10 @@ def test_a_container_has_what_the_device_it_asked_for_has_and_nothing_of_another
 
 def source_of(folder: Path) -> str:
     """A folder's path within the file system that it lies in, which is what a mount's source is."""
-    within = folder
-    while not within.is_mount():
-        within = within.parent
-    ((root, _),) = re.findall(rf"^\d+ \d+ \S+ (\S+) ({re.escape(str(within))}) ", MOUNTS.read_text(), re.MULTILINE)
+    within = next(place for place in (folder, *folder.parents) if place.is_mount())
+    mounts = Path("/proc/self/mountinfo").read_text()
+    *_, root = re.findall(rf"^\d+ \d+ \S+ (\S+) {re.escape(str(within))} ", mounts, re.MULTILINE)
     return str(Path(root) / folder.relative_to(within))
-
-
-MOUNTS = Path("/proc/self/mountinfo")
 
 
 @each_machine

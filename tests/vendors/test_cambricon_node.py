@@ -191,3 +191,11 @@ def test_the_matrix_is_read_with_lines_between_its_cells() -> None:
     matrix = "| | MLU0 | MLU1 | MLU2 | CPU Affinity |\n| MLU0 | X | MLK | CPU | 0-7 |\n| MLU1 | MLK | X | CPU | 0-7 |\n"
 
     assert linked(matrix) == {(0, 1), (1, 0)}
+
+
+def test_a_tool_that_hangs_is_left_after_its_deadline(machine: Rig) -> None:
+    machine.simulator.inject("tool-hangs")
+    tool = Cnmon(machine.settings.cnmon, deadline=0.2)
+
+    assert not tool.cards()
+    assert "has not answered within 0.2 s" in tool.problem

@@ -214,6 +214,16 @@ def test_cards_that_are_cut_are_not_served_whole_and_whole_ones_not_in_parts(tmp
     assert set(parts.faults().values()) == {"NotPartitioned"}
 
 
+def test_a_node_whose_profiles_nobody_tells_announces_no_card(tmp_path: Path) -> None:
+    found = machine("partitions", tmp_path)
+    found.simulator.inject("no-profiles")
+
+    snapshot = found.snapshot()
+
+    assert {device.reason for device in snapshot.devices} == {"ProfilesUnknown"}
+    assert found.family.node_devices(found.node(snapshot)) == ()
+
+
 def test_the_tool_is_asked_now_and_then_and_what_it_said_is_kept(tmp_path: Path) -> None:
     found = machine("whole", tmp_path)
     now = [0.0]
@@ -252,4 +262,15 @@ def test_profiles_and_partitions_are_known_by_their_names_among_other_lines() ->
     listing = "+----+\n| Dev Profile ID |\n| 0 1g.8gb 0 6 8 4 |\n| 0 6g.48gb 3 1 48 24 |\n"
 
     assert profiles(listing) == {"1g.8gb": "0", "6g.48gb": "3"}
-    assert partitions("| 0 1g.8gb 4 abc-def |\n") == (Partition(profile="1g.8gb", uuid="abc-def"),)
+    cut = "| 0 1g.8gb 4 abc-def |\n| 1 3g.24gb 4 abc-123 |\n"
+    assert partitions(cut, 0) == (Partition(profile="1g.8gb", uuid="abc-def"),)
+    assert partitions(cut, 1) == (Partition(profile="3g.24gb", uuid="abc-123"),)
+
+
+def test_a_tool_that_hangs_is_left_after_its_deadline(tmp_path: Path) -> None:
+    found = machine("whole", tmp_path)
+    found.simulator.inject("tool-hangs")
+    tool = Efsmi(found.settings.efsmi, deadline=0.2)
+
+    assert not tool.row("0000:16:00.0")
+    assert "has not answered within 0.2 s" in tool.problem

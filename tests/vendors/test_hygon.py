@@ -6,7 +6,8 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.states import Context, idle
-from vendors.hygon import HygonSettings, families
+from vendors.hygon.family import families
+from vendors.hygon.settings import HygonSettings
 
 (DCU,) = families(HygonSettings())
 NODE = NodeView(

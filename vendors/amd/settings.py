@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field
 
 from hami_plugin.config.settings import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
@@ -15,6 +18,8 @@ class AmdCdi(CdiSettings):
 
 class AmdSettings(TreeSettings):
     """Keys of HAMi's ``amd`` section with its chart's defaults, then ours."""
+
+    helm: ClassVar[Mapping[str, str]] = {"splitCount": "deviceSplitCount"}
 
     count: ResourceName = setting("resourceCountName", "amd.com/gpu", "Number of GPUs.")
     memory: ResourceName = setting("resourceMemoryName", "amd.com/gpumem", "Memory of each GPU in MiB.")

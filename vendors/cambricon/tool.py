@@ -56,8 +56,16 @@ def _linked(matrix: str) -> Iterator[tuple[int, int]]:
 class Cnmon:
     """Asks for the table at most once in ``every`` seconds, and keeps what it knew when the tool fails."""
 
-    def __init__(self, tool: Path, *, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tool: Path,
+        *,
+        every: float = 30.0,
+        deadline: float = DEADLINE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tool = tool
+        self._deadline = deadline
         self._every = every
         self._clock = clock
         self._asked = float("-inf")
@@ -68,7 +76,7 @@ class Cnmon:
         """All cards that the tool has told of when it last answered."""
         if self._clock() - self._asked >= self._every:
             try:
-                self._cards, self.problem = cards(output(self._tool, deadline=DEADLINE_S)) or self._cards, ""
+                self._cards, self.problem = cards(output(self._tool, deadline=self._deadline)) or self._cards, ""
             except ToolError as error:
                 self.problem = str(error)
             self._asked = self._clock()
@@ -76,4 +84,4 @@ class Cnmon:
 
     def linked(self) -> frozenset[tuple[int, int]]:
         """``ToolError`` when the tool does not tell."""
-        return linked(output(self._tool, "topo", "-m", deadline=DEADLINE_S))
+        return linked(output(self._tool, "topo", "-m", deadline=self._deadline))

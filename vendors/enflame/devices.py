@@ -101,6 +101,10 @@ class Looker:
         if row and self._cut and row.virtual != DRS:
             words = f"efsmi says {row.virtual} of its partitions; switch them on: efsmi -i {row.index} --drs on"
             return Fault(reason="NotPartitioned", message=words)
+        cut = self._tool.cut(device.index)
+        if self._cut and not (cut and cut.profiles):
+            words = self._tool.problem or "efsmi tells no profile that it can be cut to"
+            return Fault(reason="ProfilesUnknown", message=words)
         if row and not self._cut and row.virtual == DRS:
             words = f"it is cut into partitions; undo it (efsmi -i {row.index} --drs off), or serve: partitions"
             return Fault(reason="Partitioned", message=words)

@@ -21,7 +21,7 @@ here = pathlib.Path(__file__).parent
 if (here / "efsmi.hangs").exists():
     time.sleep(3600)
 asked = sys.argv[1:]
-name = "table" if not asked else "profiles" if "--list-profile" in asked else "cut-" + asked[asked.index("-i") + 1]
+name = "table" if not asked else "profiles" if "--list-profile" in asked else "partitions"
 sys.stdout.write((here / (name + ".txt")).read_text())
 """
 
@@ -45,6 +45,7 @@ def simulate(machine: Machine, directory: Path) -> FileSimulator:
         "driver-back": stage.write,
         "no-devices": stage.empty,
         "partitions": lambda: stage.write_tool(DRS),
+        "no-profiles": lambda: tree.write("bin/profiles.txt", ""),
         "tool-gone": lambda: tree.remove("bin/efsmi"),
         "tool-hangs": lambda: tree.write("bin/efsmi.hangs", ""),
         "tool-garbled": lambda: tree.write("bin/table.txt", "| ?"),
@@ -90,13 +91,10 @@ class _Stage:
 
     def cut(self, one: MachineDevice, value: int | str) -> None:
         """One more partition of the card, of so many slices."""
-        listing = self._tree.root / f"bin/cut-{one.index}.txt"
-        before = listing.read_text(encoding="utf-8")
-        number = len(before.splitlines())
-        name = _profile(one, int(value or 1))
-        self._tree.write(
-            f"bin/{listing.name}", f"{before}| {one.index} {name} {number} {one.index:04x}{number:04x} |\n"
-        )
+        before = (self._tree.root / "bin/partitions.txt").read_text(encoding="utf-8")
+        number = before.count(f"| {one.index} ")
+        line = f"| {one.index} {_profile(one, int(value or 1))} {number} {one.index:04x}{number:04x} |\n"
+        self._tree.write("bin/partitions.txt", before + line)
 
     def write_tool(self, virtual: str = OFF) -> None:
         """The tool as it is when no card has been cut yet; ``virtual`` is whether cards can be."""
@@ -105,8 +103,7 @@ class _Stage:
         self._tree.remove(f"{bin_}efsmi.hangs")
         self._tree.write(f"{bin_}table.txt", "".join(_row(one, virtual) for one in self._machine.devices))
         self._tree.write(f"{bin_}profiles.txt", "".join(listed))
-        for one in self._machine.devices:
-            self._tree.write(f"{bin_}cut-{one.index}.txt", "")
+        self._tree.write(f"{bin_}partitions.txt", "")
         self._tree.write(f"{bin_}efsmi", TOOL)
         (self._tree.root / f"{bin_}efsmi").chmod(0o755)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -73,9 +73,9 @@ def profiles(listing: str) -> Mapping[str, str]:
     return {words[1]: words[2] for words in _named(listing)}
 
 
-def partitions(listing: str) -> tuple[Partition, ...]:
-    """From lines of index, profile, id and UUID."""
-    return tuple(Partition(profile=words[1], uuid=words[3]) for words in _named(listing))
+def partitions(listing: str, index: int) -> tuple[Partition, ...]:
+    """Those of one card, from lines of index, profile, id and UUID."""
+    return tuple(Partition(profile=words[1], uuid=words[3]) for words in _named(listing) if words[0] == str(index))
 
 
 def _named(listing: str) -> Iterator[list[str]]:
@@ -86,8 +86,16 @@ def _named(listing: str) -> Iterator[list[str]]:
 class Efsmi:
     """Asks the tool at most once in ``every`` seconds, and keeps what it knew when the tool fails."""
 
-    def __init__(self, tool: Path, *, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tool: Path,
+        *,
+        every: float = 30.0,
+        deadline: float = DEADLINE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tool = tool
+        self._deadline = deadline
         self._every = every
         self._clock = clock
         self._asked = float("-inf")
@@ -109,15 +117,19 @@ class Efsmi:
             return
         try:
             self._rows = tuple(rows(self._said())) or self._rows
-            self._cuts = {row.index: self._cut(row.index) for row in self._rows if row.virtual == DRS}
+            self._cuts = self._cut([row.index for row in self._rows if row.virtual == DRS])
             self.problem = ""
         except ToolError as error:
             self.problem = str(error)
         self._asked = self._clock()
 
-    def _cut(self, index: int) -> Cut:
-        listed = self._said("-i", str(index), "--drs", "--list-profile")
-        return Cut(profiles=profiles(listed), partitions=partitions(self._said("-i", str(index), "-L")))
+    def _cut(self, indices: Sequence[int]) -> dict[int, Cut]:
+        """All cards of a node can be cut alike: Enflame's agent counts on it, too."""
+        if not indices:
+            return {}
+        alike = profiles(self._said("-i", str(indices[0]), "--drs", "--list-profile"))
+        listing = self._said("-L")
+        return {index: Cut(profiles=alike, partitions=partitions(listing, index)) for index in indices}
 
     def _said(self, *arguments: str) -> str:
-        return output(self._tool, *arguments, deadline=DEADLINE_S)
+        return output(self._tool, *arguments, deadline=self._deadline)

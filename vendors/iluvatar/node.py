@@ -12,7 +12,7 @@ from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, mebibytes
 from hami_plugin.host.tools import ToolError, output
-from hami_plugin.listed import Card, Hardware, ListedCards, measured
+from hami_plugin.listed import Card, Hardware, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
@@ -43,8 +43,8 @@ def open_driver(settings: IluvatarSettings, paths: HostPaths) -> Driver:
         word = chip_of(card.model, words)
         return (word, card.uuid) if word else None
 
-    look = ListedCards(GPUS, roots, partial(listed, settings), naming)
-    return LookingDriver(look, partial(measured, GPUS, roots), every=LOOK_EVERY_S)
+    cards = ListedCards(GPUS, roots, partial(listed, settings), naming)
+    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
 def chip_of(model: str, words: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, matrix, mebibytes
 from hami_plugin.host.tools import output
-from hami_plugin.listed import Card, Hardware, ListedCards, measured
+from hami_plugin.listed import Card, Hardware, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
@@ -47,12 +47,8 @@ def open_driver(settings: KunlunSettings, paths: HostPaths) -> Driver:
         """HAMi's scheduler makes names for whole XPUs up; parts are registered, under the XPU's own."""
         return (PART, card.uuid) if settings.serve == "parts" else (WHOLE, f"{paths.node}-{WHOLE}-{card.index}")
 
-    look = ListedCards(XPUS, roots, partial(listed, settings), naming)
-    return LookingDriver(
-        look,
-        lambda devices: measured(XPUS, roots, devices, _LINKED, partial(linked, settings)),
-        every=LOOK_EVERY_S,
-    )
+    cards = ListedCards(XPUS, roots, partial(listed, settings), naming, fabric=_LINKED, lanes=partial(linked, settings))
+    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
 def asked(settings: KunlunSettings, *arguments: str) -> str:

@@ -1,12 +1,33 @@
-"""How MetaX's resources are called, and whether its link zones count between nodes."""
+"""How MetaX's resources are called, whether link zones count between nodes, and how this node offers its GPUs."""
 
 from __future__ import annotations
 
-from hami_plugin.config.settings import ResourceName, VendorSettings, setting
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from hami_plugin.config.settings import (
+    AbsolutePath,
+    CdiClass,
+    CdiSettings,
+    ResourceName,
+    TreeSettings,
+    listed,
+    setting,
+)
+from hami_plugin.model.delivery import Delivery
 
 
-class MetaxSettings(VendorSettings):
-    """Keys of HAMi's ``metax`` section, with its defaults."""
+class MetaxCdi(CdiSettings):
+    """CDI names as HAMi's own."""
+
+    cls: CdiClass = Field("metax-gpu", alias="class", description="Class part of whole GPUs' CDI names.")
+    shared: CdiClass = Field("metax-sgpu", alias="sharedClass", description="The same for GPUs in mode `sgpu`.")
+
+
+class MetaxSettings(TreeSettings):
+    """Keys of HAMi's ``metax`` section, with its defaults, then ours."""
 
     whole: ResourceName = setting("resourceCountName", "metax-tech.com/gpu", "Number of whole GPUs.")
     count: ResourceName = setting("resourceVCountName", "metax-tech.com/sgpu", "Number of GPUs to share.")
@@ -17,3 +38,19 @@ class MetaxSettings(VendorSettings):
     topology_aware: bool = setting(
         "sgpuTopologyAware", False, "Prefer nodes where GPUs of one link zone are granted, unless the pod says."
     )
+    mode: Literal["native", "sgpu"] = setting(
+        "mode", "sgpu", "As which resource this node's GPUs are offered: `native` whole ones, `sgpu` those to share."
+    )
+    mx_smi: AbsolutePath = setting(
+        "mxSmi", Path("/opt/mxdriver/bin/mx-smi"), "MetaX's tool, which knows each GPU's UUID, memory and links."
+    )
+    mounts: Annotated[tuple[AbsolutePath, ...], BeforeValidator(listed)] = setting(
+        "driverMounts", (), "Directories of the host that images lack, such as /opt/mxdriver; read-only at their place."
+    )
+    cdi: MetaxCdi = Field(default_factory=MetaxCdi, description="CDI names and specs.")
+
+    @property
+    def shared_delivery(self) -> Delivery:
+        """How GPUs in mode ``sgpu`` are handed over."""
+        cdi = self.cdi.model_copy(update={"cls": self.cdi.shared})
+        return self.model_copy(update={"cdi": cdi}).delivery

@@ -5,8 +5,9 @@ Whole GPUs come from the smallest zone that has enough, which leaves the larger 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import combinations, product
 
 from hami_plugin.policy.scores import Decision
 from hami_plugin.policy.selectors import enough
@@ -47,3 +48,38 @@ def links(devices: Iterable[tuple[str, int]]) -> int:
     """What all pairs are worth, each device with its zone."""
     pairs = combinations(devices, 2)
     return sum(LINK for (one, a), (other, b) in pairs if a == b != 0 and one != other)
+
+
+def connected(linked: AbstractSet[tuple[int, int]], numbers: Collection[int]) -> Mapping[int, int]:
+    """The zone of each GPU that has a link, counted from 1 by its first GPU; 0 for the others."""
+    zones: dict[int, int] = {}
+    for number in sorted(numbers):
+        if number in zones or not any(number in pair for pair in linked):
+            continue
+        zone, reached = max(zones.values(), default=0) + 1, [number]
+        while reached:
+            one = reached.pop()
+            if one not in zones:
+                zones[one] = zone
+                reached += [b for a, b in linked if a == one] + [a for a, b in linked if b == one]
+    return {number: zones.get(number, 0) for number in numbers}
+
+
+def foretold(free: Sequence[int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """By how many GPUs a pod gets: what they are worth to each other at best, and the links that are cut at least.
+
+    ``free`` has the zone of each GPU that is free.
+    """
+    sizes = [free.count(zone) for zone in sorted({*free} - {0})]
+    alone = free.count(0)
+    worth: dict[str, int] = {}
+    cuts: dict[str, int] = {}
+    for taken in product(*(range(size + 1) for size in sizes)):
+        own = sum(LINK * k * (k - 1) // 2 for k in taken)
+        cut = sum(LINK * k * (size - k) for k, size in zip(taken, sizes, strict=True))
+        for others in range(alone + 1):
+            key = str(sum(taken) + others)
+            worth[key] = max(own, worth.get(key, 0))
+            cuts[key] = min(cut, cuts.get(key, cut))
+    wanted = [str(number) for number in range(1, len(free) + 1)]
+    return {key: worth[key] for key in wanted}, {key: cuts[key] for key in wanted}

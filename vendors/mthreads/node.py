@@ -13,7 +13,7 @@ from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, matrix, mebibytes
 from hami_plugin.host.tools import ToolError, json_object, output
-from hami_plugin.listed import Card, Hardware, ListedCards, measured
+from hami_plugin.listed import Card, Hardware, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
@@ -36,12 +36,15 @@ def present(settings: MthreadsSettings, paths: HostPaths) -> bool:
 def open_driver(settings: MthreadsSettings, paths: HostPaths) -> Driver:
     """The GPUs of this host, by the names that HAMi's scheduler makes up. Nothing is asked yet."""
     roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
-    look = ListedCards(
-        GPUS, roots, partial(listed, settings), lambda card: (WORD, f"{paths.node}-mthreads-{card.index}")
+    cards = ListedCards(
+        GPUS,
+        roots,
+        partial(listed, settings),
+        lambda card: (WORD, f"{paths.node}-mthreads-{card.index}"),
+        fabric="MT",
+        lanes=partial(linked, settings),
     )
-    return LookingDriver(
-        look, lambda devices: measured(GPUS, roots, devices, "MT", partial(linked, settings)), every=LOOK_EVERY_S
-    )
+    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
 def asked(settings: MthreadsSettings, *arguments: str) -> str:

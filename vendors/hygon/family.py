@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from hami_plugin.config.settings import ResourceName, VendorSettings, setting
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
 from hami_plugin.wire.nodes import decode_legacy
-
-WORD = "DCU"
-
-
-class HygonSettings(VendorSettings):
-    """Keys of HAMi's ``hygon`` section, with its defaults."""
-
-    count: ResourceName = setting("resourceCountName", "hygon.com/dcunum", "Number of DCUs.")
-    memory: ResourceName = setting("resourceMemoryName", "hygon.com/dcumem", "Memory of each DCU.")
-    cores: ResourceName = setting("resourceCoreName", "hygon.com/dcucores", "Percent of each DCU's cores.")
-    memory_factor: int = setting("memoryFactor", 1, "MiB that one unit of memory stands for.", ge=1)
+from vendors.hygon.cards import WORD
+from vendors.hygon.node import served
+from vendors.hygon.settings import HygonSettings
 
 
 def families(settings: HygonSettings) -> tuple[Family, ...]:
@@ -39,7 +30,5 @@ def families(settings: HygonSettings) -> tuple[Family, ...]:
         ),
     )
     keys, factor = AnnotationKeys.of_agent("dcu"), settings.memory_factor
-    return (Family.registered(WORD, names, keys, policy, decode=decode_legacy, memory_factor=factor),)
-
-
-VENDOR = Vendor(name="hygon", title="Hygon DCUs", settings=HygonSettings, families=families)
+    family = Family.registered(WORD, names, keys, policy, decode=decode_legacy, memory_factor=factor)
+    return (served(settings, family),)

@@ -1,0 +1,28 @@
+"""Paper cards: a vendor that is only scheduled, and has an agent of its own on the nodes."""
+
+from __future__ import annotations
+
+from hami_plugin.config.settings import ResourceName, VendorSettings, setting
+from hami_plugin.policy.checks import standard
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.requests import amount, counted
+from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor
+from hami_plugin.wire.nodes import decode_json
+
+WORD = "Paper"
+
+
+class PaperSettings(VendorSettings):
+    """Keys of the section ``paper``."""
+
+    count: ResourceName = setting("resourceCountName", "paper.example/card", "Number of cards.")
+
+
+def families(settings: PaperSettings) -> tuple[Family, ...]:
+    """The one family of this vendor."""
+    policy = Policy(request=counted(WORD, count=amount(settings.count)), serves=standard(WORD))
+    names = ResourceNames(count=settings.count)
+    return (Family.registered(WORD, names, AnnotationKeys.of_agent("paper"), policy, decode=decode_json),)
+
+
+VENDOR = Vendor(name="paper", title="Paper cards", settings=PaperSettings, families=families)

@@ -1,0 +1,215 @@
+"""MetaX's node side: what sysfs and mx-smi show, what HAMi's scheduler makes of it, and what a container receives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.tools import ToolError
+from hami_plugin.model.device import Snapshot
+from hami_plugin.node.registration import Style, wanted_annotations
+from hami_plugin.simulation.machines import load_machine, machine_names
+from tests.support.rigs import Rig, as_in_profile, golden, rig
+from vendors.metax import families
+from vendors.metax.cards import Looker
+from vendors.metax.gpu import FORETOLD, forecast
+from vendors.metax.node import card
+from vendors.metax.smi import Smi
+from vendors.metax.zones import connected, foretold
+
+PROFILES = [name for name in machine_names() if load_machine(name).vendor == "metax"]
+GOLDEN = Path(__file__).parents[1] / "golden" / "metax"
+NATIVE, SHARED = {"mode": "native"}, {"mode": "sgpu"}
+
+
+def machine(profile: str, root: Path, **settings: Any) -> Rig:
+    """With the family that the mode offers."""
+    made = rig(profile, root, **settings)
+    whole, shared = families(made.settings)
+    return replace(made, family=whole if made.settings.mode == "native" else shared)
+
+
+@pytest.mark.parametrize("mode", [NATIVE, SHARED], ids=["native", "sgpu"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_discovered_is_the_profile(profile: str, mode: dict[str, str], tmp_path: Path) -> None:
+    made = machine(profile, tmp_path, **mode)
+
+    snapshot = made.snapshot()
+
+    as_in_profile(made, snapshot)
+    described = made.machine.devices
+    assert [card(device).uuid for device in snapshot.devices] == [one.uuid for one in described]
+    assert [card(device).zone for device in snapshot.devices] == [one.extra["link_zone"] for one in described]
+    assert {device.family for device in snapshot.devices} == {made.family.word}
+
+
+@pytest.mark.parametrize("mode", [NATIVE, SHARED], ids=["native", "sgpu"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_hamis_scheduler_reads_the_same_devices(profile: str, mode: dict[str, str], tmp_path: Path) -> None:
+    made = machine(profile, tmp_path, **mode)
+    snapshot = made.snapshot()
+
+    decoded = made.family.node_devices(made.node(snapshot))
+
+    registered = [made.family.register(device, False) for device in snapshot.devices]
+    if mode == NATIVE:  # what it makes up from the capacity knows no memory and no NUMA node
+        registered = [replace(info, devmem=65536, numa=0) for info in registered]
+    assert decoded == tuple(registered)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "limits"),
+    [
+        ("whole", NATIVE, {"metax-tech.com/gpu": 2}),
+        ("zone", SHARED, {"metax-tech.com/sgpu": 4}),
+        ("part", SHARED, {"metax-tech.com/sgpu": 1, "metax-tech.com/vcore": 60, "metax-tech.com/vmemory": 4}),
+    ],
+)
+def test_a_decided_pod_receives_its_devices(
+    name: str, mode: dict[str, str], limits: dict[str, int], tmp_path: Path
+) -> None:
+    made = machine("metax-c500-8", tmp_path, **mode)
+    snapshot = made.snapshot()
+    pod = made.decided(made.node(snapshot), limits)
+
+    golden(GOLDEN / f"{name}.json", made.answer(pod, snapshot.devices))
+
+
+def test_the_kinds_of_whole_and_shared_gpus_differ_and_what_images_lack_is_mounted(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path, deviceListStrategy="cdi-cri", driverMounts="/opt/mxdriver")
+    snapshot = made.snapshot()
+    pod = made.decided(made.node(snapshot), {"metax-tech.com/sgpu": 1})
+
+    assert made.answer(pod, snapshot.devices) == {
+        "ids": [snapshot.devices[7].uuid],
+        "cdiDevices": [f"hami.io/metax-sgpu={snapshot.devices[7].uuid}"],
+    }
+    assert families(made.settings)[0].delivery.kind == "hami.io/metax-gpu"
+
+
+def test_a_gpu_is_shared_by_nobody_since_nothing_would_hold_the_tenants_apart(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    device = made.snapshot().devices[0]
+
+    assert (made.family.replicas(device), made.family.register(device, False).count) == (1, 1)
+
+
+def test_the_node_says_what_so_many_gpus_would_be_worth(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path, **NATIVE)
+    node = made.node(made.snapshot())
+
+    golden(GOLDEN / "forecasts.json", {key: node.annotations[key] for key in sorted(FORETOLD.values())})
+    assert forecast(node.annotations[FORETOLD["spread"]], 4) == 60
+    assert forecast(node.annotations[FORETOLD["binpack"]], 2) == 40
+
+
+def test_forecasts_are_about_gpus_that_are_free_and_well(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path, **NATIVE)
+    snapshot = made.snapshot()
+    taken = {f"n1-metax-{number}" for number in (0, 1)}
+
+    told = wanted_annotations(made.family, snapshot, Style(), taken)
+
+    assert forecast(told[FORETOLD["binpack"]] or "", 2) == 0
+    assert forecast(told[FORETOLD["spread"]] or "", 7) is None
+    assert wanted_annotations(made.family, Snapshot(ready=True), Style()) == dict.fromkeys(FORETOLD.values())
+
+
+def test_gpus_without_links_are_worth_nothing_and_cut_nothing() -> None:
+    assert foretold([0, 0, 1, 1]) == ({"1": 0, "2": 10, "3": 10, "4": 10}, {"1": 0, "2": 0, "3": 0, "4": 0})
+
+
+def test_zones_are_what_links_reach_also_over_others() -> None:
+    assert connected(frozenset({(1, 2), (2, 5), (3, 4)}), range(6)) == {0: 0, 1: 1, 2: 1, 3: 2, 4: 2, 5: 1}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("unavailable", "DeviceUnavailable"), ("no-node", "DeviceNodeMissing"), ("unbound", "DriverUnbound")],
+)
+def test_a_faulty_device_is_kept_back_and_heals(fault: str, reason: str, tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    roots = HostPaths(node="n1").elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
+    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+
+    def faults() -> dict[int, str]:
+        found = look(lambda _uuid: None).sightings
+        assert len(found) == 8
+        return {one.device.index: one.fault.reason for one in found if one.fault}
+
+    assert faults() == {}
+    made.simulator.inject(fault, 2)
+    assert faults() == {2: reason}
+    made.simulator.inject("back", 2)
+    assert faults() == {}
+
+
+def test_a_gpu_that_falls_off_the_bus_leaves_the_others_their_numbers(tmp_path: Path) -> None:
+    made = machine("metax-c600a-16", tmp_path)
+    before = made.snapshot()
+
+    made.simulator.inject("lost", 0)
+
+    (event,) = made.driver.poll(2.0)
+    assert (event.uuid, event.fault.reason) == (before.devices[0].uuid, "DeviceGone")
+    assert [device.index for device in made.snapshot().devices] == list(range(1, 16))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("driver-gone", DriverReason.NO_DRIVER),
+        ("no-devices", DriverReason.NO_DEVICES),
+        ("tool-gone", DriverReason.NO_LIBRARY),
+        ("tool-garbled", DriverReason.FAILED),
+    ],
+)
+def test_an_absent_driver_or_tool_has_a_reason_and_comes_back(fault: str, reason: DriverReason, tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    made.simulator.inject(fault)
+
+    with pytest.raises(DriverUnavailableError) as caught:
+        made.driver.discover()
+
+    assert caught.value.reason is reason
+    made.simulator.inject("tool-back" if fault.startswith("tool") else "driver-back")
+    assert len(made.snapshot().devices) == 8
+
+
+def test_a_tool_that_fails_later_takes_nothing_away(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    roots = HostPaths().elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
+    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+    before = look(lambda _uuid: None)
+    made.simulator.inject("tool-gone")
+
+    after = look(lambda _uuid: None)
+
+    assert after.sightings == before.sightings
+    assert "the GPUs' state is as it was" in after.problems[0]
+
+
+def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    made.simulator.inject("tool-hangs")
+
+    with pytest.raises(ToolError, match=r"not answered within 0\.2 s"):
+        Smi(made.settings.mx_smi, deadline=0.2).listed({"0000:0e:00.0"})
+
+
+def test_the_tool_is_asked_now_and_then_only(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    now = [0.0]
+    smi = Smi(made.settings.mx_smi, clock=lambda: now[0])
+    addresses = {one.pci for one in made.machine.devices}
+    smi.listed(addresses)
+    made.simulator.inject("unavailable", 1)
+
+    assert all(one.available for one in smi.listed(addresses).values())
+    now[0] = 10.0
+    assert [one.number for one in smi.listed(addresses).values() if not one.available] == [1]

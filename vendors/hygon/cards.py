@@ -1,0 +1,143 @@
+"""One look at the DCUs in sysfs, as their driver, a relative of AMD's, shows them.
+
+A card that fails is a sighting with a fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host import pci
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
+from vendors.hygon.places import Places
+
+WORD: Final = "DCU"
+PCI_VENDOR: Final = "1d94"
+DRIVERS: Final = ("hycu", "hydcu")
+ACCELERATORS: Final = ("03", "12")
+"""Hygon's processors have functions with the same vendor id; DCUs are display controllers or accelerators."""
+FIRST_RENDER: Final = 128
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A DCU's ``traits``: the numbers of its nodes in ``/dev/dri``, and its compute units."""
+
+    card: int
+    render: int
+    compute_units: int = 0
+
+
+def on_bus(sysfs: Path) -> tuple[pci.PciDevice, ...]:
+    """The DCUs of this host, whether a driver is bound or not."""
+    return tuple(one for one in pci.scan(sysfs, PCI_VENDOR) if one.kind.startswith(ACCELERATORS))
+
+
+class Looker:
+    """Looks at cards, and remembers by its address what each was when it last answered."""
+
+    def __init__(self, paths: HostPaths, places: Places) -> None:
+        self._paths = paths
+        self._places = places
+        self._known: dict[str, Device] = {}
+
+    def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
+        found = on_bus(self._paths.sysfs)
+        if not any(one.driver for one in found):
+            raise _absent(len(found))
+        numa, units = self._places.numa(found), _compute_units(self._paths.sysfs)
+        sightings, problems = [], [*self._places.problems]
+        for one in found:
+            known = self._known.get(one.address)
+            ask(known.uuid if known else None)
+            try:
+                device = self._device(one, numa.get(one.address), units)
+                fault = self._fault(device)
+                self._known[one.address] = device
+            except (OSError, ValueError) as error:
+                if known is None:
+                    problems.append(f"DCU {one.address}: {error}")
+                    continue
+                device, fault = known, Fault(reason="DriverFailed", message=str(error))
+            sightings.append(Sighting(device=device, fault=fault))
+        sightings.sort(key=lambda sighting: sighting.device.index)
+        versions = (pci.text(self._paths.sysfs / "module" / name / "version") for name in DRIVERS)
+        return Discovery(
+            sightings=tuple(sightings), problems=tuple(problems), facts={"driver": next(filter(None, versions), "")}
+        )
+
+    def _device(self, one: pci.PciDevice, numa: int | None, units: Mapping[int, int]) -> Device:
+        folder = self._folder(one.address)
+        card, render = (_minor(folder, name) for name in ("card", "renderD"))
+        return Device(
+            uuid=f"{WORD}-{_name(folder)}",
+            family=WORD,
+            index=render - FIRST_RENDER,
+            minor=render,
+            model=pci.text(folder / "product_name") or one.device,
+            memory=int((folder / "mem_info_vram_total").read_text(encoding="ascii")) // MIB,
+            pci=one.address,
+            numa=numa,
+            traits=Card(card=card, render=render, compute_units=units.get(render, 0)),
+        )
+
+    def _fault(self, device: Device) -> Fault | None:
+        node = self._paths.dev / f"dri/renderD{device.minor}"
+        missing = next((path for path in (self._paths.dev / "kfd", node) if not path.exists()), None)
+        if missing:
+            return Fault(reason="DeviceNodeMissing", message=f"there is no {missing}")
+        errors = re.search(r"ue:\s*(\d+)", pci.text(self._folder(device.pci) / "ras/umc_err_count"))
+        if errors and int(errors[1]):
+            words = f"{errors[1]} uncorrectable memory errors"
+            return Fault(reason="MemoryEccUncorrected", message=words, action=Action.RESET)
+        return None
+
+    def _folder(self, address: str) -> Path:
+        return self._paths.sysfs / "bus/pci/devices" / address
+
+
+def _absent(count: int) -> DriverUnavailableError:
+    if not count:
+        return DriverUnavailableError(DriverReason.NO_DEVICES, "there is no Hygon DCU on the PCI bus")
+    return DriverUnavailableError(
+        DriverReason.NO_DRIVER,
+        f"{count} Hygon DCUs are on the PCI bus, and no driver is bound to them",
+        hint=f"install Hygon's driver, or load its module: modprobe {DRIVERS[0]}",
+    )
+
+
+def _name(folder: Path) -> str:
+    """The serial number, by which HAMi's agent names a card; where it has none, the chip's own number."""
+    for attribute in ("serial_number", "unique_id"):
+        text = pci.text(folder / attribute)
+        if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
+            return text
+    raise ValueError("it has neither a serial number nor a unique id")
+
+
+def _minor(folder: Path, name: str) -> int:
+    """The number of its node ``/dev/dri/<name><number>``."""
+    numbers = [
+        m[1] for one in (folder / "drm").glob(f"{name}*") if (m := re.fullmatch(rf"{name}(\d{{1,7}})", one.name))
+    ]
+    if not numbers:
+        raise ValueError(f"its driver shows no {name} node")
+    return int(numbers[0])
+
+
+def _compute_units(sysfs: Path) -> dict[int, int]:
+    """By render node. A driver that does not tell leaves a card out."""
+    found = {}
+    for file in (sysfs / "class/kfd/kfd/topology/nodes").glob("*/properties"):
+        pairs = (line.split() for line in pci.text(file).splitlines())
+        numbers = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+        if numbers.get("simd_count") and numbers.get("simd_per_cu"):
+            found[numbers.get("drm_render_minor", -1)] = numbers["simd_count"] // numbers["simd_per_cu"]
+    return found

@@ -1,0 +1,132 @@
+"""The node's half of the DCU family: what is registered, and what a container receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host import pci
+from hami_plugin.host.nodes import DeviceNodes
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.placement import Assignment, Grant
+from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.wire.nodes import LEGACY_MODE, DeviceInfo, encode_legacy
+from vendors.hygon.cards import WORD, Card, Looker, on_bus
+from vendors.hygon.places import Places
+from vendors.hygon.settings import HygonSettings
+from vendors.hygon.vdcu import PIPE, UNITS, number, part, text
+
+CONTROL, OPTIONAL_CONTROL = "kfd", "mkfd"
+INSIDE = "/etc/vdev/docker/"
+DRIVER_INSIDE, HAL_INSIDE = "/opt/hygondriver", "/opt/hyhal"
+
+
+def open_driver(settings: HygonSettings, paths: HostPaths) -> Driver:
+    """The DCU driver of this host. Nothing is read yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    return LookingDriver(Looker(roots, Places(settings.hy_smi)), partial(links, roots))
+
+
+def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
+    """How far apart the cards are on the PCI bus. The NUMA node is the device's: that of sysfs may be wrong."""
+    numa = {device.pci: device.numa for device in devices}
+    bus = {one.address: replace(one, numa=numa.get(one.address)) for one in on_bus(paths.sysfs)}
+    there = [device for device in devices if device.pci in bus]
+    return symmetric(
+        {(a.uuid, b.uuid): scored(pci.level(bus[a.pci], bus[b.pci]), 0, "") for a in there for b in there if a is not b}
+    )
+
+
+def served(settings: HygonSettings, family: Family) -> Family:
+    """The family as this node serves it. Its scheduler side reads the text of old, and waits for handshakes."""
+    return replace(
+        family,
+        delivery=settings.delivery,
+        replicas=lambda _device: settings.split_count,
+        register=partial(register, settings),
+        encode=encode_legacy,
+        reports=True,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=partial(inject, settings),
+        place=partial(place, settings),
+    )
+
+
+def register(settings: HygonSettings, device: Device, _legacy: bool) -> DeviceInfo:
+    """The scheduler finds the family's word in the type, and the rest of it is the model."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=settings.split_count,
+        devmem=settings.offered(device.memory),
+        devcore=100,
+        type=device.model if WORD in device.model else f"{WORD}-{device.model}",
+        numa=device.numa or 0,
+        mode=LEGACY_MODE,
+        health=device.health.offered,
+    )
+
+
+def card(device: Device) -> Card:
+    """The traits of a DCU; ``RefusedError`` for one that never told them."""
+    if isinstance(device.traits, Card):
+        return device.traits
+    raise RefusedError(RefusalReason.UNHEALTHY_DEVICE, f"{device.uuid} has not told its device nodes")
+
+
+def device_edits(settings: HygonSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    nodes, own = DeviceNodes(host=host, root=settings.dev_root), card(device)
+    return nodes.need(f"dri/card{own.card}", f"dri/renderD{own.render}", whose=device.uuid)
+
+
+def shared_edits(settings: HygonSettings, host: HostFiles) -> ContainerEdits:
+    nodes = DeviceNodes(host=host, root=settings.dev_root)
+    mounts = (Mount(host_path=str(settings.hyhal), container_path=HAL_INSIDE),) if host.exists(settings.hyhal) else ()
+    control = nodes.need(CONTROL, whose="every DCU").merged(nodes.take(OPTIONAL_CONTROL))
+    return control.merged(ContainerEdits(mounts=mounts))
+
+
+def place(settings: HygonSettings, grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
+    """Note which part of a card is meant, if it is a part."""
+    units = device.traits.compute_units if isinstance(device.traits, Card) else 0
+    if not units or _whole(settings, grant, device):
+        return grant
+    return replace(grant, notes={**(grant.notes or {}), **part(grant.cores, units, others)})
+
+
+def inject(settings: HygonSettings, assignment: Assignment, host: HostFiles) -> Injection:
+    """For a part of one card, the file that says which part. Several cards are handed out whole, as by HAMi's agent."""
+    shares = assignment.shares
+    if len(shares) != 1 or _whole(settings, shares[0].grant, shares[0].device):
+        return Injection(edits=ContainerEdits())
+    grant, device = shares[0].grant, shares[0].device
+    own = grant.notes or {}
+    if not {UNITS, PIPE} <= own.keys():
+        why = f"the driver does not tell how many compute units {device.uuid} has, so no part of it can be handed out"
+        raise RefusedError(RefusalReason.NOT_PREPARED, why)
+    if not host.exists(settings.vdcu_files):
+        raise RefusedError(
+            RefusalReason.NOT_PREPARED,
+            f"there is no {settings.vdcu_files} on the host, without which a container could use the whole DCU",
+            hint="put Hygon's vDCU files there, or set hygonPath",
+        )
+    folder = host.paths.hook / f"vgpu/dcu/{assignment.pod.uid}_{assignment.container.name}"
+    mounts = (
+        Mount(host_path=str(folder), container_path=INSIDE, read_only=False),
+        Mount(host_path=str(settings.vdcu_files), container_path=DRIVER_INSIDE),
+    )
+    file = folder / f"vdev{number(device.index, own)}.conf"
+    said = text(device.pci, device.index, own, grant.memory or device.memory)
+    return Injection(edits=ContainerEdits(mounts=mounts), directories=(folder,), files={file: said})
+
+
+def _whole(settings: HygonSettings, grant: Grant, device: Device) -> bool:
+    enough = grant.memory == 0 or grant.memory >= settings.offered(device.memory)
+    return enough and grant.cores in (0, 100)

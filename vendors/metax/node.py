@@ -1,0 +1,145 @@
+"""The node's half of MetaX's families: what is registered and foretold, and what a container receives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.errors import HamiError
+from hami_plugin.host import pci
+from hami_plugin.host.nodes import DeviceNodes
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.placement import Assignment
+from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.wire.grammar import to_json
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.metax import gpu, sgpu
+from vendors.metax.cards import CONTROL, PCI_VENDOR, Card, Looker
+from vendors.metax.settings import MetaxSettings
+from vendors.metax.smi import Smi
+from vendors.metax.zones import foretold
+
+OPTIONAL_CONTROL = ("mxnd", "mxgd")
+
+
+def open_driver(settings: MetaxSettings, paths: HostPaths) -> Driver:
+    """The MetaX driver of this host. Nothing is read yet."""
+    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    look = Looker(roots, Smi(settings.mx_smi), whole=settings.mode == "native")
+    return LookingDriver(look, partial(links, roots))
+
+
+def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
+    """MetaXLinks as the tool tells them, and the distance on the PCI bus."""
+    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR)}
+    there = [device for device in devices if device.pci in bus]
+    return symmetric(
+        {
+            (a.uuid, b.uuid): scored(pci.level(bus[a.pci], bus[b.pci]), card(a).linked.count(b.index), "MX")
+            for a in there
+            for b in there
+            if a is not b
+        }
+    )
+
+
+def whole(settings: MetaxSettings, family: Family) -> Family:
+    """Whole GPUs. Their scheduler side counts them, and reads from the node what so many would be worth."""
+    return replace(
+        family,
+        delivery=settings.delivery,
+        register=partial(_info, family.word),
+        announce=forecasts,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=inject,
+    )
+
+
+def shared(settings: MetaxSettings, family: Family) -> Family:
+    """GPUs to share, with one container each: cutting them is left to MetaX's own tools."""
+    return replace(
+        family,
+        delivery=settings.shared_delivery,
+        register=_shared_info,
+        encode=encode,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=inject,
+    )
+
+
+def card(device: Device) -> Card:
+    """The traits of a GPU; of one that never answered, no nodes."""
+    return device.traits if isinstance(device.traits, Card) else Card(uuid=device.uuid, nodes=())
+
+
+def forecasts(snapshot: Snapshot, taken: AbstractSet[str]) -> Mapping[str, str | None]:
+    """MetaX's two tables, for as many GPUs as are healthy and free."""
+    free = [card(one).zone for one in snapshot.devices if one.health.offered and one.uuid not in taken]
+    worth, cuts = foretold(free)
+    told = {gpu.FORETOLD["spread"]: worth, gpu.FORETOLD["binpack"]: cuts}
+    return {key: to_json(table, key) if snapshot.devices else None for key, table in told.items()}
+
+
+def encode(infos: Sequence[DeviceInfo]) -> str:
+    """The list that MetaX's agent keeps on the node. What is free is the scheduler's account, and left out."""
+    entries = [
+        {
+            "uuid": info.id,
+            "model": (info.custom or {}).get("Model", ""),
+            "totalDevCount": info.count,
+            "totalCompute": info.devcore,
+            "totalVRam": info.devmem,
+            "numa": info.numa,
+            "healthy": info.health,
+            "qosPolicy": (info.custom or {}).get("QosPolicy", ""),
+            "linkZone": (info.custom or {}).get("LinkZone", 0),
+        }
+        for info in sorted(infos, key=lambda info: info.index)
+    ]
+    return to_json(entries, sgpu.REGISTER)
+
+
+def _info(word: str, device: Device, _legacy: bool) -> DeviceInfo:
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=1,
+        devmem=device.memory,
+        devcore=100,
+        type=word,
+        numa=device.numa or 0,
+        health=device.health.offered,
+        vendor=word,
+    )
+
+
+def _shared_info(device: Device, legacy: bool) -> DeviceInfo:
+    custom = {"QosPolicy": "", "Model": device.model, "LinkZone": card(device).zone}
+    return replace(_info(sgpu.WORD, device, legacy), custom=custom)
+
+
+def device_edits(settings: MetaxSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    nodes = card(device).nodes
+    if not nodes:
+        raise HamiError(f"{device.uuid} has no nodes that its driver shows", hint="see `mx-smi -L` on the host")
+    return DeviceNodes(host=host, root=settings.dev_root).need(*nodes, whose=device.uuid)
+
+
+def shared_edits(settings: MetaxSettings, host: HostFiles) -> ContainerEdits:
+    nodes = DeviceNodes(host=host, root=settings.dev_root)
+    mounts = tuple(Mount(host_path=str(one), container_path=str(one)) for one in settings.mounts)
+    control = nodes.need(CONTROL, whose="every MetaX GPU").merged(nodes.take(*OPTIONAL_CONTROL))
+    return control.merged(ContainerEdits(mounts=mounts))
+
+
+def inject(_assignment: Assignment, _host: HostFiles) -> Injection:
+    """Nothing beside the devices: a container counts the GPUs whose nodes it has, and nobody else is on them."""
+    return Injection(edits=ContainerEdits())

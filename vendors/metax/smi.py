@@ -1,0 +1,106 @@
+"""What ``mx-smi`` prints of the GPUs: their names, whether they can be used, their memory and their links."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+from hami_plugin.host import tools
+
+_ROW = re.compile(
+    r"GPU#?\s*(\d+)[:\s]+(\S+)\s+([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s*"
+    r"(.*?)\s*(?:\(UUID:\s*([^)\s]+)\))?\s*$"
+)
+_MEMORY = re.compile(r"\bvis_vram total\s*:\s*(\d+)\s*KB", re.IGNORECASE)
+LINKED = "MX"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One GPU in the tool's list. ``state`` is ``Available`` for one that works; ``memory`` is in MiB."""
+
+    number: int
+    model: str
+    address: str
+    state: str
+    uuid: str
+    memory: int = 0
+
+    @property
+    def available(self) -> bool:
+        return self.state == "Available"
+
+
+class Smi:
+    """Asks the tool, and keeps what it said of memory and links for as long as the same GPUs are there.
+
+    The list is asked for again after ``fresh`` seconds: it says which GPUs cannot be used.
+    """
+
+    def __init__(
+        self, tool: Path, *, deadline: float = 10.0, fresh: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.tool = tool
+        self._deadline = deadline
+        self._fresh = fresh
+        self._clock = clock
+        self._asked: AbstractSet[str] = frozenset()
+        self._until = float("-inf")
+        self._listed: Mapping[str, Listed] = {}
+        self._memory: Mapping[str, int] = {}
+        self.linked: AbstractSet[tuple[int, int]] = frozenset()
+
+    def listed(self, addresses: AbstractSet[str]) -> Mapping[str, Listed]:
+        """The GPUs by PCI address. ``ToolError`` when the tool does not tell."""
+        anew = not addresses <= self._asked
+        if anew or self._clock() >= self._until:
+            if anew:
+                self._memory = dict(_memory(self._ask("--show-memory")))
+                self.linked = frozenset(_linked(self._ask("topo", "-m")))
+            self._listed = {one.address: one for one in _rows(self._ask("-L"), self._memory)}
+            self._asked, self._until = addresses, self._clock() + self._fresh
+        return self._listed
+
+    def _ask(self, *arguments: str) -> str:
+        return tools.output(self.tool, *arguments, deadline=self._deadline)
+
+
+def _rows(printed: str, memory: Mapping[str, int]) -> Iterator[Listed]:
+    for line in printed.splitlines():
+        if row := _ROW.search(line):
+            number, model, address, state, uuid = row.groups()
+            address = address.lower()
+            yield Listed(
+                number=int(number),
+                model=model,
+                address=address,
+                state=state,
+                uuid=uuid or "",
+                memory=memory.get(address, 0),
+            )
+
+
+def _memory(printed: str) -> Iterator[tuple[str, int]]:
+    """Below each GPU's line stands its memory, in KiB."""
+    address = ""
+    for line in printed.splitlines():
+        if row := _ROW.search(line):
+            address = row[3].lower()
+        elif address and (found := _MEMORY.search(line)):
+            yield address, int(found[1]) // 1024
+
+
+def _linked(printed: str) -> Iterator[tuple[int, int]]:
+    """Pairs of GPUs with a MetaXLink between them: it stands in place of their distance on the PCI bus."""
+    columns: list[int] = []
+    for line in printed.splitlines():
+        words = line.split()
+        if words and all(re.fullmatch(r"GPU\d+", word) for word in words[:2]) and len(words) > 1:
+            columns = [int(word[3:]) for word in words if re.fullmatch(r"GPU\d+", word)]
+        elif words and columns and re.fullmatch(r"GPU\d+", words[0]):
+            row = int(words[0][3:])
+            yield from ((row, column) for column, word in zip(columns, words[1:], strict=False) if word == LINKED)
