@@ -74,7 +74,7 @@ class Node:
     @property
     def _resources(self) -> tuple[str, ...]:
         family = self.stage.family
-        return (family.resources.count, *([family.units.resource] if family.units else []))
+        return (family.resources.count, *(units.resource for units in family.units))
 
     @property
     def hook(self) -> str:
