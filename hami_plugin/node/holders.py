@@ -46,7 +46,7 @@ class HolderCheck:
         """Return if the container may start; ``RefusedError`` otherwise. The kubelet will ask again at each start."""
         outcome = "failed"
         try:
-            self._judge(frozenset(ids), await self._holders(frozenset(ids)))
+            self._judge(frozenset(ids), await self._account(ids))
             outcome = "ok"
         except RefusedError as refusal:
             outcome = refusal.reason
@@ -55,22 +55,24 @@ class HolderCheck:
         finally:
             self._observer.container_start(self._question.resource, outcome)
 
-    async def _holders(self, ids: frozenset[str]) -> list[Holder]:
+    async def _account(self, ids: Sequence[str]) -> Sequence[Holder]:
         if not ids:
             raise RefusedError(RefusalReason.INVALID_REQUEST, "no device ids were named", code="INVALID_ARGUMENT")
         try:
-            return [h for h in await self._resources.holders(self._question.resource) if h.ids & ids]
+            return await self._resources.holders(self._question.resource)
         except HamiError as error:
             raise _unknown(
                 f"the kubelet could not be asked who holds {min(ids)}: {error.message}", hint=error.hint
             ) from error
 
-    def _judge(self, ids: frozenset[str], holders: list[Holder]) -> None:
+    def _judge(self, ids: frozenset[str], account: Sequence[Holder]) -> None:
+        holders = [holder for holder in account if holder.ids & ids]
         owners = {(holder.namespace, holder.pod) for holder in holders}
         if len(owners) > 1:
             raise self._wrong(f"the kubelet says that {_names(owners)} hold the same devices", holders)
         handed = [h for h in self._ledger.held.values() if h.resource == self._question.resource and h.ids == ids]
         if handed:
+            self._judge_by_siblings(handed, account)
             self._judge_by_ledger(ids, holders, handed)
             self._begun = {held.key for held in self._ledger.held.values() if held.key in self._begun}
             self._begun |= {held.key for held in handed if held.init}
@@ -78,6 +80,19 @@ class HolderCheck:
             raise self._wrong(f"{min(ids)} was handed out with the limits of another container", holders)
         else:
             self._judge_by_annotation(ids, holders)
+
+    def _judge_by_siblings(self, handed: list[Held], account: Sequence[Holder]) -> None:
+        """What another pod has of the other containers' shares went to it in one go, and so did these.
+
+        This tells plain init containers apart, which the account leaves out.
+        """
+        given = {(held.namespace, held.pod) for held in handed}
+        shares = [s for held in handed for s in self._ledger.of_pod(held.uid) if s.resource == self._question.resource]
+        astray = [h for h in account if (h.namespace, h.pod) not in given and any(h.ids & s.ids for s in shares)]
+        if astray:
+            owners = {(holder.namespace, holder.pod) for holder in astray}
+            what = f"limits were handed out to {_names(given)}, but {_names(owners)} holds devices of the same pod"
+            raise self._wrong(what, astray, handed)
 
     def _judge_by_ledger(self, ids: frozenset[str], holders: list[Holder], handed: list[Held]) -> None:
         skipped = self._skipped(handed)

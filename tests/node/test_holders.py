@@ -191,6 +191,26 @@ async def test_an_init_container_waits_while_another_pod_may_have_been_meant(nod
     await node.plugin.pre_start(ONE)
 
 
+async def test_an_init_container_with_another_pods_limits_is_told_by_that_pods_other_containers(node):
+    """Two pods that ask for the same; the later one was admitted first, so each has the other's limits."""
+    first, later = (
+        pod(name, [container("i", 1, init=True), container("c", 2)], pieces=[[grant(0)], [grant(0), grant(1)]])
+        for name in ("first", "later")
+    )
+    node.cluster.add(first)
+    node.cluster.add(later)
+    turns = [ids((0, 0)), ids((0, 1), (1, 0))], [ids((0, 2)), ids((0, 3), (1, 1))]
+    for init, main in turns:
+        await node.allocator.allocate(init)
+        await node.allocator.allocate(main)
+    node.resources.list = [holder(later, turns[0][1], "c"), holder(first, turns[1][1], "c")]
+
+    refusal = await refused(node, turns[0][0])
+
+    assert refusal.reason is RefusalReason.WRONG_HOLDER
+    assert "default/later holds devices of the same pod" in refusal.message
+
+
 async def test_a_sidecar_with_an_init_containers_limits_is_stopped(node):
     """The kubelet lists the sidecar with ids that only the init container was answered for."""
     a = pod("a", [container("init", 1, init=True), container("side", 1, sidecar=True)], [[grant(0)], [grant(0, 2000)]])
