@@ -26,35 +26,37 @@ class Account:
         self._holdings = holdings
         self._ledger = ledger
         self._deadline = deadline
-        self._holders: Mapping[str, tuple[Holder, ...]] | None = {}
+        self._known: frozenset[tuple[object, ...]] | None = frozenset()
         self._asking = asyncio.Lock()
 
     @property
     def readable(self) -> bool:
         """Whether the kubelet answered when it was asked last."""
-        return self._holders is not None
+        return self._known is not None
 
     async def refresh(self) -> None:
         """Ask anew, and wait for the answer at most until the deadline. Without one, nothing is confirmed or denied."""
         async with self._asking:
             if not self._ledger.held:
-                self._holders = {}
+                self._known = frozenset()
                 return
             try:
                 async with asyncio.timeout(self._deadline):
-                    self._holders = await self._holdings.everything()
+                    told = await self._holdings.everything()
             except (HamiError, TimeoutError):
-                self._holders = None
+                self._known = None
+                return
+        self._known = frozenset(
+            (resource, one.namespace, one.pod, one.container, one.ids)
+            for resource, holders in told.items()
+            for one in holders
+        )
 
     def confirms(self, held: Held) -> bool | None:
         """Whether the kubelet says that this container has exactly these ids. None: it does not tell.
 
         Plain init containers are never in its account.
         """
-        if self._holders is None or held.init:
+        if self._known is None or held.init:
             return None
-        return any(
-            (holder.namespace, holder.pod, holder.container, holder.ids)
-            == (held.namespace, held.pod, held.container, held.ids)
-            for holder in self._holders.get(held.resource, ())
-        )
+        return (held.resource, held.namespace, held.pod, held.container, held.ids) in self._known
