@@ -22,7 +22,7 @@ from vendors.nvidia.health import RECOVERY
 from vendors.nvidia.xid import TABLE
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in ("docs", "deploy") for page in (ROOT / folder).rglob("*.md"))])
 PACKAGES = ("cdi", "hami_plugin", "vendors")
 
 
