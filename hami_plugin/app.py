@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
@@ -22,17 +23,21 @@ from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
+from hami_plugin.node.account import Account
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.lock import LockReaper
+from hami_plugin.node.lock import LockReaper, lock_age
 from hami_plugin.node.memory import HealthMemory
+from hami_plugin.node.occupancy import occupied
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.recovery import Recovery
 from hami_plugin.node.registration import Registration, Style
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.opening import look_at_host, tell_handover, tidy_specs
 from hami_plugin.startup import Served
+from hami_plugin.telemetry.condition import Condition
+from hami_plugin.telemetry.devices import Devices
 from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.wiring import NodeParts, wired
@@ -68,6 +73,7 @@ class Daemon:
         self._events = EventRecorder(cluster, settings.node_name)
         self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
         self._resources = PodResourcesClient(settings.pod_resources_socket)
+        self.account = Account(self._resources, self._ledger)
         self._host = HostFiles(paths=process.host)
         self._vendors = process.vendors
         parts = NodeParts(
@@ -124,6 +130,15 @@ class Daemon:
             return {"daemon": self._blocked}
         answer = {"api server": self._cluster.reachable.value, "node annotations": self._registration.problem}
         return answer | dict(self._serving.problems())
+
+    def shown(self) -> tuple[Collector, ...]:
+        """The present state as metrics, read at each scrape."""
+        devices = Devices(
+            lambda: occupied(self._serving.sources, self._ledger.held.values()),
+            self.account.confirms,
+            lambda: self.account.readable,
+        )
+        return devices, Condition(self.readiness, lambda: lock_age(self._node, datetime.now(tz=UTC)))
 
     def stalled(self) -> list[str]:
         """Loops that have stopped turning. A broken device or an absent kubelet is no reason to be restarted."""
@@ -182,6 +197,8 @@ async def serve(process: Process) -> None:
     settings = process.configuration.settings
     async with connect(settings.node_name, kubeconfig=process.kubeconfig, observer=metrics) as cluster:
         daemon = Daemon(process, cluster, metrics)
+        for collector in daemon.shown():
+            registry.register(collector)
         http = TelemetryServer(
             host=settings.http_host,
             port=settings.http_port,
@@ -189,6 +206,7 @@ async def serve(process: Process) -> None:
             alive=daemon.stalled,
             ready=daemon.readiness,
             configuration=process.configuration.effective,
+            refresh=daemon.account.refresh,
         )
         await http.start()
         try:

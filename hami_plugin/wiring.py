@@ -79,7 +79,7 @@ def _wire(served: Served, parts: NodeParts, serving: Serving) -> None:
             serving.specs.append(specs)
             snapshot = specs.snapshot
         shown.append(snapshot)
-        serving.sources.append(Source(family=family, snapshot=snapshot))
+        serving.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot))
         serving.lines += [_line(family, snapshot, parts, units) for units in (None, *family.units)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, WireError
@@ -54,6 +55,15 @@ async def _released(cluster: Cluster, node: LiveNode, key: str, owned: Callable[
             continue
         return True
     raise ClusterError("the node changes too fast to release its lock", status=409)
+
+
+def lock_age(node: LiveNode, now: datetime) -> float:
+    """For how many seconds the node lock has been held, by the time in it; 0 while nobody holds it."""
+    text = node.value.annotations.get(NODE_LOCK, "") if node.value else ""
+    try:
+        return max(0.0, (now - parse_lock(text).time).total_seconds()) if text else 0.0
+    except WireError:
+        return 0.0
 
 
 class LockReaper:

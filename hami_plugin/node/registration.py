@@ -30,10 +30,11 @@ MOST_ANNOTATION_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A family and the snapshot that its annotations are drawn from."""
+    """A family of a vendor, and the snapshot that its annotations are drawn from."""
 
     family: Family
     snapshot: Watched[Snapshot]
+    vendor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -23,11 +23,15 @@ _INDEX = """hami-plugin
 _STOP_S = 2.0
 
 
+async def nothing() -> None:
+    """Nothing needs to be asked before a scrape."""
+
+
 class TelemetryServer:
     """Serves what the callables tell at the time of each request.
 
     ``alive`` lists what makes the process useless until it restarts; a broken card or an absent kubelet never does.
-    ``ready`` maps each component to its problem, empty when there is none.
+    ``ready`` maps each component to its problem, empty when there is none. ``refresh`` is awaited before each scrape.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class TelemetryServer:
         alive: Callable[[], Sequence[str]],
         ready: Callable[[], Mapping[str, str]],
         configuration: Callable[[], Mapping[str, object]],
+        refresh: Callable[[], Awaitable[None]] = nothing,
     ) -> None:
         self._host = host
         self._wanted = port
@@ -46,6 +51,7 @@ class TelemetryServer:
         self._alive = alive
         self._ready = ready
         self._configuration = configuration
+        self._refresh = refresh
         self._runner: web.AppRunner | None = None
 
     @property
@@ -96,6 +102,7 @@ class TelemetryServer:
             encode, kind = choose_encoder(request.headers.get("Accept", ""))
         except (TypeError, ValueError):  # the library trips over versions that are no numbers
             encode, kind = choose_encoder("")
+        await self._refresh()
         return web.Response(body=encode(self._registry), headers={"Content-Type": kind})
 
     async def _config(self, _request: web.Request) -> web.Response:

@@ -1,22 +1,22 @@
 """What the daemon counts, and what it has, for Prometheus.
 
-Events are counted as they happen. Devices and endpoints are rendered from their last state at each scrape, so a device
-that is gone leaves no series behind.
+Events are counted as they happen. Drivers and endpoints are rendered from their last state at each scrape.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.device import Snapshot
 from hami_plugin.node.ports import EndpointState
+from hami_plugin.telemetry.gauges import gauge
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -113,7 +113,7 @@ class _State(Collector):
         self._log_lines_dropped = log_lines_dropped
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("build_info", "Always 1.", ("version",), [((self._version,), 1)])
+        yield gauge("build_info", "Always 1.", ("version",), [((self._version,), 1)])
         yield CounterMetricFamily(
             "hami_plugin_log_lines_dropped", "Log lines that nobody read in time.", value=self._log_lines_dropped()
         )
@@ -122,7 +122,7 @@ class _State(Collector):
         yield from self._kubelet()
 
     def _drivers(self) -> Iterator[Metric]:
-        yield _gauge(
+        yield gauge(
             "driver_ready",
             "1 while the vendor's driver answers; else why not.",
             ("vendor", "reason"),
@@ -130,45 +130,26 @@ class _State(Collector):
         )
 
     def _devices(self) -> Iterator[Metric]:
-        """``uuid`` and ``index`` name a device; one number for each, and its description apart."""
-        devices = [(vendor, device) for vendor, seen in self._snapshots.items() for device in _distinct(seen)]
-        tally = Tally((vendor, device.health.value, device.reason) for vendor, device in devices)
-        names = ("vendor", "uuid", "index")
-        yield _gauge("devices", "Devices by health and reason.", ("vendor", "health", "reason"), tally.items())
-        yield _gauge(
-            "device_healthy",
-            "1 while the device is offered as healthy.",
-            names,
-            [((vendor, device.uuid, str(device.index)), device.health.offered) for vendor, device in devices],
-        )
-        yield _gauge(
-            "device_memory_mib",
-            "Memory of the device in MiB; 0 when the driver does not tell.",
-            names,
-            [((vendor, device.uuid, str(device.index)), device.memory) for vendor, device in devices],
-        )
-        yield _gauge(
-            "device_info",
-            "Always 1: what the device is.",
-            (*names, "family", "model", "mode", "pci", "numa"),
-            [((vendor, *_description(device)), 1) for vendor, device in devices],
-        )
+        """A driver may list one device twice, and Prometheus refuses a whole scrape over a series that comes twice."""
+        seen = {(vendor, d.uuid): d for vendor, seen in self._snapshots.items() for d in seen.devices}
+        tally = Tally((vendor, d.health.value, d.reason) for (vendor, _uuid), d in seen.items())
+        yield gauge("devices", "Devices by health and reason.", ("vendor", "health", "reason"), tally.items())
 
     def _kubelet(self) -> Iterator[Metric]:
         states = [endpoint.state for endpoint in self._endpoints.values()]
         now = self._clock()
         label = ("resource",)
-        yield _gauge(
+        yield gauge(
             "registered", "1 while registered with the kubelet.", label, [((s.resource,), s.registered) for s in states]
         )
-        yield _gauge(
+        yield gauge(
             "endpoint_ready",
             "1 while registered, the kubelet's stream is open and it has a list.",
             label,
             [((s.resource,), s.ready) for s in states],
         )
-        yield _gauge("streams", "Open ListAndWatch streams.", label, [((s.resource,), s.streams) for s in states])
-        yield _gauge(
+        yield gauge("streams", "Open ListAndWatch streams.", label, [((s.resource,), s.streams) for s in states])
+        yield gauge(
             "registration_age_seconds",
             "Time since the last registration with the kubelet.",
             label,
@@ -180,22 +161,3 @@ class _State(Collector):
         for state in states:
             registrations.add_metric((state.resource,), state.registrations)
         yield registrations
-
-
-def _gauge(
-    name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], float]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"hami_plugin_{name}", text, labels=labels)
-    for values, number in samples:
-        family.add_metric(values, float(number))
-    return family
-
-
-def _distinct(snapshot: Snapshot) -> Iterable[Device]:
-    """Prometheus refuses a whole scrape over one series that comes twice."""
-    return {device.uuid: device for device in snapshot.devices}.values()
-
-
-def _description(device: Device) -> tuple[str, ...]:
-    numa = "" if device.numa is None else str(device.numa)
-    return (device.uuid, str(device.index), device.family, device.model, device.mode, device.pci, numa)

@@ -2,13 +2,11 @@
 
 import ast
 import inspect
-import os
 import re
 from pathlib import Path
 
 import click
 import pytest
-from prometheus_client import CollectorRegistry
 
 from hami_plugin.cli import main
 from hami_plugin.config.reference import reference
@@ -16,17 +14,15 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.errors import DriverReason, RefusalReason
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.model.delivery import Way
-from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.node.ports import EndpointState
 from hami_plugin.policy import specs
-from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor import AnnotationKeys, ResourceNames, load_vendor, vendor_names
 from hami_plugin.wire import keys
+from tests.support.pages import generated
 from vendors.nvidia.health import RECOVERY
 from vendors.nvidia.xid import TABLE
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in ("docs", "deploy") for page in (ROOT / folder).rglob("*.md"))])
 PACKAGES = ("cdi", "hami_plugin", "vendors")
 
 
@@ -128,27 +124,6 @@ def test_every_variable_that_a_container_can_get_is_in_the_protocol():
     assert {name for name in names if name not in page} == set()
 
 
-def test_every_metric_is_in_operations_with_its_labels():
-    registry = CollectorRegistry()
-    metrics = Metrics(registry, version="1")
-    device = Device(uuid="GPU-1", family="F", index=0, model="M", memory=1)
-    metrics.snapshot("v", Snapshot(devices=(device,), ready=True))
-    metrics.endpoint(EndpointState(resource="r", registered=True))
-    metrics.allocation("r", "ok", 0.1)
-    metrics.container_start("r", "ok")
-    metrics.api_call("get", "nodes", "200", 0.1)
-    page = text("docs/operations.md")
-    rows = {row[0]: row[1] for row in re.findall(r"^\| `(hami_plugin_\w+)` \| ([^|]*) \|", page, flags=re.MULTILINE)}
-    exported = {}
-    for family in registry.collect():
-        if family.name.startswith("hami_plugin_"):
-            name = family.name + ("_total" if family.type == "counter" else "")
-            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-            exported[name] = labels
-
-    assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows.items()} == exported
-
-
 @pytest.mark.parametrize("reason", [*RefusalReason, *DriverReason], ids=str)
 def test_every_reason_has_a_row_in_operations(reason):
     assert re.search(rf"^\| `{reason}` \| .+ \| .+ \|$", text("docs/operations.md"), flags=re.MULTILINE)
@@ -204,19 +179,6 @@ def test_the_probes_of_the_daemon_are_in_operations():
 
     assert paths
     assert {path for path in paths if f"`{path}`" not in text("docs/operations.md")} == set()
-
-
-def generated(name, mark, wanted):
-    """What stands between a page's two marks. With ``UPDATE_DOCS=1`` in the environment it is written first."""
-    page = text(name)
-    head, opening, rest = page.partition(f"<!-- {mark}: ")
-    comment, _, rest = rest.partition("\n")
-    shown, closing, tail = rest.partition(f"<!-- end of {mark} -->")
-    assert closing, f"{name} has no place for {mark}"
-    if os.environ.get("UPDATE_DOCS"):
-        (ROOT / name).write_text(f"{head}{opening}{comment}\n{wanted}{closing}{tail}", encoding="utf-8")
-        return wanted
-    return shown
 
 
 def test_the_configuration_reference_is_the_settings_classes_own():

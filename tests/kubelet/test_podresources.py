@@ -78,6 +78,12 @@ async def test_it_asks_the_kubelet(serve):
     assert await client.holders("example.com/other") == ()
 
 
+async def test_one_question_tells_of_all_resources(serve):
+    client = await serve(Lister())
+
+    assert await client.everything() == {RESOURCE: await client.holders(RESOURCE)}
+
+
 async def test_a_kubelet_that_is_busy_for_a_moment_is_asked_again(serve):
     client = await serve(Lister(grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE))
 

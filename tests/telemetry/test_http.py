@@ -24,6 +24,10 @@ class Daemon:
     alive: list[str] = field(default_factory=list)
     ready: dict[str, str] = field(default_factory=dict)
     configuration: dict[str, object] = field(default_factory=dict)
+    refreshed: int = 0
+
+    async def refresh(self) -> None:
+        self.refreshed += 1
 
     def server(self, host: str = "127.0.0.1", port: int = 0) -> TelemetryServer:
         return TelemetryServer(
@@ -33,6 +37,7 @@ class Daemon:
             alive=lambda: self.alive,
             ready=lambda: self.ready,
             configuration=lambda: self.configuration,
+            refresh=self.refresh,
         )
 
 
@@ -102,6 +107,16 @@ async def test_metrics_are_scraped_as_prometheus_does(daemon: Daemon, server: Te
     assert status == 200
     assert kind.startswith("text/plain; version=0.0.4")
     assert {"hami_plugin_allocations", "hami_plugin_allocate_seconds", "hami_plugin_build_info"} <= names
+
+
+async def test_what_must_be_asked_for_a_scrape_is_asked_for_no_probe(daemon: Daemon, server: TelemetryServer) -> None:
+    await get(server, "/healthz")
+    await get(server, "/readyz")
+    assert daemon.refreshed == 0
+
+    await get(server, "/metrics")
+
+    assert daemon.refreshed == 1
 
 
 async def test_openmetrics_is_spoken_to_those_who_ask(daemon: Daemon, server: TelemetryServer) -> None:

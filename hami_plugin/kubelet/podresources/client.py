@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -32,6 +33,13 @@ class PodResourcesClient:
         ``HamiError`` when the kubelet does not tell.
         """
         return holders_of(await self._list(), resource)
+
+    async def everything(self) -> Mapping[str, tuple[Holder, ...]]:
+        """The same of every resource, by its name, in one question."""
+        response = await self._list()
+        containers = (container for pod in response.pod_resources for container in pod.containers)
+        resources = {entry.resource_name for container in containers for entry in container.devices}
+        return {resource: holders_of(response, resource) for resource in resources}
 
     async def _list(self) -> pb.ListPodResourcesResponse:
         try:

@@ -1,0 +1,199 @@
+"""One monitoring view: what a daemon with several vendors tells Prometheus, and whatever is drawn from that."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hami_plugin.demo.stage import Stage, _family
+from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.simulation.hardware import simulate_all
+from tests.e2e.steps import take_down
+from tests.e2e.test_other_vendors import node, run
+from tests.support.pages import generated
+from tests.support.promql import exported, quotient, series, unknown
+
+ROOT = Path(__file__).parents[2]
+PROFILES = ("l40s-4-pcie", "mi300x-8", "aws-inf2-xlarge")
+CONTAINER = "hami_plugin_container_memory_bytes"
+TARGET = frozenset({"node", "job", "instance"})
+"""Labels that deploy/prometheus/podmonitor.yaml gives to every series, and the one that Prometheus itself does."""
+OF_PROMETHEUS = {"up": frozenset[str]()}
+
+
+@pytest.fixture
+async def mixed(set_up: Any) -> dict[str, Stage]:
+    """A daemon that serves three vendors, and the stage of each by the vendor's name."""
+    stage = await set_up(PROFILES[0])
+    names, folder = ",".join(PROFILES), stage.directory / "node"
+    stage.options = {**stage.options, "--simulate": names, "--simulation-dir": str(folder)}
+    stages = {}
+    for machine in simulate_all(names, folder):
+        settings = machine.vendor.settings.model_validate(machine.settings)
+        stages[machine.vendor.name] = replace(stage, hardware=machine, family=_family(machine, settings))
+    await stage.start_daemon()
+    for each in stages.values():
+        each.daemon = stage.daemon
+        await each.until(partial(offered, each), f"the offer of {each.resource}", 20)
+    return stages
+
+
+def view(stage: Stage) -> NodeView:
+    return node(stage, stage.resource, *(units.resource for units in stage.family.units))
+
+
+def offered(stage: Stage) -> bool:
+    """Whether the kubelet has the vendor's devices, and a scheduler can read from the node which ones."""
+    return stage.kubelet.allocatable(stage.resource) > 0 and bool(stage.family.node_devices(view(stage)))
+
+
+async def share(stage: Stage, name: str, **limits: int) -> PodView:
+    pod, _answer = await run(stage, name, view(stage), **limits)
+    return pod
+
+
+async def shares(stages: Mapping[str, Stage]) -> dict[str, PodView]:
+    """A pod of each vendor: MiB and percent, compute units, and one of two cores."""
+    limits = {
+        "nvidia": {"nvidia.com_gpu": 1, "nvidia.com_gpumem": 11517, "nvidia.com_gpucores": 30},
+        "amd": {"amd.com_gpu": 1, "amd.com_gpumem": 98296, "amd.com_gpucores": 50},
+        "awsneuron": {"aws.amazon.com_neuroncore": 1},
+    }
+    return {vendor: await share(stages[vendor], f"on-{vendor}", **asked) for vendor, asked in limits.items()}
+
+
+async def scrape(stage: Stage) -> str:
+    status, text = await stage.get("/metrics")
+    assert status == 200
+    return text
+
+
+async def test_one_query_tells_the_allocated_share_of_every_vendors_devices(mixed: dict[str, Stage]) -> None:
+    stage = mixed["nvidia"]
+    pods = await shares(mixed)
+
+    text = await scrape(stage)
+
+    query = "hami_plugin_device_memory_allocated_bytes / hami_plugin_device_memory_advertised_bytes"
+    answer = {dict(labels)["uuid"]: (dict(labels), value) for labels, value in quotient(text, query).items()}
+    devices = {d.uuid for each in mixed.values() for d in each.hardware.machine.devices if d.uuid}
+    assert devices <= answer.keys() | {""}
+    assert len(answer) == 4 + 8 + 1
+    taken = {(labels["vendor"], value) for labels, value in answer.values() if value}
+    assert taken == {("nvidia", 11517 / 46068), ("amd", 98296 / 196592), ("awsneuron", 0.5)}
+    cores = series(text, "hami_plugin_device_cores_allocated_ratio")
+    assert sorted(value for value in cores.values() if value) == [0.3, 0.5, 0.5]
+    confirmed = series(text, "hami_plugin_container_confirmed")
+    assert {dict(labels)["pod"]: value for labels, value in confirmed.items()} == {pod.name: 1 for pod in pods.values()}
+    wanted = f"\n```promql\n{query}\n```\n\n```\n{told(answer.values())}```\n\n"
+    assert generated("docs/operations.md", "shares", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+
+    for pod in pods.values():
+        take_down(stage, pod)
+    await gone(stage)
+    left = quotient(await scrape(stage), query)
+    assert len(left) == len(answer)
+    assert set(left.values()) == {0}
+
+
+def told(answer: Any) -> str:
+    """Series as Prometheus prints them, by vendor and index."""
+    lines = []
+    for labels, value in sorted(answer, key=lambda one: (one[0]["vendor"], int(one[0]["index"]))):
+        names = ", ".join(f'{name}="{labels[name]}"' for name in sorted(labels))
+        lines.append(f"{{{names}}} {value:g}\n")
+    return "".join(lines)
+
+
+async def gone(stage: Stage) -> None:
+    """Wait until no container has anything."""
+    for _ in range(200):
+        if not series(await scrape(stage), CONTAINER):
+            return
+    raise AssertionError("containers of pods that are gone are still told")
+
+
+async def test_whatever_is_drawn_alerted_on_and_documented_is_exported(mixed: dict[str, Stage]) -> None:
+    await shares(mixed)
+    text = await scrape(mixed["nvidia"])
+    there = {**exported(text), **OF_PROMETHEUS}
+
+    drawn = [query for _title, query, _legend in panels()]
+    assert len(drawn) > 20
+    assert {title: list(unknown(query, there, TARGET)) for title, query, _ in panels()} == {
+        title: [] for title, _, _ in panels()
+    }
+    assert [f"{title}: {legend}" for title, query, legend in panels() if not shown(query, legend, there)] == []
+    alerts = list(rules())
+    assert len(alerts) > 5
+    assert {query: list(unknown(query, there, TARGET)) for query in alerts} == {query: [] for query in alerts}
+
+    ours = {name: labels for name, labels in there.items() if name.startswith("hami_plugin_")}
+    of_devices = {name for name in ours if name.startswith(("hami_plugin_device_", "hami_plugin_container_"))}
+    counters = {name for name in of_devices if name.endswith(("_total", "_created"))}
+    assert {name for name in of_devices - counters if not any(name in query for query in drawn)} == set()
+    assert documented() == {
+        re.sub(r"_(bucket|sum|count)$", "", name): labels - {"le"}
+        for name, labels in ours.items()
+        if not name.endswith("_created")
+    }
+
+
+def panels() -> Iterator[tuple[str, str, str]]:
+    """Title, query and legend of everything on the dashboard, its variables among it."""
+    board = json.loads((ROOT / "deploy/grafana/hami-plugin.json").read_text(encoding="utf-8"))
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            yield f"{panel['title']} {target['refId']}", target["expr"], target["legendFormat"]
+    for variable in board["templating"]["list"]:
+        for metric, label in re.findall(r"label_values\((\w+), (\w+)\)", str(variable.get("definition", ""))):
+            yield variable["name"], f"sum by ({label}) ({metric})", ""
+
+
+def shown(query: str, legend: str, there: Mapping[str, frozenset[str]]) -> bool:
+    """Whether the query's answer has the labels that the legend shows."""
+    kept = re.match(r".*\bby \(([^)]*)\)", query)
+    labels = {word.strip() for word in kept[1].split(",")} if kept else None
+    names = re.findall(r"{{(\w+)}}", legend)
+    metrics = [name for name in there if re.search(rf"\b{name}\b", query)]
+    return all(name in (labels if labels is not None else there[metrics[0]] | TARGET) for name in names)
+
+
+def rules() -> Iterator[str]:
+    """The queries of the alerts, and those in their words."""
+    document = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text(encoding="utf-8"))
+    for rule in (rule for group in document["groups"] for rule in group["rules"]):
+        yield rule["expr"]
+        yield from re.findall(r'"(hami_plugin_[^"]*)"', " ".join(rule["annotations"].values()))
+
+
+def documented() -> dict[str, frozenset[str]]:
+    """The table of metrics in docs/operations.md."""
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(hami_plugin_\w+)` \| ([^|]*) \|", page, flags=re.MULTILINE)
+    return {name: frozenset(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+
+
+def test_the_pod_monitor_gives_the_labels_that_queries_count_on() -> None:
+    monitor = yaml.safe_load((ROOT / "deploy/prometheus/podmonitor.yaml").read_text(encoding="utf-8"))
+    daemon = next(
+        one
+        for one in yaml.safe_load_all((ROOT / "daemonset.yaml").read_text(encoding="utf-8"))
+        if one["kind"] == "DaemonSet"
+    )
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    template = daemon["spec"]["template"]
+
+    assert {one["targetLabel"] for one in endpoint["relabelings"]} == TARGET - {"instance"}
+    assert endpoint["honorLabels"] is True
+    assert monitor["metadata"]["namespace"] == daemon["metadata"]["namespace"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
