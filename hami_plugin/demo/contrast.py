@@ -82,7 +82,7 @@ def _told(stage: Stage) -> str:
 def _sharing(stage: Stage) -> str:
     if stage.refused:
         return f"whole devices only: {stage.refused}"
-    return "parts of devices are served, and the node side limits containers to them or tells them"
+    return "parts of devices are served"
 
 
 def _lock(family: Family) -> str:

@@ -18,9 +18,9 @@ SHOWN = ("devices are known by", "sharing", "lock")
 COLUMNS = "{:<26} {:<6} {:>5} {:>7}  {}"
 
 
-async def tour(profiles: Sequence[str] = ()) -> bool:
+async def tour(profiles: Sequence[str] = (), *, at_once: int = AT_ONCE) -> bool:
     """Play on each profile, without ``profiles`` on all of them; True when every step of every one held."""
-    turns = asyncio.Semaphore(AT_ONCE)
+    turns = asyncio.Semaphore(at_once)
     names = profiles or machine_names()
     click.echo(COLUMNS.format("profile", "", "steps", "seconds", "; ".join(SHOWN)))
 

@@ -64,7 +64,7 @@ async def test_a_template_is_scheduled_handed_out_and_withdrawn_with_its_npu(run
 
     placed = await stage.run_pod(pod("quarter", [demand]))
 
-    (piece,) = decode_devices(placed.annotations[stage.family.annotations.allocated])
+    piece, *_ = decode_devices(placed.annotations[stage.family.annotations.allocated])
     npu = next(device for device in stage.devices if device.uuid == piece[0].uuid)
     assert stage.received[placed.key]["main"].env == {
         "ASCEND_VISIBLE_DEVICES": str(npu.index),
