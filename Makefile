@@ -9,7 +9,7 @@ PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-runtimes check format-check lint types contracts drift format proto bench gpu-check wheel clean
+.PHONY: help setup demo demo-all test test-runtimes check format-check lint types contracts drift format proto bench gpu-check wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ $(STAMP): requirements-dev.lock pyproject.toml
 
 demo: setup ## See a simulated node register, allocate, lose a GPU, heal, and survive a kubelet restart (PROFILE=...)
 	@$(BIN)/hami-plugin demo --profile $(PROFILE)
+
+demo-all: setup ## The same on every machine that can be simulated, of every vendor, as a table
+	@$(BIN)/hami-plugin demo --all
 
 test: setup ## Run all tests
 	$(BIN)/python -m pytest

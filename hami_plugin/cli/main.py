@@ -220,11 +220,19 @@ def version() -> None:
 
 
 @main.command(epilog="Example: hami-plugin demo --profile dgx-1v")
-@click.option("--profile", default="dgx-h100", show_default=True, help="The simulated machine.")
+@click.option(
+    "--profile",
+    default="dgx-h100",
+    show_default=True,
+    help="The simulated machine. Several of different vendors, parted by commas, make one node.",
+)
+@click.option("--all", "everywhere", is_flag=True, help="On every machine that can be simulated, as a table.")
 @click.option("--json", "as_json", is_flag=True, help="The whole outcome as JSON.")
 @click.option("--keep", is_flag=True, help="Keep the working directory, with the daemon's log.")
-def demo(profile: str, as_json: bool, keep: bool) -> None:
+def demo(profile: str, everywhere: bool, as_json: bool, keep: bool) -> None:
     """Run the real daemon against a simulated machine, kubelet and API server, and show what it does."""
-    from hami_plugin.demo import play  # noqa: PLC0415
+    from hami_plugin.demo import play, tour  # noqa: PLC0415
 
-    sys.exit(0 if asyncio.run(play(profile, as_json=as_json, keep=keep)) else 1)
+    with quietly():
+        held = asyncio.run(tour() if everywhere else play(profile, as_json=as_json, keep=keep))
+    sys.exit(0 if held else 1)

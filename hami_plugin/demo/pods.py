@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted
+from hami_plugin.policy.pods import Placed, place
+from hami_plugin.scheduling import rules, survey
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
 from hami_plugin.vendor import Family, ResourceNames
 
@@ -14,27 +16,10 @@ from hami_plugin.vendor import Family, ResourceNames
 def container(
     name: str, resources: ResourceNames | None = None, *, count: int = 1, memory: int = 0, cores: int = 0
 ) -> dict[str, Any]:
-    """A container that asks for ``count`` devices with ``memory`` MiB and ``cores`` percent of each; none without."""
+    """A container that asks for ``count`` devices with ``memory`` units and ``cores`` of each; none without."""
     if resources is None:
         return {"name": name, "image": "example"}
-    limits = {resources.count: str(count), resources.memory: str(memory), resources.cores: str(cores)}
-    wanted = {key: value for key, value in limits.items() if key and value != "0"}
-    return {"name": name, "image": "example", "resources": {"limits": wanted}}
-
-
-def admitted(family: Family, name: str, *, count: int = 1, memory: int, cores: int) -> dict[str, Any]:
-    """A container as admission stores it. What the family does not serve together is left out: cores, then memory."""
-    made: dict[str, Any] = {}
-    for mib, percent in ((memory, cores), (memory, 0), (0, 0)):
-        units = -(-mib // family.memory_factor)
-        made = container(name, family.resources, count=count, memory=units, cores=percent)
-        limits: dict[str, str] = made["resources"]["limits"]
-        asked = ContainerView(name=name, limits=limits, requests=limits)
-        verdict = family.admit(asked, PodView(uid="", namespace="demo", name=name))
-        if isinstance(verdict, Admitted):
-            limits.update(verdict.limits)
-            break
-    return made
+    return _asking(name, {resources.count: count, resources.memory: memory, resources.cores: cores})
 
 
 def pod(name: str, containers: Sequence[Mapping[str, Any]], *, topology: bool = False) -> dict[str, Any]:
@@ -44,3 +29,52 @@ def pod(name: str, containers: Sequence[Mapping[str, Any]], *, topology: bool = 
         "metadata": {"name": name, "namespace": "demo", "annotations": annotations},
         "spec": {"containers": [dict(item) for item in containers], "schedulerName": "hami-scheduler"},
     }
+
+
+def part(family: Family, node: NodeView, name: str, *, memory: int, cores: int) -> dict[str, Any] | None:
+    """A container with a part of one device: ``memory`` MiB and ``cores`` percent, or what comes nearest.
+
+    None where the family knows no parts. What counts as a part is what its rules grant on an idle ``node``.
+    """
+    ways = _ways(family, memory, cores)
+    return next((_asking(name, asked) for asked in ways if _grants_part(family, node, asked)), None)
+
+
+def _ways(family: Family, memory: int, cores: int) -> Iterator[dict[str, int]]:
+    """What could be asked for, the wishes with the most in them first."""
+    names = family.resources
+    units = -(-memory // family.memory_factor)
+    power = 1 << (units - 1).bit_length()  # some families share in fixed sizes only
+    wishes = (
+        {names.count: 1, names.memory: units, names.cores: cores},
+        {names.count: 1, names.memory: units},
+        {names.count: 1, names.memory: power},
+        {names.count: 1, names.memory_percent: cores},
+        {names.count: 1, names.cores: cores},
+        {names.cores: 1},
+    )
+    return (wish for wish in wishes if "" not in wish)
+
+
+def _grants_part(family: Family, node: NodeView, asked: Mapping[str, int]) -> bool:
+    limits = {resource: str(amount) for resource, amount in asked.items()}
+    view = ContainerView(name="main", limits=limits, requests=limits)
+    verdict = family.admit(view, PodView(uid="", namespace="demo", name="part"))
+    if not isinstance(verdict, Admitted):
+        return False
+    view = ContainerView(name="main", limits={**limits, **verdict.limits}, requests={**limits, **verdict.requests})
+    asking = PodView(uid="", namespace="demo", name="part", containers=(view,))
+    placed = place(asking, rules([family]), survey(node, [family], ()).site)
+    if not isinstance(placed, Placed):
+        return False
+    devices = {info.id: info for info in family.node_devices(node)}
+    grants = placed.given.get(family.word, ((),))[0]
+    return any(
+        0 < grant.memory < devices[grant.uuid].devmem or 0 < grant.cores < devices[grant.uuid].devcore
+        for grant in grants
+    )
+
+
+def _asking(name: str, amounts: Mapping[str, int]) -> dict[str, Any]:
+    limits = {resource: str(amount) for resource, amount in amounts.items() if resource and amount}
+    return {"name": name, "image": "example", "resources": {"limits": limits}}

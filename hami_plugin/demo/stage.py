@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,18 +17,21 @@ from typing import Any
 import aiohttp
 
 from cdi.edits import ContainerEdits
-from hami_plugin.config.settings import VendorSettings
+from hami_plugin.demo.ground import Served, daemon_options, environment, free_port, install_core, served
 from hami_plugin.errors import HamiError
-from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.files import Journal
+from hami_plugin.model.device import Device
 from hami_plugin.model.views import PodView, pod_view
+from hami_plugin.node.ledger import Ledger
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.simulation.hardware import SimulatedHardware, simulate
+from hami_plugin.simulation.hardware import SimulatedHardware
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.simulation.scheduler import SimulatedScheduler
 from hami_plugin.vendor import Family
 from hami_plugin.wire.nodes import DeviceInfo
 
 NODE = "demo-node"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 LAUNCHER = ("-m", "hami_plugin")
 # Recovery is a matter of minutes in production; here it is one of seconds.
 CONFIGURATION = {"health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 0.5}}
@@ -38,11 +39,19 @@ CONFIGURATION = {"health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds":
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """Everything a step may touch. ``options`` are the daemon's; ``log`` is the name of its file."""
+    """Everything a step may touch. ``options`` are the daemon's; ``log`` is the name of its file.
+
+    ``devices`` are those of ``family`` that are well, ``ailing`` the others; ``machines`` is what the node has, this
+    one included. Once a step has tried, ``refused`` is why the family serves no parts of devices; ``written`` are the
+    annotations of decisions.
+    """
 
     directory: Path
     hardware: SimulatedHardware
     family: Family
+    devices: tuple[Device, ...]
+    ailing: tuple[Device, ...]
+    machines: tuple[Served, ...]
     api: SimulatedApiServer
     kubelet: FakeKubelet
     scheduler: SimulatedScheduler
@@ -51,10 +60,33 @@ class Stage:
     daemon: asyncio.subprocess.Process | None = None
     started: float = 0.0
     received: dict[str, dict[str, ContainerEdits]] = field(default_factory=dict)
+    refused: str = ""
+    written: set[str] = field(default_factory=set)
 
     @property
     def resource(self) -> str:
         return self.family.resources.count
+
+    def counted(self, *devices: Device) -> dict[str, int]:
+        """How many the kubelet is to count of each of the family's resources when just these devices are well."""
+        counts = {self.resource: sum(map(self.family.replicas, devices))}
+        return counts | {units.resource: sum(map(units.of_device, devices)) for units in self.family.units}
+
+    def each(self) -> tuple[Stage, ...]:
+        """The same running daemon, once for each vendor of the node."""
+        return tuple(
+            replace(
+                self,
+                hardware=one.hardware,
+                family=one.family,
+                devices=one.devices,
+                ailing=one.ailing,
+                scheduler=_scheduler(self.api, self.kubelet, one.family),
+                received={},
+                written=set(),
+            )
+            for one in self.machines
+        )
 
     async def start_daemon(self, *launcher: str) -> None:
         """Start the production entry point, or ``launcher`` in its place. Its log goes to a file."""
@@ -62,7 +94,7 @@ class Stage:
         words = [word for option in self.options.items() for word in option]
         with (self.directory / self.log).open("ab") as log:
             self.daemon = await asyncio.create_subprocess_exec(
-                sys.executable, *(launcher or LAUNCHER), "run", *words, stdout=log, stderr=log, env=_environment()
+                sys.executable, *(launcher or LAUNCHER), "run", *words, stdout=log, stderr=log, env=environment()
             )
 
     def twin(self, name: str, **options: Path | str) -> Stage:
@@ -70,7 +102,7 @@ class Stage:
         changed = {f"--{option.replace('_', '-')}": str(value) for option, value in options.items()}
         return replace(
             self,
-            options={**self.options, "--http": f"127.0.0.1:{_free_port()}", **changed},
+            options={**self.options, "--http": f"127.0.0.1:{free_port()}", **changed},
             log=f"{name}.log",
             daemon=None,
         )
@@ -89,7 +121,7 @@ class Stage:
             await daemon.wait()
 
     def registered(self) -> tuple[DeviceInfo, ...]:
-        """What the node's annotation says."""
+        """The devices that a scheduler knows of, by the node's annotation or by what the kubelet counts."""
         return self.scheduler.devices()
 
     async def until(self, condition: Callable[[], bool], what: str, within: float = 10.0) -> float:
@@ -106,6 +138,7 @@ class Stage:
     async def run_pod(self, manifest: Mapping[str, Any]) -> PodView:
         """Schedule, admit and start a pod; what its containers received is kept in ``received``."""
         pod = self.scheduler.place(manifest)
+        self.written |= pod.annotations.keys() - manifest["metadata"].get("annotations", {}).keys()
         await self.kubelet.admit(pod)
         containers: dict[str, ContainerEdits] = {}
         for container in pod.containers:
@@ -114,6 +147,16 @@ class Stage:
         self.received[pod.key] = containers
         self.api.set_phase(pod.namespace, pod.name, "Running")
         return pod_view(self.api.pod(pod.namespace, pod.name))
+
+    async def end_pod(self, pod: PodView) -> None:
+        """The pod ends and is deleted; the daemon takes back what it had."""
+        self.kubelet.remove(pod.uid)
+        self.api.delete_pod(pod.namespace, pod.name)
+        await self.until(lambda: pod.uid not in self._holders(), f"the return of what {pod.key} had")
+
+    def annotation(self, key: str) -> str:
+        """One of the node's annotations; empty when it is not there, or there is no such key."""
+        return str(self.api.node(NODE)["metadata"].get("annotations", {}).get(key, ""))
 
     async def readiness(self) -> Mapping[str, Any]:
         """What the daemon says of itself."""
@@ -125,6 +168,12 @@ class Stage:
         url = f"http://{self.options['--http']}{path}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, await answer.text()
+
+    def _holders(self) -> set[str]:
+        """UIDs of the pods that the daemon's journal has shares of."""
+        ledger = Ledger(Journal(Path(self.options["--state-dir"]) / "journal"))
+        ledger.load()
+        return {held.uid for held in ledger.held.values()}
 
     def log_lines(self) -> list[str]:
         """The daemon's log so far."""
@@ -141,27 +190,32 @@ class Stage:
 async def staged(
     profile: str, *, keep: bool = False, configuration: Mapping[str, Any] = CONFIGURATION, seed: int = 1
 ) -> AsyncIterator[Stage]:
-    """Build the stage in a temporary directory, and clear it away at the end. ``seed`` is the kubelet's chance."""
+    """Build the stage in a temporary directory, and clear it away at the end. ``seed`` is the kubelet's chance.
+
+    Several profiles, parted by commas, make one node; the stage is then the first one's, and ``each`` has them all.
+    """
     directory = Path(tempfile.mkdtemp(prefix="hami-plugin-"))
     try:
-        hardware = simulate(profile, directory / "machine")
-        own = configuration.get("vendors", {}).get(hardware.vendor.name, {})
-        settings = hardware.vendor.settings.model_validate({**own, **hardware.settings})
-        family = _family(hardware, settings)
-        _install_core(directory / "hook" / "vgpu")
+        install_core(directory / "hook" / "vgpu")
         kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock", seed=seed)
         (directory / "config.yaml").write_text(json.dumps(configuration), encoding="utf-8")
         async with SimulatedApiServer() as api:
-            api.create_node(NODE)
+            options = daemon_options(profile, NODE, directory, api.write_kubeconfig(directory / "kubeconfig"))
+            machines = served(options)
+            api.create_node(NODE, labels=_labels(machines))
             await kubelet.start()
+            first = machines[0]
             stage = Stage(
                 directory=directory,
-                hardware=hardware,
-                family=family,
+                hardware=first.hardware,
+                family=first.family,
+                devices=first.devices,
+                ailing=first.ailing,
+                machines=machines,
                 api=api,
                 kubelet=kubelet,
-                scheduler=SimulatedScheduler(api, NODE, family),
-                options=_options(profile, directory, api),
+                scheduler=_scheduler(api, kubelet, first.family),
+                options=options,
             )
             try:
                 yield stage
@@ -173,46 +227,15 @@ async def staged(
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _family(hardware: SimulatedHardware, settings: VendorSettings) -> Family:
-    """The family of the machine's first device: a vendor may have one for each of its chips."""
-    if hardware.vendor.open is None:
-        raise HamiError(f"{hardware.vendor.title} have no node side yet", hint="choose another profile")
-    driver = hardware.vendor.open(settings, HostPaths())
-    try:
-        word = driver.discover().sightings[0].device.family
-    finally:
-        driver.close()
-    return next(family for family in hardware.vendor.families(settings) if family.word == word)
+def _scheduler(api: SimulatedApiServer, kubelet: FakeKubelet, family: Family) -> SimulatedScheduler:
+    def counted() -> dict[str, int]:
+        return {resource: kubelet.capacity(resource) for resource in kubelet.ledger.resources}
+
+    return SimulatedScheduler(api, NODE, [family], counted)
 
 
-def _options(profile: str, directory: Path, api: SimulatedApiServer) -> dict[str, str]:
-    return {
-        "--config": str(directory / "config.yaml"),
-        "--simulate": profile,
-        "--simulation-dir": str(directory / "machine"),
-        "--node-name": NODE,
-        "--kubelet-dir": str(directory / "device-plugins"),
-        "--pod-resources-socket": str(directory / "pod-resources" / "kubelet.sock"),
-        "--state-dir": str(directory / "state"),
-        "--hook-path": str(directory / "hook"),
-        "--kubeconfig": str(api.write_kubeconfig(directory / "kubeconfig")),
-        "--http": f"127.0.0.1:{_free_port()}",
-        "--log-format": "json",
-    }
-
-
-def _install_core(directory: Path) -> None:
-    """Stand-ins for the files of HAMi's limiters; nothing here loads them."""
-    directory.mkdir(parents=True)
-    for name in ("libvgpu.so", "ld.so.preload", "libamvgpu.so"):
-        (directory / name).touch()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def _environment() -> dict[str, str]:
-    """The daemon must not pick up what happens to be set where the demonstration runs."""
-    return {key: value for key, value in os.environ.items() if key not in ("NODE_NAME", "HOOK_PATH", "KUBECONFIG")}
+def _labels(machines: Sequence[Served]) -> dict[str, str]:
+    """A cloud's kubelet tells the instance type, where the profile has one."""
+    kinds = (str(machine.hardware.machine.extra.get("instance_type", "")) for machine in machines)
+    kind = next(filter(None, kinds), "")
+    return {INSTANCE_TYPE: kind} if kind else {}

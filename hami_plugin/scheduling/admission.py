@@ -78,6 +78,13 @@ def admitted(pod: PodView, families: Sequence[Family]) -> PodView | Denied:
     return filled if isinstance(filled, Denied) else filled.pod
 
 
+def stored(pod: Mapping[str, Any], families: Sequence[Family]) -> Mapping[str, Any] | Denied:
+    """The same for a v1 Pod: as the API server stores it once the webhook has looked at it."""
+    view = pod_view(pod)
+    filled = defaults(view, families)
+    return filled if isinstance(filled, Denied) else _stored(pod, view, filled, "")
+
+
 def defaults(pod: PodView, families: Sequence[Family]) -> Defaults | Denied:
     """Ask each family about each container, init containers first."""
     containers: list[ContainerView] = []

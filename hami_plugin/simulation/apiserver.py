@@ -85,8 +85,9 @@ class SimulatedApiServer:
 
     # -- objects, for the other parts of a simulation
 
-    def create_node(self, name: str, **status: Any) -> Object:
-        return self.store.create(RESOURCES["nodes"], "", {"metadata": {"name": name}, "status": status})
+    def create_node(self, name: str, *, labels: Mapping[str, str] | None = None, **status: Any) -> Object:
+        meta = {"name": name, **({"labels": dict(labels)} if labels else {})}
+        return self.store.create(RESOURCES["nodes"], "", {"metadata": meta, "status": status})
 
     def delete_node(self, name: str) -> None:
         self.store.delete(("nodes", "", name))

@@ -1,145 +1,95 @@
-"""A small scheduler that speaks HAMi's protocol: it reads only what the node says, and writes what HAMi's would."""
+"""A scheduler for one node: it reads only what the node says, decides by the families' own rules, and writes as HAMi's.
+
+What a node says is its annotations, its labels, and what the kubelet counts: some families are known by that alone.
+"""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from hami_plugin.errors import HamiError
-from hami_plugin.model.links import Link, Links
-from hami_plugin.model.placement import Grant
-from hami_plugin.model.views import ContainerView, PodView, node_view, pod_view
-from hami_plugin.policy.linked import best_linked
+from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
+from hami_plugin.policy.admission import Denied
+from hami_plugin.policy.pods import Placed, place
+from hami_plugin.policy.states import ORDER_KEY
+from hami_plugin.scheduling import rules, survey
+from hami_plugin.scheduling.admission import stored
+from hami_plugin.scheduling.decisions import assigned, binding
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
-from hami_plugin.wire import keys
 from hami_plugin.wire.lock import NodeLock, render_lock
-from hami_plugin.wire.nodes import DeviceInfo, decode_json, decode_legacy, decode_scores
-from hami_plugin.wire.pods import decode_devices, encode_devices
+from hami_plugin.wire.nodes import DeviceInfo, decode_legacy
 
-POLICY = "hami.io/gpu-scheduler-policy"
+POLICY = ORDER_KEY
 TOPOLOGY_AWARE = "topology-aware"
 BINPACK = "binpack"
 """Fill devices that are shared already. Without a policy, pods are spread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
-    """What a container asks for: ``memory`` in MiB of each device (0 = all of it), ``cores`` in percent."""
-
-    count: int
-    memory: int
-    percent: int
-    cores: int
-
-    def of(self, device: DeviceInfo) -> int:
-        """MiB on this device."""
-        return self.memory or device.devmem * (self.percent or 100) // 100
-
-
 class SimulatedScheduler:
-    """Places pods on one node for one family."""
+    """Places pods on one node. ``counted`` is the node's capacity of each resource, as the kubelet tells it."""
 
-    def __init__(self, api: SimulatedApiServer, node: str, family: Family) -> None:
+    def __init__(
+        self,
+        api: SimulatedApiServer,
+        node: str,
+        families: Sequence[Family],
+        counted: Callable[[], Mapping[str, int]],
+    ) -> None:
         self._api = api
-        self._node = node
-        self._family = family
+        self._name = node
+        self._families = tuple(map(_of_any_age, families))
+        self._counted = counted
 
-    def place(self, manifest: Mapping[str, Any], *, lock: bool = True) -> PodView:
-        """Create the pod, decide, lock the node, and bind. ``HamiError`` when nothing fits."""
-        made = pod_view(self._api.create_pod(manifest))
-        text = encode_devices(self._decide(made))
-        now = str(int(time.time()))
-        self._api.annotate_pod(
-            made.namespace,
-            made.name,
-            {
-                keys.ASSIGNED_NODE: self._node,
-                keys.ASSIGNED_TIME: now,
-                self._family.annotations.to_allocate: text,
-                self._family.annotations.allocated: text,
-                keys.BIND_PHASE: keys.PHASE_ALLOCATING,
-                keys.BIND_TIME: now,
-            },
-        )
-        if lock:
-            held = NodeLock(time=datetime.now(tz=UTC), namespace=made.namespace, pod=made.name)
-            self._api.annotate_node(self._node, {keys.NODE_LOCK: render_lock(held)})
-        return pod_view(self._api.bind(made.namespace, made.name, self._node))
+    def node(self) -> NodeView:
+        """The node as a scheduler sees it now."""
+        view = node_view(self._api.node(self._name))
+        counted = {name: str(count) for name, count in self._counted().items()}
+        return replace(view, capacity={**view.capacity, **counted})
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """What the node has registered."""
-        if self._family.encode:
-            return self._family.node_devices(node_view(self._api.node(self._node)))
-        text = self._annotation(self._family.annotations.register)
-        return (decode_json if text.startswith("[") else decode_legacy)(text) if text else ()
+        """The devices that the node is known to have."""
+        node = self.node()
+        return tuple(info for family in self._families for info in family.node_devices(node))
 
-    def _decide(self, pod: PodView) -> list[tuple[Grant, ...]]:
-        booked = self._booked(except_uid=pod.uid)
-        pieces: list[tuple[Grant, ...]] = []
-        for container in pod.containers:
-            want = self._want(container)
-            piece = self._choose(want, booked, pod.annotations.get(POLICY, "")) if want else ()
-            booked.extend(piece)
-            pieces.append(piece)
-        return pieces
+    def place(self, manifest: Mapping[str, Any], *, lock: bool = True) -> PodView:
+        """Admit the pod, create it, decide, lock the node, and bind. ``HamiError`` when nothing fits."""
+        admitted = stored(manifest, self._families)
+        if isinstance(admitted, Denied):
+            raise HamiError(f"the pod is not admitted: {admitted.why}")
+        made = pod_view(self._api.create_pod(admitted))
+        placed, now = self._decided(made), datetime.now(tz=UTC)
+        written = assigned(self._families, made, placed, now).annotations
+        self._api.annotate_pod(made.namespace, made.name, {**written, **binding(now).annotations})
+        if lock:
+            self._api.annotate_node(self._name, self._locks(made, placed, now))
+        return pod_view(self._api.bind(made.namespace, made.name, self._name))
 
-    def _want(self, container: ContainerView) -> Want | None:
-        names = self._family.resources
-        count = container.amount(names.count)
-        if not count:
-            return None
-        memory = container.amount(names.memory) * self._family.memory_factor
-        percent, cores = container.amount(names.memory_percent), container.amount(names.cores)
-        alone = not (memory or percent or cores)  # admission makes a request without limits exclusive
-        return Want(count=count, memory=memory, percent=percent, cores=100 if alone else cores)
+    def _decided(self, pod: PodView) -> Placed:
+        seen = survey(self.node(), self._families, map(pod_view, self._api.pods()))
+        found = place(pod, rules(self._families), seen.site)
+        if not isinstance(found, Placed):
+            raise HamiError(f"pod {pod.key} does not fit: {found.why}", hint="; ".join(seen.problems))
+        return found
 
-    def _choose(self, want: Want, booked: Sequence[Grant], policy: str) -> tuple[Grant, ...]:
-        shares = Counter(grant.uuid for grant in booked)
-        memory: Counter[str] = Counter()
-        cores: Counter[str] = Counter()
-        for grant in booked:
-            memory[grant.uuid] += grant.memory
-            cores[grant.uuid] += grant.cores
-        fitting = [
-            device
-            for device in self.devices()
-            if device.health
-            and shares[device.id] < device.count
-            and device.devmem - memory[device.id] >= want.of(device)
-            and device.devcore - cores[device.id] >= want.cores
-            and not (want.cores == 100 and shares[device.id])  # exclusive
-        ]
-        if len(fitting) < want.count:
-            raise HamiError(f"{want.count} devices are wanted, {len(fitting)} of {len(self.devices())} fit")
-        order = -1 if policy == BINPACK else 1
-        fitting.sort(key=lambda device: (order * shares[device.id], device.index))
-        uuids = [device.id for device in fitting]
-        chosen = self._by_links(uuids, want.count) if policy == TOPOLOGY_AWARE else uuids[: want.count]
-        by_uuid = {device.id: device for device in fitting}
-        return tuple(
-            Grant(uuid=uuid, word=self._family.word, memory=want.of(by_uuid[uuid]), cores=want.cores) for uuid in chosen
-        )
+    def _locks(self, pod: PodView, placed: Placed, now: datetime) -> dict[str, str]:
+        """The lock of each family with a part in the decision, if it has one."""
+        taken = (family.lock for family in self._families if family.word in placed.given)
+        owners = {True: NodeLock(time=now, namespace=pod.namespace, pod=pod.name), False: NodeLock(time=now)}
+        return {rule.annotation: render_lock(owners[rule.named]) for rule in taken if rule}
 
-    def _by_links(self, uuids: Sequence[str], count: int) -> Sequence[str]:
-        text = self._annotation(self._family.annotations.score)
-        scores = decode_scores(text) if text else {}
-        pairs = {(a, b): Link(score=s, label="") for a, peers in scores.items() for b, s in peers.items() if a < b}
-        return best_linked(uuids, count, Links(pairs=pairs))
 
-    def _booked(self, *, except_uid: str) -> list[Grant]:
-        """What all other pods of this node were granted and have not given back."""
-        grants: list[Grant] = []
-        for pod in map(pod_view, self._api.pods()):
-            if pod.uid == except_uid or pod.terminal or pod.annotations.get(keys.ASSIGNED_NODE) != self._node:
-                continue
-            for piece in decode_devices(pod.annotations.get(self._family.annotations.allocated, "")):
-                grants.extend(piece)
-        return grants
+def _of_any_age(family: Family) -> Family:
+    """The family for a scheduler that also reads HAMi 2.7's register, where the family has no format of its own."""
+    key = family.annotations.register
+    if not key or family.encode:
+        return family
 
-    def _annotation(self, key: str) -> str:
-        return str(self._api.node(self._node)["metadata"].get("annotations", {}).get(key, ""))
+    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
+        text = node.annotations.get(key, "")
+        return decode_legacy(text) if text and not text.startswith("[") else family.node_devices(node)
+
+    return replace(family, node_devices=devices)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hami_plugin.demo.stage import NODE, Stage, _family
+from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.model.views import NodeView
-from hami_plugin.simulation.hardware import simulate_all
 from tests.e2e.steps import take_down
 from tests.e2e.test_neighbours import AT_MOST_S, child, component
 from tests.e2e.test_other_vendors import node, run
@@ -23,17 +21,10 @@ PROFILES = {"nvidia": "dgx-h100", "ascend": "ascend-910b3-8", "awsneuron": "aws-
 @pytest.fixture
 async def three(set_up: Any) -> dict[str, Stage]:
     """A running daemon, and for each vendor the stage as its own. The second vendor's driver has its own process."""
-    stage = await set_up(PROFILES["nvidia"])
-    names, folder = ",".join(PROFILES.values()), stage.directory / "node"
-    stage.options = {**stage.options, "--simulate": names, "--simulation-dir": str(folder)}
-    stages = {}
-    for machine in simulate_all(names, folder):
-        settings = machine.vendor.settings.model_validate(machine.settings)
-        family = _family(machine, settings)
-        stages[machine.vendor.name] = replace(stage, hardware=machine, family=family)
+    stage = await set_up(",".join(PROFILES.values()))
     await stage.start_daemon()
+    stages = {each.hardware.vendor.name: each for each in stage.each()}
     for each in stages.values():
-        each.daemon = stage.daemon
         await offered(each)
     return stages
 

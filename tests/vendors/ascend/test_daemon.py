@@ -15,6 +15,7 @@ from hami_plugin.demo.pods import container, pod
 from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.node.spec_files import file_name
 from hami_plugin.wire.nodes import decode_json
+from hami_plugin.wire.pods import decode_devices
 from vendors.ascend.chips import AscendSettings
 from vendors.ascend.family import families
 
@@ -63,8 +64,10 @@ async def test_a_template_is_scheduled_handed_out_and_withdrawn_with_its_npu(run
 
     placed = await stage.run_pod(pod("quarter", [demand]))
 
+    piece, *_ = decode_devices(placed.annotations[stage.family.annotations.allocated])
+    npu = next(device for device in stage.devices if device.uuid == piece[0].uuid)
     assert stage.received[placed.key]["main"].env == {
-        "ASCEND_VISIBLE_DEVICES": "0",
+        "ASCEND_VISIBLE_DEVICES": str(npu.index),
         "ASCEND_VNPU_SPECS": "vir05_1c_16g",
     }
     stage.hardware.simulator.inject("unhealthy", 7)

@@ -1,0 +1,66 @@
+"""What a container is to receive for a decision about it, by the family's own functions: the daemon's answer is held
+against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cdi.edits import ContainerEdits
+from hami_plugin.demo.stage import Stage
+from hami_plugin.errors import RefusedError
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.model.placement import Assignment, Grant, Share
+from hami_plugin.model.views import PodView
+from hami_plugin.node.allocation import question_of
+from hami_plugin.policy.claims import Claim, claims
+
+
+def refusal(stage: Stage, pod: PodView) -> str:
+    """Why the family's node side hands none of this out, in its words; empty when it does."""
+    try:
+        _told(stage, decided(stage, pod))
+    except RefusedError as error:
+        return str(error)
+    return ""
+
+
+def mixed_up(stage: Stage, pod: PodView, received: Mapping[str, ContainerEdits]) -> list[str]:
+    """Where a container received another environment than is its own; empty when all is right."""
+    told = _told(stage, decided(stage, pod))
+    expected = {container.name: told.get(container.name, {}) for container in pod.containers}
+    problems = []
+    for name, env in expected.items():
+        got = received[name].env
+        if not env.items() <= got.items() or (got and not env):
+            problems.append(f"container {name} has {dict(got)}, where {env} is its own")
+    return problems
+
+
+def decided(stage: Stage, pod: PodView) -> tuple[Claim, ...]:
+    """What the decision at the pod gives its containers, by whichever of the family's resources they asked."""
+    questions = [question_of(stage.family), *(question_of(stage.family, units) for units in stage.family.units)]
+    found = {claim.container.name: claim for question in reversed(questions) for claim in claims(pod, question)}
+    return tuple(found[container.name] for container in pod.containers if container.name in found)
+
+
+def _told(stage: Stage, decided_: Sequence[Claim]) -> dict[str, Mapping[str, str]]:
+    """By container, without what is named anew each time. Of the devices, nobody but this pod has anything."""
+    hook = Path(stage.options["--hook-path"])
+    host = HostFiles(paths=HostPaths(hook=hook, hook_view=hook))
+    devices = {device.uuid: device for device in stage.devices}
+    placed: list[Grant] = []
+    told: dict[str, Mapping[str, str]] = {}
+    for claim in decided_:
+        shares = []
+        for grant in claim.grants:
+            others = [other for other in placed if other.uuid == grant.uuid]
+            own = stage.family.place(grant, devices[grant.uuid], others)
+            shares.append(Share(grant=own, device=devices[grant.uuid]))
+        placed += [share.grant for share in shares]
+        shares.sort(key=lambda share: share.device.index)
+        assignment = Assignment(pod=claim.pod, container=claim.container, shares=tuple(shares))
+        one, other = (stage.family.inject(assignment, host).edits.env for _ in range(2))
+        told[claim.container.name] = {key: value for key, value in one.items() if other.get(key) == value}
+    return told

@@ -1,0 +1,82 @@
+"""A pod's way in the demonstration: what it asks for, whether it is served, and what its containers received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hami_plugin.demo.expected import mixed_up, refusal
+from hami_plugin.demo.pods import container, part
+from hami_plugin.demo.stage import Stage
+from hami_plugin.errors import HamiError
+from hami_plugin.model.views import PodView
+from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.wire import keys
+from hami_plugin.wire.pods import decode_devices, pending
+
+Facts = dict[str, Any]
+
+
+def share(stage: Stage, name: str, *, memory: int, cores: int) -> Mapping[str, Any]:
+    """A container with a part of a device, or with a whole one where the family serves no parts."""
+    node = stage.scheduler.node()
+    asked = None if stage.refused else part(stage.family, node, name, memory=memory, cores=cores)
+    return asked or container(name, stage.family.resources)
+
+
+async def refused(stage: Stage, placed: PodView) -> str:
+    """Why the family refuses a part, the daemon's words being the same; empty when it serves it. The pod then ends."""
+    why = refusal(stage, placed)
+    try:
+        await stage.kubelet.admit(placed)
+        require(not why, f"the daemon serves what the family refuses: {why}")
+        await recorded(stage, placed)
+    except AdmissionError as error:
+        require(bool(why) and why.partition(";")[0] in str(error), f"the daemon refuses: {error}")
+        stage.api.set_phase(placed.namespace, placed.name, "Failed")
+    await unlocked(stage)
+    await stage.end_pod(placed)
+    return why
+
+
+async def received(stage: Stage, placed: PodView) -> Facts:
+    """Wait until the pod's consumption is recorded; then say what each container received, and that it is its own."""
+    await recorded(stage, placed)
+    containers = stage.received[placed.key]
+    problems = mixed_up(stage, placed, containers)
+    require(not problems, "; ".join(problems))
+    return {
+        "containers": {
+            name: {
+                "env": dict(sorted(edits.env.items())),
+                "mounts": [f"{mount.container_path} <- {mount.host_path}" for mount in edits.mounts],
+                "devices": [node.path for node in edits.device_nodes],
+            }
+            for name, edits in containers.items()
+            if edits.env
+        }
+    }
+
+
+async def recorded(stage: Stage, placed: PodView) -> None:
+    """Wait until the pod says that it has all its devices, and the lock is free."""
+
+    def done() -> bool:
+        annotations = stage.api.pod(placed.namespace, placed.name)["metadata"]["annotations"]
+        left = decode_devices(annotations.get(stage.family.annotations.to_allocate, ""))
+        return annotations[keys.BIND_PHASE] == keys.PHASE_SUCCESS and not pending(left)
+
+    await stage.until(done, f"the record at pod {placed.key}")
+    await unlocked(stage)
+
+
+async def unlocked(stage: Stage) -> None:
+    """Wait until the daemon has released the lock of the family, if it has one."""
+    if lock := stage.family.lock:
+        await stage.until(lambda: not stage.annotation(lock.annotation), "the release of the node lock")
+
+
+def require(fact: bool, problem: str) -> None:
+    """``HamiError`` with the problem, unless it is a fact."""
+    if not fact:
+        raise HamiError(problem)

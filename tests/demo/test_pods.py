@@ -1,0 +1,37 @@
+"""What the demonstration asks for as a part of a device: what comes nearest, by each family's own rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.demo.pods import part
+from tests.support.rigs import rig
+
+PARTS = {
+    "mi300x-8": {"amd.com/gpu": "1", "amd.com/gpumem": "3000", "amd.com/gpucores": "30"},
+    "cambricon-mlu590-8": {
+        "cambricon.com/vmlu": "1",
+        "cambricon.com/mlu.smlu.vmemory": "12",
+        "cambricon.com/mlu.smlu.vcore": "30",
+    },
+    "mthreads-s4000-8": {"mthreads.com/vgpu": "1", "mthreads.com/sgpu-memory": "8"},
+    "aws-inf2-24xlarge": {"aws.amazon.com/neuroncore": "1"},
+}
+
+
+@pytest.mark.parametrize("profile", PARTS)
+def test_a_part_is_asked_for_in_the_familys_own_units(tmp_path: Path, profile: str) -> None:
+    machine = rig(profile, tmp_path)
+
+    asked = part(machine.family, machine.node(machine.snapshot()), "main", memory=3000, cores=30)
+
+    assert asked
+    assert asked["resources"]["limits"] == PARTS[profile]
+
+
+def test_of_devices_that_come_whole_there_is_no_part(tmp_path: Path) -> None:
+    machine = rig("kunlun-p800-8", tmp_path)
+
+    assert part(machine.family, machine.node(machine.snapshot()), "main", memory=3000, cores=30) is None

@@ -1,0 +1,58 @@
+"""The demonstration itself: it holds on a machine of every vendor, and says where one differs from the others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hami_plugin.demo import play, tour
+from hami_plugin.simulation.hardware import vendor_of
+from hami_plugin.simulation.machines import load_machine, machine_names
+
+
+def one_of_each_vendor() -> list[str]:
+    machines = {vendor_of(load_machine(name)).name: name for name in reversed(machine_names())}
+    return sorted(machines.values())
+
+
+async def test_every_step_holds_on_a_machine_of_every_vendor(capsys: Any) -> None:
+    names = one_of_each_vendor()
+
+    held = await tour(names, at_once=4)
+
+    told = capsys.readouterr().out
+    assert held, told
+    assert len(names) >= 12
+    assert told.endswith(f"{len(names)} of {len(names)} machines: every step held.\n")
+
+
+async def test_a_profile_that_nobody_knows_is_a_failure_with_its_reason(capsys: Any) -> None:
+    assert not await tour(["dgx-h10"])
+
+    assert "did you mean dgx-h100" in capsys.readouterr().out
+
+
+async def test_machines_of_several_vendors_make_one_node_and_differences_are_said(capsys: Any) -> None:
+    held = await play("dgx-h100,ascend-910b3-8,aws-trn1-2xlarge", as_json=True, keep=False)
+
+    told = json.loads(capsys.readouterr().out)
+    steps: dict[str, list[dict[str, Any]]] = {}
+    for step in told["steps"]:
+        assert not step["problem"]
+        steps.setdefault(step["step"], []).append(step["facts"])
+    known = [facts["devices are known by"] for facts in steps["What differs here"]]
+    assert held
+    assert [facts["annotated after"].partition(":")[0] == "never" for facts in steps["Register"]] == [
+        False,
+        False,
+        True,
+    ]
+    assert known[0].startswith("hami.io/node-nvidia-register, a JSON list")
+    assert known[1].startswith("hami.io/node-register-Ascend910B3, a JSON list")
+    assert known[2].startswith("the node's capacity of aws.amazon.com/neuron")
+    assert [facts["node lock"].partition(":")[0] for facts in steps["Be quiet"]] == ["free", "free", "none"]
+    assert ["hami-vnpu-core" in facts["other words at the node"] for facts in steps["What differs here"]] == [
+        False,
+        True,
+        False,
+    ]
