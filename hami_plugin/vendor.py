@@ -310,14 +310,25 @@ class Simulator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vendor:
-    """What a module in ``vendors`` exports as ``VENDOR``.
+class NodeSide:
+    """What a vendor has on a node: how its driver is opened, and ``simulate`` sets up a machine to play it with.
 
-    Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
     that nobody has enabled or disabled. ``isolated``: its driver runs in a process of its own, unless somebody has set
     otherwise; for libraries that may take their process down.
+    """
 
+    open: Callable[[Any, HostPaths], Driver]
+    present: Callable[[Any, HostPaths], bool] = _always
+    isolated: bool = False
+    simulate: Callable[[Machine, Path], Simulator] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """What a module in ``vendors`` exports as ``VENDOR``.
+
+    Without a ``node`` side the vendor is scheduled, and its own device plugin serves the node.
     ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
     node agents would register on such a machine, of one family.
     """
@@ -326,13 +337,35 @@ class Vendor:
     title: str
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
-    open: Callable[[Any, HostPaths], Driver] | None = None
-    present: Callable[[Any, HostPaths], bool] = _always
-    isolated: bool = False
+    node: NodeSide | None = None
     parity: Callable[[], Parity] = Parity
     described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
-    simulate: Callable[[Machine, Path], Simulator] | None = None
     machine_vendors: tuple[str, ...] = field(default=())
+
+    @property
+    def open(self) -> Callable[[Any, HostPaths], Driver] | None:
+        return self.node.open if self.node else None
+
+    @property
+    def simulate(self) -> Callable[[Machine, Path], Simulator] | None:
+        return self.node.simulate if self.node else None
+
+
+def serving(
+    families: Callable[[Any], tuple[Family, ...]], served: Callable[[Any, Family], Family]
+) -> Callable[[Any], tuple[Family, ...]]:
+    """All families as a node serves them, each with its other half."""
+    return lambda settings: tuple(served(settings, family) for family in families(settings))
+
+
+def deferred(name: str) -> Callable[..., Any]:
+    """The function of such a dotted name, imported when it is called: listing vendors must not load all they need."""
+
+    def called(*arguments: Any, **more: Any) -> Any:
+        module, _, function = name.rpartition(".")
+        return getattr(importlib.import_module(module), function)(*arguments, **more)
+
+    return called
 
 
 def vendor_names() -> tuple[str, ...]:

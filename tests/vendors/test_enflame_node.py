@@ -208,7 +208,7 @@ def test_cards_that_are_cut_are_not_served_whole_and_whole_ones_not_in_parts(tmp
     whole = machine("whole", tmp_path / "a")
     whole.simulator.inject("partitions")
     parts = machine("partitions", tmp_path / "b")
-    parts.simulator.inject("tool-back")
+    parts.simulator.inject("back")
 
     assert set(whole.faults().values()) == {"Partitioned"}
     assert set(parts.faults().values()) == {"NotPartitioned"}

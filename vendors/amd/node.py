@@ -28,7 +28,7 @@ UNITS = "units"
 
 def open_driver(settings: AmdSettings, paths: HostPaths) -> Driver:
     """The amdgpu driver of this host. Nothing is read yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     return LookingDriver(partial(look, roots), partial(links, roots))
 
 
@@ -49,16 +49,8 @@ def served(settings: AmdSettings, family: Family) -> Family:
 
 def register(settings: AmdSettings, device: Device, _legacy: bool) -> DeviceInfo:
     """A card's entry: its cores are compute units. A model's name has no blanks there, as in AMD's node labels."""
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=settings.split_count,
-        devmem=device.memory,
-        devcore=gpu(device).units,
-        type=device.model.replace(" ", "_"),
-        numa=max(0, device.numa or 0),
-        health=device.health.offered,
-    )
+    kind, numa = device.model.replace(" ", "_"), max(0, device.numa or 0)
+    return DeviceInfo.of(device, kind, count=settings.split_count, cores=gpu(device).units, numa=numa)
 
 
 def device_edits(settings: AmdSettings, device: Device, host: HostFiles) -> ContainerEdits:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from vendors.cambricon.names import PCI_VENDOR, WORD, name
+from vendors.cambricon.names import MLUS, WORD, name
 from vendors.cambricon.tool import Cnmon
 
 CARDS = "driver/cambricon/mlus"
@@ -36,7 +35,7 @@ class Looker:
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
         folders = sorted((self._paths.proc / CARDS).glob("*:*"))
         if not folders:
-            raise self._absent()
+            raise MLUS.absent(self._paths)
         sightings: list[Sighting] = []
         problems = [self._tool.problem] if self._tool.problem else []
         driver = ""
@@ -57,16 +56,6 @@ class Looker:
                 sightings.append(Sighting(device=device, fault=self._fault(device)))
         ordered = sorted(sightings, key=lambda sighting: sighting.device.index)
         return Discovery(sightings=tuple(ordered), problems=tuple(problems), facts={"driver": driver})
-
-    def _absent(self) -> DriverUnavailableError:
-        on_bus = pci.scan(self._paths.sysfs, PCI_VENDOR)
-        if not on_bus:
-            return DriverUnavailableError(DriverReason.NO_DEVICES, "there is no Cambricon device on the PCI bus")
-        return DriverUnavailableError(
-            DriverReason.NO_DRIVER,
-            f"{len(on_bus)} Cambricon devices are on the PCI bus, and no driver shows them in {self._paths.proc}",
-            hint="load its module: modprobe cambricon-drv",
-        )
 
     def _device(self, address: str, facts: Mapping[str, str]) -> Device | None:
         """None for a virtual function, which is a part of another MLU."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from vendors.enflame.tool import DRS, Cut, Efsmi
 
-PCI_VENDOR: Final = "1e36"
+GCUS: Final = Hardware(title="Enflame device", vendors=("1e36",))
 _GCU = re.compile(r"gcu(\d{1,4})")
 
 
@@ -42,9 +42,7 @@ class Looker:
         self._known: dict[str, Device] = {}
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
-        found = pci.scan(self._paths.sysfs, PCI_VENDOR)
-        if not found:
-            raise DriverUnavailableError(DriverReason.NO_DEVICES, "there is no Enflame device on the PCI bus")
+        found = GCUS.plugged(self._paths)
         sightings, problems = [], []
         for place in found:
             known = self._known.get(place.address)
@@ -60,11 +58,7 @@ class Looker:
             self._known[place.address] = device
             sightings.append(Sighting(device=device, fault=self._fault(device)))
         if not any(self._minor(place.address) is not None for place in found):
-            raise DriverUnavailableError(
-                DriverReason.NO_DRIVER,
-                f"{len(found)} Enflame devices are on the PCI bus, and no driver shows them",
-                hint="install Enflame's driver, or load its module",
-            )
+            raise GCUS.absent(self._paths)
         ordered = tuple(sorted(sightings, key=lambda sighting: sighting.device.index))
         return Discovery(sightings=ordered, problems=(*problems, *filter(None, [self._tool.problem])))
 

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
-from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, boards
-from hami_plugin.simulation.disturbed import FileSimulator
-from vendors.iluvatar.node import FIELDS, GPUS, LINK, QUESTION
-
-
-def simulate(machine: Machine, directory: Path) -> FileSimulator:
-    """Write the machine into ``directory``, unless it is there already, with whatever faults it has by now."""
-    board = Board(
-        vendor=GPUS.vendor,
-        device="0x0003",
-        module=GPUS.module,
-        node=GPUS.node,
-        control=("itrctl", LINK),
-        tool="ixsmi",
-        says=says,
-    )
-    return boards(machine, directory, board, tool_setting="ixsmi")
+from hami_plugin.simulation.boards import Board, noted, without
+from hami_plugin.simulation.tools import UNLISTED, Told, Tool
+from vendors.iluvatar.node import CONTROL, FIELDS, GPUS, LINK, QUESTION
 
 
-def says(_machine: Machine, listed: list[MachineDevice], silent: frozenset[int]) -> dict[str, str]:
-    """What the tool prints of the GPUs that it knows; those that are ``silent`` tell no numbers."""
+def _says(told: Told) -> Mapping[str, str]:
+    """Of a GPU that is silent it tells no numbers."""
     header = ", ".join(FIELDS).replace("memory.total", "memory.total [MiB]")
     rows = (
         f"{one.index}, {one.uuid}, {one.model}, 0000{one.pci.upper()}, "
-        f"{'[N/A]' if one.index in silent else f'{one.memory} MiB'}"
-        for one in listed
+        f"{'[N/A]' if told.noted('silent', one) else f'{one.memory} MiB'}"
+        for one in told.listed
     )
     return {" ".join(QUESTION): "\n".join([header, *rows, ""])}
+
+
+simulate = Board(
+    vendor=GPUS.vendors[0],
+    device=lambda _one: "0003",
+    driver=GPUS.module,
+    module=GPUS.module,
+    control=(CONTROL, LINK),
+    own=lambda _machine, one: {f"dev/{GPUS.node}{one.index}": ""},
+    tool=Tool(path="bin/ixsmi", setting="ixsmi", says=_says),
+    faults={
+        "silent": noted("silent"),
+        "unlisted": noted(UNLISTED),
+        "no-node": without(lambda one: f"dev/{GPUS.node}{one.index}"),
+    },
+).simulate

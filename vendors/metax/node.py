@@ -9,18 +9,18 @@ from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import HamiError
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.grammar import to_json
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, sgpu
-from vendors.metax.cards import CONTROL, PCI_VENDOR, Card, Looker
+from vendors.metax.cards import CONTROL, GPUS, Card, Looker
 from vendors.metax.settings import MetaxSettings
 from vendors.metax.smi import Smi
 from vendors.metax.zones import foretold
@@ -30,23 +30,14 @@ OPTIONAL_CONTROL = ("mxnd", "mxgd")
 
 def open_driver(settings: MetaxSettings, paths: HostPaths) -> Driver:
     """The MetaX driver of this host. Nothing is read yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     look = Looker(roots, Smi(settings.mx_smi), whole=settings.mode == "native")
     return LookingDriver(look, partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     """MetaXLinks as the tool tells them, and the distance on the PCI bus."""
-    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR)}
-    there = [device for device in devices if device.pci in bus]
-    return symmetric(
-        {
-            (a.uuid, b.uuid): scored(pci.level(bus[a.pci], bus[b.pci]), card(a).linked.count(b.index), "MX")
-            for a in there
-            for b in there
-            if a is not b
-        }
-    )
+    return distances(devices, GPUS.plugged(paths), lanes=lambda a, b: card(a).linked.count(b.index), fabric="MX")
 
 
 def whole(settings: MetaxSettings, family: Family) -> Family:
@@ -108,17 +99,7 @@ def encode(infos: Sequence[DeviceInfo]) -> str:
 
 
 def _info(word: str, device: Device, _legacy: bool) -> DeviceInfo:
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=1,
-        devmem=device.memory,
-        devcore=100,
-        type=word,
-        numa=device.numa or 0,
-        health=device.health.offered,
-        vendor=word,
-    )
+    return DeviceInfo.of(device, word, numa=device.numa or 0, vendor=word)
 
 
 def _shared_info(device: Device, legacy: bool) -> DeviceInfo:
