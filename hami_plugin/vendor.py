@@ -325,12 +325,23 @@ class NodeSide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a vendor away from any node.
+
+    ``parity`` is how its answers are compared with HAMi's; ``described`` are the devices that its node agents would
+    register on a machine of a profile, of one family; ``machines`` are further names of the vendor in profiles.
+    """
+
+    parity: Callable[[], Parity] = Parity
+    described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
+    machines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
     Without a ``node`` side the vendor is scheduled, and its own device plugin serves the node.
-    ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
-    node agents would register on such a machine, of one family.
     """
 
     name: str
@@ -338,9 +349,7 @@ class Vendor:
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
     node: NodeSide | None = None
-    parity: Callable[[], Parity] = Parity
-    described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
-    machine_vendors: tuple[str, ...] = field(default=())
+    facts: Facts = field(default_factory=Facts)
 
     @property
     def open(self) -> Callable[[Any, HostPaths], Driver] | None:

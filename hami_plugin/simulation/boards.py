@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.disturbed import FileSimulator
-from hami_plugin.simulation.tools import UNLISTED, Tool
+from hami_plugin.simulation.tools import SILENT, UNLISTED, Tool
 from hami_plugin.simulation.trees import Files, Tree, attributes, plug, unplug, write_numa
 
 Disturb = Callable[["Stage", MachineDevice, int | str], None]
 """What a fault changes of one device. The value is whatever the fault asks for, 0 where nothing was said."""
+
+OwnFiles = Callable[[Machine, MachineDevice], Files]
+"""The files that one device has."""
 
 
 def _no_files(*_asked: object) -> Files:
@@ -26,21 +30,21 @@ def _no_paths(_one: MachineDevice) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """What a vendor's machines are made of. ``vendor`` and ``device`` are ids on the PCI bus, four hex digits each.
+    """What a vendor's machines are made of. ``device`` is the id on the PCI bus, four hex digits.
 
-    ``own`` are the files of one device, and ``shared`` those of all: they are there while the driver is. ``control``
-    are such nodes in ``/dev``, and ``module`` has such a version in sysfs. ``installed`` files stay, and ``settings``
-    name their folders to the vendor's driver. ``left`` are paths that faults may add to a device.
+    ``driver`` is the one that the bus names, where that is not the module. ``own`` are the files of one device, and
+    ``shared`` those of all: they are there while the driver is. ``control`` are such nodes in ``/dev``, and ``version``
+    is what the module has in sysfs, if it is there. ``installed`` files stay, and ``settings`` name their folders to
+    the vendor's driver. ``left`` are paths that faults may add to a device.
     """
 
-    vendor: str
+    hardware: Hardware
     device: Callable[[MachineDevice], str]
-    driver: str
-    own: Callable[[Machine, MachineDevice], Files]
+    driver: str = ""
+    own: OwnFiles
     shared: Callable[[Machine], Files] = _no_files
     control: tuple[str, ...] = ()
-    module: str = ""
-    version: str = "1.0.0"
+    version: str = ""
     installed: Files = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     tool: Tool | None = None
@@ -65,6 +69,30 @@ class Board:
         )
 
 
+def listed(
+    hardware: Hardware, device: str, tool: Tool, *, control: tuple[str, ...] = (), more: OwnFiles = _no_files
+) -> Board:
+    """A machine whose cards a tool lists, each with a node by its number. A card that is silent tells no numbers."""
+
+    def own(machine: Machine, one: MachineDevice) -> Files:
+        return {f"dev/{hardware.node}{one.index}": "", **more(machine, one)}
+
+    faults = {
+        SILENT: noted(SILENT),
+        UNLISTED: noted(UNLISTED),
+        "no-node": without(lambda one: f"dev/{hardware.node}{one.index}"),
+    }
+    return Board(
+        hardware=hardware,
+        device=lambda _one: device,
+        version="1.0.0",
+        control=control,
+        own=own,
+        tool=tool,
+        faults=faults,
+    )
+
+
 class Stage:
     """The files of one machine, as they come and go."""
 
@@ -72,6 +100,7 @@ class Stage:
         self.tree = tree
         self.machine = machine
         self._board = board
+        self._driver = board.driver or board.hardware.module
 
     def write(self) -> None:
         """Everything, and everything well."""
@@ -124,11 +153,12 @@ class Stage:
 
     def _shared(self) -> Files:
         board = self._board
-        version = attributes(f"sys/module/{board.module}", {"version": board.version}) if board.module else {}
+        folder = f"sys/module/{board.hardware.module}"
+        version = attributes(folder, {"version": board.version}) if board.version else {}
         return {**version, **{f"dev/{name}": "" for name in board.control}, **board.shared(self.machine)}
 
     def _appear(self, one: MachineDevice) -> None:
-        self._plug(one, self._board.driver)
+        self._plug(one, self._driver)
         self.tree.remove(*self._board.left(one))
         self.tree.put(self._board.own(self.machine, one))
         if self._board.tool:
@@ -137,10 +167,10 @@ class Stage:
     def _vanish(self, one: MachineDevice) -> None:
         self.tree.take(self._board.own(self.machine, one))
         self.tree.remove(*self._board.left(one))
-        unplug(self.tree, one, self._board.driver)
+        unplug(self.tree, one, self._driver)
 
     def _plug(self, one: MachineDevice, driver: str) -> None:
-        ids = {"vendor": f"0x{self._board.vendor}", "device": f"0x{self._board.device(one)}"}
+        ids = {"vendor": f"0x{self._board.hardware.vendors[0]}", "device": f"0x{self._board.device(one)}"}
         plug(self.tree, self.machine, one, driver=driver, **ids)
 
 

@@ -15,7 +15,7 @@ here="$0.says"
 [ -e "$here/fails" ] && { cat "$here/fails" >&2; exit 1; }
 cat "$here/$(echo "${*:-_}" | tr ' /' '__')"
 """
-UNLISTED = "unlisted"
+UNLISTED, SILENT = "unlisted", "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,7 +227,7 @@ def test_a_node_whose_profiles_nobody_tells_announces_no_card(tmp_path: Path) ->
 def test_the_tool_is_asked_now_and_then_and_what_it_said_is_kept(tmp_path: Path) -> None:
     found = machine("whole", tmp_path)
     now = [0.0]
-    tool = Efsmi(found.settings.efsmi, every=30, clock=lambda: now[0])
+    tool = Efsmi(found.settings.efsmi, clock=lambda: now[0])
     known = tool.row("0000:16:00.0")
     found.simulator.inject("tool-gone")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
-from hami_plugin.vendor import Family, NodeSide, Vendor, as_described, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.amd.devices import GPUS
 from vendors.amd.family import families
@@ -27,12 +27,5 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 NODE = NodeSide(open=open_driver, present=GPUS.present, simulate=deferred("vendors.amd.simulation.simulate"))
-VENDOR = Vendor(
-    name="amd",
-    title="AMD GPUs",
-    settings=AmdSettings,
-    families=families,
-    node=NODE,
-    parity=lambda: Parity(request=_as_hami),
-    described=_described,
-)
+FACTS = Facts(parity=lambda: Parity(request=_as_hami), described=_described)
+VENDOR = Vendor(name="amd", title="AMD GPUs", settings=AmdSettings, families=families, node=NODE, facts=FACTS)

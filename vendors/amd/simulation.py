@@ -86,10 +86,8 @@ def _parts(one: MachineDevice) -> range:
 
 
 simulate = Board(
-    vendor=GPUS.vendors[0],
+    hardware=GPUS,
     device=lambda one: one.extra["pci_device_id"][2:6].lower(),
-    driver=GPUS.module,
-    module=GPUS.module,
     version="6.12.12",
     control=("kfd",),
     shared=_shared,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Family, NodeSide, Vendor, as_described, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.family import families
@@ -29,13 +29,5 @@ NODE = NodeSide(
     isolated=True,  # libdcmi.so is C that nobody here can look into, asked with our own guess of its structures
     simulate=deferred("vendors.ascend.node.simulation.simulate"),
 )
-PARITY = deferred("vendors.ascend.parity.parity")
-VENDOR = Vendor(
-    name="ascend",
-    title="Ascend NPUs",
-    settings=AscendSettings,
-    families=families,
-    node=NODE,
-    parity=PARITY,
-    described=_described,
-)
+FACTS = Facts(parity=deferred("vendors.ascend.parity.parity"), described=_described)
+VENDOR = Vendor(name="ascend", title="Ascend NPUs", settings=AscendSettings, families=families, node=NODE, facts=FACTS)

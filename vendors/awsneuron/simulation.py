@@ -57,10 +57,8 @@ def _listed(one: MachineDevice) -> Mapping[str, Any]:
 
 
 simulate = Board(
-    vendor=NEURONS.vendors[0],
+    hardware=NEURONS,
     device=lambda one: IDS[one.model],
-    driver=NEURONS.module,
-    module=NEURONS.module,
     version="2.22.2.0",
     own=_own,
     tool=Tool(path="bin/neuron-ls", setting="neuronLs", says=_says, garbled="[{"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, noted, without
 from hami_plugin.simulation.tools import UNLISTED, Told, Tool
@@ -11,7 +12,7 @@ from hami_plugin.simulation.trees import Files, Link, on_bus
 from vendors.biren.devices import QUERY
 from vendors.biren.node import CONTROL
 
-UNKNOWN = "ffff"
+GPUS = Hardware(title="Biren GPU", vendors=("ffff",), module="biren")
 """Biren's ids on the bus are in no public list, and nothing here reads them."""
 
 
@@ -36,10 +37,8 @@ def _memory(told: Told, one: MachineDevice) -> str:
 
 
 simulate = Board(
-    vendor=UNKNOWN,
-    device=lambda _one: UNKNOWN,
-    driver="biren",
-    module="biren",
+    hardware=GPUS,
+    device=lambda _one: "ffff",
     version="1.12.0",
     control=(CONTROL,),
     own=_own,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hami_plugin.vendor import NodeSide, Vendor, deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor, deferred
 from vendors.cambricon.family import families, parity
 from vendors.cambricon.names import MLUS
 from vendors.cambricon.node import open_driver
 from vendors.cambricon.settings import CambriconSettings
 
 NODE = NodeSide(open=open_driver, present=MLUS.present, simulate=deferred("vendors.cambricon.simulation.simulate"))
+FACTS = Facts(parity=parity)
 VENDOR = Vendor(
-    name="cambricon", title="Cambricon MLUs", settings=CambriconSettings, families=families, node=NODE, parity=parity
+    name="cambricon", title="Cambricon MLUs", settings=CambriconSettings, families=families, node=NODE, facts=FACTS
 )

@@ -60,7 +60,7 @@ def _matrix(machine: Machine) -> str:
 
 
 simulate = Board(
-    vendor=MLUS.vendors[0],
+    hardware=MLUS,
     device=lambda one: IDS.get(one.model, "0370"),
     driver="cambricon-pci-drv",
     control=CONTROL,

@@ -14,7 +14,7 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from vendors.enflame.tool import DRS, Cut, Efsmi
 
-GCUS: Final = Hardware(title="Enflame device", vendors=("1e36",))
+GCUS: Final = Hardware(title="Enflame device", vendors=("1e36",), module="enflame")
 _GCU = re.compile(r"gcu(\d{1,4})")
 
 

@@ -55,9 +55,8 @@ def _row(one: MachineDevice, virtual: str) -> str:
 
 
 simulate = Board(
-    vendor=GCUS.vendors[0],
+    hardware=GCUS,
     device=lambda _one: "c033",
-    driver="enflame",
     control=("gcuctl",),
     own=_own,
     tool=Tool(path="bin/efsmi", setting="efsmi", says=_says, garbled="| ?"),

@@ -9,7 +9,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
-from hami_plugin.vendor import Family, NodeSide, Vendor, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, deferred
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame import cards, drs
 from vendors.enflame.capacity import WORD
@@ -60,12 +60,7 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 NODE = NodeSide(open=open_driver, present=GCUS.present, simulate=deferred("vendors.enflame.simulation.simulate"))
+FACTS = Facts(parity=_parity, described=_described)
 VENDOR = Vendor(
-    name="enflame",
-    title="Enflame GCUs",
-    settings=EnflameSettings,
-    families=families,
-    node=NODE,
-    parity=_parity,
-    described=_described,
+    name="enflame", title="Enflame GCUs", settings=EnflameSettings, families=families, node=NODE, facts=FACTS
 )

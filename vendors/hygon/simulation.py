@@ -9,7 +9,7 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, rewritten, without
 from hami_plugin.simulation.tools import Told, Tool
 from hami_plugin.simulation.trees import Files, attributes, on_bus
-from vendors.hygon.cards import DCUS, DRIVERS, MIB
+from vendors.hygon.cards import DCUS, MIB
 from vendors.hygon.node import CONTROL, OPTIONAL_CONTROL
 from vendors.hygon.places import ADDRESS, NODE, QUESTION
 
@@ -49,10 +49,8 @@ def _bus(one: MachineDevice) -> str:
 
 
 simulate = Board(
-    vendor=DCUS.vendors[0],
+    hardware=DCUS,
     device=lambda one: IDS[one.model],
-    driver=DRIVERS[0],
-    module=DRIVERS[0],
     version="6.2.31",
     control=(CONTROL, OPTIONAL_CONTROL),
     own=_own,

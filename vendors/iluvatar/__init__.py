@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Family, NodeSide, Vendor, as_described, deferred, serving
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.iluvatar.family import families
 from vendors.iluvatar.node import GPUS, chip_of, open_driver, served
@@ -17,11 +17,8 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 NODE = NodeSide(open=open_driver, present=GPUS.present, simulate=deferred("vendors.iluvatar.simulation.simulate"))
+FACTS = Facts(described=_described)
+FAMILIES = serving(families, served)
 VENDOR = Vendor(
-    name="iluvatar",
-    title="Iluvatar GPUs",
-    settings=IluvatarSettings,
-    families=serving(families, served),
-    node=NODE,
-    described=_described,
+    name="iluvatar", title="Iluvatar GPUs", settings=IluvatarSettings, families=FAMILIES, node=NODE, facts=FACTS
 )

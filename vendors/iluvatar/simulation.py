@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hami_plugin.simulation.boards import Board, noted, without
-from hami_plugin.simulation.tools import UNLISTED, Told, Tool
+from hami_plugin.simulation.boards import listed
+from hami_plugin.simulation.tools import SILENT, Told, Tool
 from vendors.iluvatar.node import CONTROL, FIELDS, GPUS, LINK, QUESTION
 
 
@@ -14,23 +14,11 @@ def _says(told: Told) -> Mapping[str, str]:
     header = ", ".join(FIELDS).replace("memory.total", "memory.total [MiB]")
     rows = (
         f"{one.index}, {one.uuid}, {one.model}, 0000{one.pci.upper()}, "
-        f"{'[N/A]' if told.noted('silent', one) else f'{one.memory} MiB'}"
+        f"{'[N/A]' if told.noted(SILENT, one) else f'{one.memory} MiB'}"
         for one in told.listed
     )
     return {" ".join(QUESTION): "\n".join([header, *rows, ""])}
 
 
-simulate = Board(
-    vendor=GPUS.vendors[0],
-    device=lambda _one: "0003",
-    driver=GPUS.module,
-    module=GPUS.module,
-    control=(CONTROL, LINK),
-    own=lambda _machine, one: {f"dev/{GPUS.node}{one.index}": ""},
-    tool=Tool(path="bin/ixsmi", setting="ixsmi", says=_says),
-    faults={
-        "silent": noted("silent"),
-        "unlisted": noted(UNLISTED),
-        "no-node": without(lambda one: f"dev/{GPUS.node}{one.index}"),
-    },
-).simulate
+TOOL = Tool(path="bin/ixsmi", setting="ixsmi", says=_says)
+simulate = listed(GPUS, "0003", TOOL, control=(CONTROL, LINK)).simulate

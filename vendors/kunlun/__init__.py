@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from hami_plugin.vendor import NodeSide, Vendor, deferred, serving
+from hami_plugin.vendor import Facts, NodeSide, Vendor, deferred, serving
 from vendors.kunlun.family import families
 from vendors.kunlun.node import XPUS, open_driver, served
 from vendors.kunlun.settings import KunlunSettings
 
 NODE = NodeSide(open=open_driver, present=XPUS.present, simulate=deferred("vendors.kunlun.simulation.simulate"))
-VENDOR = Vendor(
-    name="kunlun",
-    title="Kunlun XPUs",
-    settings=KunlunSettings,
-    families=serving(families, served),
-    node=NODE,
-    parity=deferred("vendors.kunlun.parity.parity"),
-    machine_vendors=("kunlunxin",),
-)
+FACTS = Facts(parity=deferred("vendors.kunlun.parity.parity"), machines=("kunlunxin",))
+FAMILIES = serving(families, served)
+VENDOR = Vendor(name="kunlun", title="Kunlun XPUs", settings=KunlunSettings, families=FAMILIES, node=NODE, facts=FACTS)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import MachineDevice
-from hami_plugin.simulation.boards import Board, noted, topology, without
-from hami_plugin.simulation.tools import UNLISTED, Told, Tool
+from hami_plugin.simulation.boards import listed, topology
+from hami_plugin.simulation.tools import SILENT, Told, Tool
 from vendors.kunlun.node import CONTROL, XPUS
-
-P800 = "3688"
 
 
 def _says(told: Told) -> Mapping[str, str]:
     return {
         "-L": "".join(f"XPU {one.index}: {one.model}  {one.uuid}\n" for one in told.listed),
-        "-m": "".join(_line(one, silent=told.noted("silent", one)) for one in told.listed),
+        "-m": "".join(_line(one, silent=told.noted(SILENT, one)) for one in told.listed),
         "topo -m": topology(told.machine, "XPU", lambda _lanes: "XL"),
     }
 
@@ -29,17 +27,5 @@ def _line(one: MachineDevice, *, silent: bool) -> str:
     return f'0000{one.pci} {one.index} {one.index} {serial} 36 0 0 0 86 {clocks}2 96 {memory} "{one.model}"{rest}\n'
 
 
-simulate = Board(
-    vendor=XPUS.vendors[0],
-    device=lambda _one: P800,
-    driver=XPUS.module,
-    module=XPUS.module,
-    control=(CONTROL,),
-    own=lambda _machine, one: {f"dev/{XPUS.node}{one.index}": ""},
-    tool=Tool(path="bin/xpu-smi", setting="xpuSmi", says=_says),
-    faults={
-        "silent": noted("silent"),
-        "unlisted": noted(UNLISTED),
-        "no-node": without(lambda one: f"dev/{XPUS.node}{one.index}"),
-    },
-).simulate
+TOOL = Tool(path="bin/xpu-smi", setting="xpuSmi", says=_says)
+simulate = listed(XPUS, "3688", TOOL, control=(CONTROL,)).simulate

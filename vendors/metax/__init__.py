@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
-from hami_plugin.vendor import Family, NodeSide, Vendor, as_described, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, node, sgpu
 from vendors.metax.cards import GPUS
@@ -32,12 +32,5 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 NODE = NodeSide(open=node.open_driver, present=GPUS.present, simulate=deferred("vendors.metax.simulation.simulate"))
-VENDOR = Vendor(
-    name="metax",
-    title="MetaX GPUs",
-    settings=MetaxSettings,
-    families=families,
-    node=NODE,
-    parity=lambda: Parity(differences=DIFFERENCES),
-    described=_described,
-)
+FACTS = Facts(parity=lambda: Parity(differences=DIFFERENCES), described=_described)
+VENDOR = Vendor(name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, node=NODE, facts=FACTS)

@@ -53,10 +53,9 @@ def _row(one: MachineDevice) -> str:
 
 
 simulate = Board(
-    vendor=GPUS.vendors[0],
+    hardware=GPUS,
     device=lambda one: IDS[one.model],
     driver="METAX",
-    module=GPUS.module,
     version="2.33.0",
     control=(CONTROL, *OPTIONAL_CONTROL),
     own=_own,

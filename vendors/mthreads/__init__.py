@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Family, NodeSide, Vendor, as_described, deferred, serving
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, families
 from vendors.mthreads.node import GPUS, open_driver, served
@@ -17,12 +17,8 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 NODE = NodeSide(open=open_driver, present=GPUS.present, simulate=deferred("vendors.mthreads.simulation.simulate"))
+FACTS = Facts(parity=deferred("vendors.mthreads.parity.parity"), described=_described)
+FAMILIES = serving(families, served)
 VENDOR = Vendor(
-    name="mthreads",
-    title="Moore Threads GPUs",
-    settings=MthreadsSettings,
-    families=serving(families, served),
-    node=NODE,
-    described=_described,
-    parity=deferred("vendors.mthreads.parity.parity"),
+    name="mthreads", title="Moore Threads GPUs", settings=MthreadsSettings, families=FAMILIES, node=NODE, facts=FACTS
 )

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, noted, topology, without
-from hami_plugin.simulation.tools import UNLISTED, Told, Tool
+from hami_plugin.simulation.boards import listed, topology
+from hami_plugin.simulation.tools import SILENT, Told, Tool
 from hami_plugin.simulation.trees import Files, on_bus
 from vendors.mthreads.node import GPUS
 
 
-def _own(machine: Machine, one: MachineDevice) -> Files:
+def _drawn(machine: Machine, one: MachineDevice) -> Files:
     """Its nodes to draw come after those of the host's own graphics card."""
     names = f"card{one.index + 1}", f"renderD{one.index + 129}"
     drawn = {f"{on_bus(machine, one)}/drm/{name}/dev": "226:0\n" for name in names}
-    return {f"dev/{GPUS.node}{one.index}": "", **drawn, **{f"dev/dri/{name}": "" for name in names}}
+    return {**drawn, **{f"dev/dri/{name}": "" for name in names}}
 
 
 def _says(told: Told) -> Mapping[str, str]:
-    entries = [_entry(one, silent=told.noted("silent", one)) for one in told.listed]
+    entries = [_entry(one, silent=told.noted(SILENT, one)) for one in told.listed]
     report = json.dumps({"Attached GPUs": len(entries), "GPU": entries}, indent=1)
     return {"-q --json": report, "topo -m": topology(told.machine, "GPU", lambda lanes: f"MT{lanes}")}
 
@@ -36,16 +36,5 @@ def _entry(one: MachineDevice, *, silent: bool) -> dict[str, Any]:
     }
 
 
-simulate = Board(
-    vendor=GPUS.vendors[0],
-    device=lambda _one: "0323",
-    driver=GPUS.module,
-    module=GPUS.module,
-    own=_own,
-    tool=Tool(path="bin/mthreads-gmi", setting="mthreadsGmi", says=_says),
-    faults={
-        "silent": noted("silent"),
-        "unlisted": noted(UNLISTED),
-        "no-node": without(lambda one: f"dev/{GPUS.node}{one.index}"),
-    },
-).simulate
+TOOL = Tool(path="bin/mthreads-gmi", setting="mthreadsGmi", says=_says)
+simulate = listed(GPUS, "0323", TOOL, more=_drawn).simulate

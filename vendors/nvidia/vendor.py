@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.vendor import NodeSide, Vendor, deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor, deferred
 from vendors.nvidia.family import families
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.settings import NvidiaSettings
@@ -19,13 +19,5 @@ NODE = NodeSide(
     present=_present,
     simulate=deferred("vendors.nvidia.simulation.simulate"),
 )
-PARITY = deferred("vendors.nvidia.scheduling.parity.parity")
-VENDOR = Vendor(
-    name="nvidia",
-    title="NVIDIA GPUs",
-    settings=NvidiaSettings,
-    families=families,
-    node=NODE,
-    parity=PARITY,
-    machine_vendors=("nvidia",),
-)
+FACTS = Facts(parity=deferred("vendors.nvidia.scheduling.parity.parity"), machines=("nvidia",))
+VENDOR = Vendor(name="nvidia", title="NVIDIA GPUs", settings=NvidiaSettings, families=families, node=NODE, facts=FACTS)

@@ -30,9 +30,8 @@ def _element(told: Told, one: MachineDevice) -> Mapping[str, object]:
 
 
 simulate = Board(
-    vendor=DIES.vendors[0],
+    hardware=DIES,
     device=lambda _one: DIES.devices[0],
-    driver=DIES.module,
     control=CONTROL,
     own=_own,
     tool=Tool(path="bin/vasmi", setting="vasmi", says=_says),
