@@ -6,7 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -250,6 +251,20 @@ class Family:
         """Whether what the node is to say also depends on which devices are taken."""
         return self.announce is not _nothing_more
 
+    def delivered(
+        self,
+        settings: Any,
+        device_edits: Callable[[Any, Device, HostFiles], ContainerEdits],
+        shared_edits: Callable[[Any, HostFiles], ContainerEdits] = _nothing,
+    ) -> Family:
+        """The family as its vendor's settings have it handed over: they are what both functions are given first."""
+        return replace(
+            self,
+            delivery=settings.delivery,
+            device_edits=partial(device_edits, settings),
+            shared_edits=partial(shared_edits, settings),
+        )
+
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""
         return cores.bit_count() if self.cores_are_bits else cores
@@ -339,10 +354,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """What a module in ``vendors`` exports as ``VENDOR``.
-
-    Without a ``node`` side the vendor is scheduled, and its own device plugin serves the node.
-    """
+    """What a module in ``vendors`` exports as ``VENDOR``. Without ``node`` its own device plugin serves the node."""
 
     name: str
     title: str
@@ -365,16 +377,6 @@ def serving(
 ) -> Callable[[Any], tuple[Family, ...]]:
     """All families as a node serves them, each with its other half."""
     return lambda settings: tuple(served(settings, family) for family in families(settings))
-
-
-def deferred(name: str) -> Callable[..., Any]:
-    """The function of such a dotted name, imported when it is called: listing vendors must not load all they need."""
-
-    def called(*arguments: Any, **more: Any) -> Any:
-        module, _, function = name.rpartition(".")
-        return getattr(importlib.import_module(module), function)(*arguments, **more)
-
-    return called
 
 
 def vendor_names() -> tuple[str, ...]:

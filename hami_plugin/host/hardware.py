@@ -37,6 +37,13 @@ class Hardware:
         found = [one for one in every if not one.kind.startswith(_SOUND) and self._is_kind(one.kind)]
         return tuple(sorted(found, key=lambda one: one.address))
 
+    def driven(self, paths: HostPaths) -> tuple[pci.PciDevice, ...]:
+        """The same, where a driver has any of them. ``DriverUnavailableError`` says why not."""
+        found = self.plugged(paths)
+        if not any(one.driver for one in found):
+            raise self.absent(paths)
+        return found
+
     def present(self, settings: Roots, paths: HostPaths) -> bool:
         """Whether the host has any."""
         return bool(self.plugged(paths.rooted(settings)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.amd.devices import GPUS
 from vendors.amd.family import families

@@ -35,15 +35,12 @@ def open_driver(settings: AmdSettings, paths: HostPaths) -> Driver:
 def served(settings: AmdSettings, family: Family) -> Family:
     """The family as this node serves it."""
     return replace(
-        family,
+        family.delivered(settings, device_edits, shared_edits),
+        every_core=lambda device: gpu(device).units,
         replicas=lambda _device: settings.split_count,
         register=partial(register, settings),
-        delivery=settings.delivery,
-        device_edits=partial(device_edits, settings),
-        shared_edits=lambda host: DeviceNodes(host=host, root=settings.dev_root).need("kfd", whose="amdgpu"),
         inject=inject,
         place=place,
-        every_core=lambda device: gpu(device).units,
     )
 
 
@@ -55,6 +52,10 @@ def register(settings: AmdSettings, device: Device, _legacy: bool) -> DeviceInfo
 
 def device_edits(settings: AmdSettings, device: Device, host: HostFiles) -> ContainerEdits:
     return DeviceNodes(host=host, root=settings.dev_root).need(*gpu(device).dev, whose=device.uuid)
+
+
+def shared_edits(settings: AmdSettings, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).need("kfd", whose="amdgpu")
 
 
 def place(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.family import families

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.awsneuron.chips import NEURONS
 from vendors.awsneuron.family import families

@@ -43,10 +43,8 @@ def served(settings: AwsNeuronSettings, family: Family) -> Family:
     It registers nothing: HAMi's scheduler reads the capacity of both resources, and the instance type's label.
     """
     return replace(
-        family,
-        delivery=settings.delivery,
+        family.delivered(settings, device_edits),
         register=register,
-        device_edits=partial(device_edits, settings),
         inject=partial(inject, settings),
         every_core=mask,
         units=(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.vendor import NodeSide, Vendor, deferred
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import NodeSide, Vendor
 from vendors.biren.devices import present
 from vendors.biren.family import families
 from vendors.biren.node import open_driver

@@ -36,15 +36,8 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
 
 def served(settings: BirenSettings, family: Family) -> Family:
     """The family as this node serves it: whole GPUs, as Biren's own agent does."""
-    return replace(
-        family,
-        delivery=settings.delivery,
-        register=register,
-        reports=True,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
-        inject=inject,
-    )
+    handed = family.delivered(settings, device_edits, shared_edits)
+    return replace(handed, register=register, reports=True, inject=inject)
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:

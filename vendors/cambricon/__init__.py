@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.vendor import Facts, NodeSide, Vendor, deferred
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor
 from vendors.cambricon.family import families, parity
 from vendors.cambricon.names import MLUS
 from vendors.cambricon.node import open_driver

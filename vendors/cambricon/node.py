@@ -32,7 +32,7 @@ def open_driver(settings: CambriconSettings, paths: HostPaths) -> Driver:
     """Cambricon's driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
     tool = Cnmon(settings.cnmon)
-    return LookingDriver(Looker(roots, tool), partial(links, roots, tool))
+    return LookingDriver(Looker(paths=roots, tool=tool), partial(links, roots, tool))
 
 
 def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:
@@ -58,12 +58,9 @@ def served(settings: CambriconSettings, family: Family) -> Family:
     It registers nothing: HAMi's scheduler counts MLUs by the capacity of these two.
     """
     return replace(
-        family,
-        delivery=settings.delivery,
+        family.delivered(settings, device_edits, shared_edits),
         replicas=lambda _device: SLOTS,
         register=register,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
         units=(
             Units(resource=settings.cores, of_device=lambda _device: 100, of_grant=lambda grant: grant.cores),

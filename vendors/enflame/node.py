@@ -35,10 +35,10 @@ def open_driver(settings: EnflameSettings, paths: HostPaths) -> Driver:
     roots = paths.rooted(settings)
     word, middle = NAMES[settings.serve]
     looker = Looker(
-        roots,
-        Efsmi(settings.efsmi),
-        word,
-        lambda number: f"{paths.node}-{middle}-{number}",
+        paths=roots,
+        tool=Efsmi(settings.efsmi),
+        word=word,
+        name=lambda number: f"{paths.node}-{middle}-{number}",
         cut=settings.serve == "partitions",
     )
     return LookingDriver(looker, partial(links, roots))
@@ -51,13 +51,7 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
 
 def served(settings: EnflameSettings, family: Family) -> Family:
     """What all ways have in common."""
-    return replace(
-        family,
-        delivery=settings.delivery,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
-        inject=inject,
-    )
+    return replace(family.delivered(settings, device_edits, shared_edits), inject=inject)
 
 
 def card(device: Device) -> Card:

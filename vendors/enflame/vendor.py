@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame import cards, drs
 from vendors.enflame.capacity import WORD

@@ -43,9 +43,7 @@ class Looker:
         self._known: dict[str, Device] = {}
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
-        found = DCUS.plugged(self._paths)
-        if not any(one.driver for one in found):
-            raise DCUS.absent(self._paths)
+        found = DCUS.driven(self._paths)
         numa, units = self._places.numa(found), _compute_units(self._paths.sysfs)
         sightings, problems = [], [*self._places.problems]
         for one in found:

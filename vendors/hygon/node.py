@@ -42,14 +42,11 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
 def served(settings: HygonSettings, family: Family) -> Family:
     """The family as this node serves it. Its scheduler side reads the text of old, and waits for handshakes."""
     return replace(
-        family,
-        delivery=settings.delivery,
+        family.delivered(settings, device_edits, shared_edits),
         replicas=lambda _device: settings.split_count,
         register=partial(register, settings),
         encode=encode_legacy,
         reports=True,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
         place=partial(place, settings),
     )

@@ -1,4 +1,4 @@
-"""A simulated host with Hygon DCUs: sysfs and dev trees, and a ``hy-smi`` that prints what Hygon's does."""
+"""A simulated host with DCUs: sysfs and dev trees whose NUMA nodes are wrong, and a ``hy-smi`` that knows better."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _bus(one: MachineDevice) -> str:
 
 simulate = Board(
     hardware=DCUS,
+    installed={"opt/hyhal/lib/librocm_smi64.so": "", "opt/hygondriver/env.sh": ""},
+    settings={"hyhal": "opt/hyhal", "hygonPath": "opt/hygondriver"},
     device=lambda one: IDS[one.model],
     version="6.2.31",
     control=(CONTROL, OPTIONAL_CONTROL),
     own=_own,
-    installed={"opt/hyhal/lib/librocm_smi64.so": "", "opt/hygondriver/env.sh": ""},
-    settings={"hyhal": "opt/hyhal", "hygonPath": "opt/hygondriver"},
     tool=Tool(path="opt/hyhal/bin/hy-smi", setting="hySmi", says=_says, garbled=BANNER),
     faults={
         "ecc": rewritten(lambda one: f"{_bus(one)}/ras/umc_err_count", lambda value: f"ue: {value or 1}\nce: 0\n"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred, serving
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.iluvatar.family import families
 from vendors.iluvatar.node import GPUS, chip_of, open_driver, served

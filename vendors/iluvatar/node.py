@@ -80,14 +80,12 @@ def served(settings: IluvatarSettings, family: Family) -> Family:
     """The family of one chip as this node serves it. Its scheduler side reads the register of HAMi 2.7 to this day."""
     kind = f"{settings.delivery.kind}-{family.word.lower()}"
     return replace(
-        family,
+        family.delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
         replicas=lambda _device: settings.split_count,
         register=partial(register, settings),
         encode=encode_legacy,
         reports=True,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
     )
 

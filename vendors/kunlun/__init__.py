@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.vendor import Facts, NodeSide, Vendor, deferred, serving
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor, serving
 from vendors.kunlun.family import families
 from vendors.kunlun.node import XPUS, open_driver, served
 from vendors.kunlun.settings import KunlunSettings

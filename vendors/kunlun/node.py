@@ -85,13 +85,11 @@ def served(settings: KunlunSettings, family: Family) -> Family:
     """The family as this node serves it. Of whole XPUs the scheduler learns from their number alone."""
     kind = f"{settings.cdi.vendor}/{'v' if family.word == PART else ''}{settings.cdi.cls}"
     return replace(
-        family,
+        family.delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
         replicas=shares if family.word == PART else lambda _device: 1,
         register=register,
         reports=family.word == PART,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
     )
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, node, sgpu
 from vendors.metax.cards import GPUS

@@ -45,9 +45,7 @@ class Looker:
         self._known: dict[str, Device] = {}
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
-        found = GPUS.plugged(self._paths)
-        if not any(one.driver for one in found):
-            raise GPUS.absent(self._paths)
+        found = GPUS.driven(self._paths)
         listed, problems = self._listed({one.address for one in found})
         zones = connected(self._smi.linked, [one.number for one in listed.values()])
         sightings = []

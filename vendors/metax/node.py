@@ -42,28 +42,14 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
 
 def whole(settings: MetaxSettings, family: Family) -> Family:
     """Whole GPUs. Their scheduler side counts them, and reads from the node what so many would be worth."""
-    return replace(
-        family,
-        delivery=settings.delivery,
-        register=partial(_info, family.word),
-        announce=forecasts,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
-        inject=inject,
-    )
+    handed = family.delivered(settings, device_edits, shared_edits)
+    return replace(handed, register=partial(_info, family.word), announce=forecasts, inject=inject)
 
 
 def shared(settings: MetaxSettings, family: Family) -> Family:
     """GPUs to share, with one container each: cutting them is left to MetaX's own tools."""
-    return replace(
-        family,
-        delivery=settings.shared_delivery,
-        register=_shared_info,
-        encode=encode,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
-        inject=inject,
-    )
+    handed = replace(family.delivered(settings, device_edits, shared_edits), delivery=settings.shared_delivery)
+    return replace(handed, register=_shared_info, encode=encode, inject=inject)
 
 
 def card(device: Device) -> Card:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, deferred, serving
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, families
 from vendors.mthreads.node import GPUS, open_driver, served

@@ -81,12 +81,9 @@ def linked(settings: MthreadsSettings) -> Mapping[tuple[int, int], int]:
 def served(settings: MthreadsSettings, family: Family) -> Family:
     """The family as this node serves it. It registers nothing: HAMi's scheduler reads the capacity."""
     return replace(
-        family,
-        delivery=settings.delivery,
+        family.delivered(settings, device_edits, shared_edits),
         replicas=lambda _device: settings.split_count,
         register=register,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
         every_core=lambda _device: CARD_CORES,
         cores_are_counted=True,

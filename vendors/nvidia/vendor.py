@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hami_plugin.deferred import deferred
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.vendor import Facts, NodeSide, Vendor, deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor
 from vendors.nvidia.family import families
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.settings import NvidiaSettings

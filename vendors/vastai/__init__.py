@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.vendor import Facts, NodeSide, Vendor, deferred
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor
 from vendors.vastai.dies import DIES
 from vendors.vastai.family import families
 from vendors.vastai.node import open_driver

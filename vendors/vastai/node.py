@@ -39,15 +39,8 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
 
 def served(settings: VastaiSettings, family: Family) -> Family:
     """The family as this node serves it: one container for each card or die."""
-    return replace(
-        family,
-        delivery=settings.delivery,
-        register=partial(register, settings),
-        reports=True,
-        device_edits=partial(device_edits, settings),
-        shared_edits=lambda host: DeviceNodes(host=host, root=settings.dev_root).take(*CONTROL),
-        inject=inject,
-    )
+    handed = family.delivered(settings, device_edits, shared_edits)
+    return replace(handed, register=partial(register, settings), reports=True, inject=inject)
 
 
 def register(settings: VastaiSettings, device: Device, _legacy: bool) -> DeviceInfo:
@@ -63,6 +56,10 @@ def device_edits(settings: VastaiSettings, device: Device, host: HostFiles) -> C
     if not found or not all(edits.device_nodes for edits in found):
         raise HamiError(f"{device.uuid} has a die without nodes on this host", hint="its driver makes them")
     return ContainerEdits().merged(*found)
+
+
+def shared_edits(settings: VastaiSettings, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).take(*CONTROL)
 
 
 def inject(assignment: Assignment, _host: HostFiles) -> Injection:
