@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
+from hami_plugin.host.hardware import Hardware, distances
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.tools import ToolError
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Link, Links, scored, symmetric
-
-_SOUND = "04"
-"""The class of a card's second function, which only plays sound."""
+from hami_plugin.model.links import Links
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +28,6 @@ class Card:
     address: str
     memory: int = 0
     trouble: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
-    """What all cards of a vendor have in common. ``node`` is the beginning of a node's name, before its number."""
-
-    title: str
-    vendor: str
-    module: str
-    node: str
-
-    def plugged(self, paths: HostPaths) -> tuple[pci.PciDevice, ...]:
-        """Those on the bus, whatever drives them."""
-        return tuple(one for one in pci.scan(paths.sysfs, self.vendor) if not one.kind.startswith(_SOUND))
 
 
 Listing = Callable[[], Iterable[Card | str]]
@@ -106,22 +90,18 @@ class ListedCards:
 
     def links(self, devices: Sequence[Device]) -> Links:
         """The distance of every two devices on the bus, and their links of the vendor's fabric."""
-        bus = {one.address: one for one in self._hardware.plugged(self._paths)}
         lanes: Mapping[tuple[int, int], int] = {}
         problems = []
         try:
             lanes = self._lanes()
         except ToolError as error:
             problems.append(f"links of the fabric are not known: {error}")
-        found: dict[tuple[str, str], Link] = {}
-        for a in devices:
-            for b in devices:
-                if a is not b:
-                    ends = bus.get(a.pci), bus.get(b.pci)
-                    level = pci.level(ends[0], ends[1]) if ends[0] and ends[1] else ""
-                    pair = self._numbers.get(a.pci, -1), self._numbers.get(b.pci, -1)
-                    found[a.uuid, b.uuid] = scored(level, lanes.get(pair, 0), self._fabric)
-        return symmetric(found, problems)
+
+        def between(a: Device, b: Device) -> int:
+            return lanes.get((self._numbers.get(a.pci, -1), self._numbers.get(b.pci, -1)), 0)
+
+        bus = self._hardware.plugged(self._paths)
+        return distances(devices, bus, lanes=between, fabric=self._fabric, problems=problems)
 
     def _listed(self) -> tuple[list[Card], list[str]]:
         try:
@@ -131,18 +111,9 @@ class ListedCards:
         return [one for one in every if isinstance(one, Card)], [one for one in every if isinstance(one, str)]
 
     def _check(self, bus: Iterable[pci.PciDevice]) -> None:
-        drivers = [one.driver for one in bus]
-        title = self._hardware.title
-        if not any(drivers):
+        if not any(one.driver for one in bus):
             self._known.clear()  # whoever comes back is counted anew
-        if not drivers:
-            raise DriverUnavailableError(DriverReason.NO_DEVICES, f"there is no {title} on the PCI bus")
-        if not any(drivers):
-            raise DriverUnavailableError(
-                DriverReason.NO_DRIVER,
-                f"{len(drivers)} {title}s are on the PCI bus, and no driver has them",
-                hint=f"install the vendor's driver, or load its module: modprobe {self._hardware.module}",
-            )
+            raise self._hardware.absent(self._paths)
 
     def _seen(self, card: Card, place: pci.PciDevice | None) -> Sighting | str:
         known = self._known.get(card.address)
@@ -184,7 +155,7 @@ class ListedCards:
                 yield message
 
     def _facts(self) -> Mapping[str, str]:
-        version = pci.text(self._paths.sysfs / "module" / self._hardware.module / "version")
+        version = self._hardware.version(self._paths)
         return {"driver": version} if version else {}
 
 

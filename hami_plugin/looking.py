@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from hami_plugin.model.device import Device, Discovery, Fault
 from hami_plugin.model.links import NO_LINKS, Links
@@ -13,6 +14,21 @@ GONE = Fault(reason="DeviceGone", message="the host lists the device no more")
 
 Look = Callable[[Callable[[str | None], None]], Discovery]
 """One look at all devices. It says by its argument which device it is about to ask, by UUID, and None afterwards."""
+
+
+class Busy:
+    """Which device is being asked. Written by the driver's thread, read by others."""
+
+    def __init__(self) -> None:
+        self.uuid: str | None = None
+
+    @contextmanager
+    def asking(self, uuid: str | None) -> Iterator[None]:
+        self.uuid = uuid
+        try:
+            yield
+        finally:
+            self.uuid = None
 
 
 class LookingDriver:

@@ -108,12 +108,12 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     for name, settings in ready.configuration.vendors.items():
         vendor = load_vendor(name)
         automatic = settings.enabled == AUTO
-        if vendor.open is None and not automatic:
+        if vendor.node is None and not automatic:
             raise HamiError(
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",
             )
-        if automatic and (vendor.open is None or ready.simulated or not vendor.present(settings, host)):
+        if automatic and (vendor.node is None or ready.simulated or not vendor.node.present(settings, host)):
             continue
         chosen, handover = settled(settings, own)
         driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
@@ -140,10 +140,10 @@ class Opening:
 
 def _driver(vendor: Vendor, settings: VendorSettings, host: HostPaths, own: Settings) -> Driver:
     """The vendor's driver, in this process or in one of its own."""
-    assert vendor.open
+    assert vendor.node
     wish = settings.isolated if isinstance(settings, ServedSettings) else None
-    if not (vendor.isolated if wish is None else wish):
-        return vendor.open(settings, host)
+    if not (vendor.node.isolated if wish is None else wish):
+        return vendor.node.open(settings, host)
     return IsolatedDriver(
         Opening(vendor=vendor.name, settings=settings, host=host, log_level=own.log_level, log_format=own.log_format)
     )

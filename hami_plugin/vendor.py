@@ -6,7 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -250,6 +251,20 @@ class Family:
         """Whether what the node is to say also depends on which devices are taken."""
         return self.announce is not _nothing_more
 
+    def delivered(
+        self,
+        settings: Any,
+        device_edits: Callable[[Any, Device, HostFiles], ContainerEdits],
+        shared_edits: Callable[[Any, HostFiles], ContainerEdits] = _nothing,
+    ) -> Family:
+        """The family as its vendor's settings have it handed over: they are what both functions are given first."""
+        return replace(
+            self,
+            delivery=settings.delivery,
+            device_edits=partial(device_edits, settings),
+            shared_edits=partial(shared_edits, settings),
+        )
+
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""
         return cores.bit_count() if self.cores_are_bits else cores
@@ -310,29 +325,58 @@ class Simulator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vendor:
-    """What a module in ``vendors`` exports as ``VENDOR``.
+class NodeSide:
+    """What a vendor has on a node: how its driver is opened, and ``simulate`` sets up a machine to play it with.
 
-    Without ``open`` there is no node side: the vendor is scheduled, and its own device plugin serves the node.
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
     that nobody has enabled or disabled. ``isolated``: its driver runs in a process of its own, unless somebody has set
     otherwise; for libraries that may take their process down.
-
-    ``machine_vendors`` are further names of this vendor in machine profiles; ``described`` are the devices that its
-    node agents would register on such a machine, of one family.
     """
+
+    open: Callable[[Any, HostPaths], Driver]
+    present: Callable[[Any, HostPaths], bool] = _always
+    isolated: bool = False
+    simulate: Callable[[Machine, Path], Simulator] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a vendor away from any node.
+
+    ``parity`` is how its answers are compared with HAMi's; ``described`` are the devices that its node agents would
+    register on a machine of a profile, of one family; ``machines`` are further names of the vendor in profiles.
+    """
+
+    parity: Callable[[], Parity] = Parity
+    described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
+    machines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """What a module in ``vendors`` exports as ``VENDOR``. Without ``node`` its own device plugin serves the node."""
 
     name: str
     title: str
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
-    open: Callable[[Any, HostPaths], Driver] | None = None
-    present: Callable[[Any, HostPaths], bool] = _always
-    isolated: bool = False
-    parity: Callable[[], Parity] = Parity
-    described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
-    simulate: Callable[[Machine, Path], Simulator] | None = None
-    machine_vendors: tuple[str, ...] = field(default=())
+    node: NodeSide | None = None
+    facts: Facts = field(default_factory=Facts)
+
+    @property
+    def open(self) -> Callable[[Any, HostPaths], Driver] | None:
+        return self.node.open if self.node else None
+
+    @property
+    def simulate(self) -> Callable[[Machine, Path], Simulator] | None:
+        return self.node.simulate if self.node else None
+
+
+def serving(
+    families: Callable[[Any], tuple[Family, ...]], served: Callable[[Any, Family], Family]
+) -> Callable[[Any], tuple[Family, ...]]:
+    """All families as a node serves them, each with its other half."""
+    return lambda settings: tuple(served(settings, family) for family in families(settings))
 
 
 def vendor_names() -> tuple[str, ...]:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.listed import Card, Hardware, ListedCards
+from hami_plugin.listed import Card, ListedCards
 from hami_plugin.model.device import Discovery
 
-HARDWARE = Hardware(title="Acme card", vendor="1234", module="acme", node="acme")
+HARDWARE = Hardware(title="Acme card", vendors=("1234",), module="acme", node="acme")
 
 
 def host(root: Path, *addresses: str, kind: str = "0x120000") -> HostPaths:

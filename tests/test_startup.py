@@ -129,7 +129,7 @@ def test_a_vendor_is_served_where_its_hardware_is_even_without_a_driver(tmp_path
 
     (served,) = opened(plan({"amd": dict(simulator.settings())}), HostPaths())
 
-    with pytest.raises(DriverUnavailableError, match="amdgpu drives none of the 8"):
+    with pytest.raises(DriverUnavailableError, match="8 AMD GPUs are on the PCI bus, and no driver has them"):
         served.driver.discover()
 
 

@@ -27,7 +27,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self._vendors = {name: load_vendor(name) for name in vendor_names()}
-        self._parities = {name: vendor.parity() for name, vendor in self._vendors.items()}
+        self._parities = {name: vendor.facts.parity() for name, vendor in self._vendors.items()}
         self._words = {family.word: name for name, vendor in self._vendors.items() for family in _families(vendor, {})}
         self._found: dict[tuple[str, str], Family] = {}
 

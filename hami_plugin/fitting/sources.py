@@ -51,7 +51,7 @@ def _nodes(ready: Plan, options: Mapping[str, Any]) -> tuple[tuple[NodeView, ...
         return (simulated(ready, options["simulate"]),), _families(ready)
     machine = load_machine(options["profile"])
     vendor = vendor_of(machine)
-    if vendor.simulate and vendor.described is as_described:  # then its own driver knows best what it registers
+    if vendor.simulate and vendor.facts.described is as_described:  # then its own driver knows best what it registers
         driven = plan({**NOBODY, **options, "simulate": options["profile"]}, {"NODE_NAME": "this-node"})
         return (simulated(driven, machine.name),), _families(driven)
     families = vendor.families(ready.configuration.vendors[vendor.name])
@@ -60,7 +60,7 @@ def _nodes(ready: Plan, options: Mapping[str, Any]) -> tuple[tuple[NodeView, ...
 
 def _described(vendor: Vendor, family: Family, machine: Machine) -> Family:
     """The family, with a profile's devices on whatever node."""
-    infos = vendor.described(family, machine)
+    infos = vendor.facts.described(family, machine)
     return replace(family, node_devices=lambda _node: infos)
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from hami_plugin.host.tools import ToolError
+
 T = TypeVar("T")
 
 
@@ -28,3 +30,29 @@ class Kept(Generic[T]):
             self._kept = None
             self._kept = (self._ask(), about, now)
         return self._kept[0]
+
+
+class LastKnown(Generic[T]):
+    """What a tool last told: it is asked at most once in ``every`` seconds, and what was known stays when it fails.
+
+    ``problem`` is why it failed the last time, if it did. An empty answer is no news.
+    """
+
+    def __init__(
+        self, ask: Callable[[], T], first: T, *, every: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._known = first
+        self._every = every
+        self._clock = clock
+        self._asked = float("-inf")
+        self.problem = ""
+
+    def answer(self) -> T:
+        if self._clock() - self._asked >= self._every:
+            try:
+                self._known, self.problem = self._ask() or self._known, ""
+            except ToolError as error:
+                self.problem = str(error)
+            self._asked = self._clock()
+        return self._known

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 DEV = Path("/dev")
+
+
+class Roots(Protocol):
+    """Settings that say where a node's file trees are. None means the usual places."""
+
+    @property
+    def sysfs_root(self) -> Path | None: ...
+
+    @property
+    def proc_root(self) -> Path | None: ...
+
+    @property
+    def dev_root(self) -> Path | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +40,10 @@ class HostPaths:
     def elsewhere(self, *, sysfs: Path | None = None, proc: Path | None = None, dev: Path | None = None) -> HostPaths:
         """The same host with some of its roots at other places."""
         return replace(self, sysfs=sysfs or self.sysfs, proc=proc or self.proc, dev=dev or self.dev)
+
+    def rooted(self, settings: Roots) -> HostPaths:
+        """The same host with its trees where the settings say that they are."""
+        return self.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
 
     def seen(self, path: str | Path) -> Path:
         """A path under ``hook`` as this process reaches it."""

@@ -1,62 +1,192 @@
-"""A simulated machine whose cards a fake vendor tool lists: its trees, its tool, and their faults."""
+"""A simulated machine in files: what its vendor's driver and tool make of it, and the faults to disturb it with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.disturbed import FileSimulator
-from hami_plugin.simulation.tools import hang_tool, tool_path, write_tool
-from hami_plugin.simulation.trees import Tree, plug, unplug, write_numa
+from hami_plugin.simulation.tools import SILENT, UNLISTED, Tool
+from hami_plugin.simulation.trees import Files, Tree, attributes, plug, unplug, write_numa
 
-Says = Callable[[Machine, list[MachineDevice], frozenset[int]], dict[str, str]]
-"""What the tool prints for each command line: of the cards that it lists, some of which tell no numbers."""
+Disturb = Callable[["Stage", MachineDevice, int | str], None]
+"""What a fault changes of one device. The value is whatever the fault asks for, 0 where nothing was said."""
+
+OwnFiles = Callable[[Machine, MachineDevice], Files]
+"""The files that one device has."""
+
+
+def _no_files(*_asked: object) -> Files:
+    return {}
+
+
+def _no_paths(_one: MachineDevice) -> tuple[str, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """What a vendor's machines have in common: PCI ids, kernel module, nodes, and the tool.
+    """What a vendor's machines are made of. ``device`` is the id on the PCI bus, four hex digits.
 
-    ``drawing``: its cards have nodes of the kernel's graphics system too.
+    ``driver`` is the one that the bus names, where that is not the module. ``own`` are the files of one device, and
+    ``shared`` those of all: they are there while the driver is. ``control`` are such nodes in ``/dev``, and ``version``
+    is what the module has in sysfs, if it is there. ``installed`` files stay, and ``settings`` name their folders to
+    the vendor's driver. ``left`` are paths that faults may add to a device.
     """
 
-    vendor: str
-    device: str
-    module: str
-    node: str
-    control: tuple[str, ...]
-    tool: str
-    says: Says
-    drawing: bool = False
+    hardware: Hardware
+    device: Callable[[MachineDevice], str]
+    driver: str = ""
+    own: OwnFiles
+    shared: Callable[[Machine], Files] = _no_files
+    control: tuple[str, ...] = ()
+    version: str = ""
+    installed: Files = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    tool: Tool | None = None
+    faults: Mapping[str, Disturb] = field(default_factory=dict)
+    left: Callable[[MachineDevice], tuple[str, ...]] = _no_paths
+
+    def simulate(self, machine: Machine, directory: Path) -> FileSimulator:
+        """Write the machine into ``directory``, unless it is there already, with whatever faults it has by now."""
+        tree = Tree(root=directory)
+        stage = Stage(tree, machine, self)
+        if not tree.written:
+            stage.write()
+            tree.done()
+        named = {**self.settings, **({self.tool.setting: self.tool.path} if self.tool else {})}
+        faults = {"lost": Stage.lose, "back": Stage.restore, **self.faults}
+        machine_faults = {"driver-gone": stage.unload, "driver-back": stage.write, "no-devices": stage.empty}
+        return FileSimulator(
+            machine,
+            {**tree.settings, **{setting: str(directory / path) for setting, path in named.items()}},
+            {name: partial(disturb, stage) for name, disturb in faults.items()},
+            {**machine_faults, **(self.tool.faults(tree, stage.tell_all) if self.tool else {})},
+        )
 
 
-def boards(machine: Machine, directory: Path, board: Board, *, tool_setting: str) -> FileSimulator:
-    """Write the machine into ``directory``, unless it is there already, with whatever faults it has by now."""
-    stage = _Stage(Tree(root=directory), machine, board)
-    tree = stage.tree
-    if not tree.written:
-        stage.write()
-        tree.done()
-    settings = {**tree.settings, tool_setting: str(tool_path(tree, board.tool))}
+def listed(
+    hardware: Hardware, device: str, tool: Tool, *, control: tuple[str, ...] = (), more: OwnFiles = _no_files
+) -> Board:
+    """A machine whose cards a tool lists, each with a node by its number. A card that is silent tells no numbers."""
+
+    def own(machine: Machine, one: MachineDevice) -> Files:
+        return {f"dev/{hardware.node}{one.index}": "", **more(machine, one)}
+
     faults = {
-        "lost": stage.lose,
-        "back": stage.restore,
-        "silent": lambda one, _value: stage.note("silent", one),
-        "unlisted": lambda one, _value: stage.note("unlisted", one),
-        "no-node": lambda one, _value: tree.remove(f"dev/{board.node}{one.index}"),
+        SILENT: noted(SILENT),
+        UNLISTED: noted(UNLISTED),
+        "no-node": without(lambda one: f"dev/{hardware.node}{one.index}"),
     }
-    machine_faults = {
-        "driver-gone": stage.unload,
-        "driver-back": stage.write,
-        "no-devices": stage.empty,
-        "tool-gone": lambda: tree.remove(f"bin/{board.tool}"),
-        "tool-hangs": lambda: hang_tool(tree, board.tool),
-        "tool-garbled": lambda: write_tool(tree, board.tool, dict.fromkeys(stage.said(), "%$ oops\n")),
-        "tool-back": stage.write_tool,
-    }
-    return FileSimulator(machine, settings, faults, machine_faults)
+    return Board(
+        hardware=hardware,
+        device=lambda _one: device,
+        version="1.0.0",
+        control=control,
+        own=own,
+        tool=tool,
+        faults=faults,
+    )
+
+
+class Stage:
+    """The files of one machine, as they come and go."""
+
+    def __init__(self, tree: Tree, machine: Machine, board: Board) -> None:
+        self.tree = tree
+        self.machine = machine
+        self._board = board
+        self._driver = board.driver or board.hardware.module
+
+    def write(self) -> None:
+        """Everything, and everything well."""
+        self.tree.put({**self._board.installed, **self._shared()})
+        for one in self.machine.devices:
+            self._appear(one)
+        write_numa(self.tree, self.machine.numa_nodes)
+        self.tell_all()
+
+    def restore(self, one: MachineDevice, _value: int | str = 0) -> None:
+        self._appear(one)
+        self.tell()
+
+    def lose(self, one: MachineDevice, _value: int | str = 0) -> None:
+        """Fallen off the bus: the tool lists it no more."""
+        self._vanish(one)
+        self.note(UNLISTED, one)
+
+    def unload(self) -> None:
+        """The driver is gone; its devices stay on the bus."""
+        self.tree.take(self._shared())
+        self.empty()
+        for one in self.machine.devices:
+            self._plug(one, "")
+
+    def empty(self) -> None:
+        """There is no device."""
+        for one in self.machine.devices:
+            self.lose(one)
+
+    def note(self, what: str, one: MachineDevice, value: str = "") -> None:
+        """For the tool, which says so from now on."""
+        if self._board.tool:
+            self._board.tool.note(self.tree, what, one, value)
+            self.tell()
+
+    def noted(self, what: str, one: MachineDevice) -> str:
+        """The value of such a note; empty where there is none."""
+        return self._board.tool.told(self.tree, self.machine).note(what, one) if self._board.tool else ""
+
+    def tell_all(self) -> None:
+        """The tool is there, and works."""
+        if self._board.tool:
+            self._board.tool.install(self.tree)
+            self.tell()
+
+    def tell(self) -> None:
+        if tool := self._board.tool:
+            tool.teach(self.tree, tool.says(tool.told(self.tree, self.machine)))
+
+    def _shared(self) -> Files:
+        board = self._board
+        folder = f"sys/module/{board.hardware.module}"
+        version = attributes(folder, {"version": board.version}) if board.version else {}
+        return {**version, **{f"dev/{name}": "" for name in board.control}, **board.shared(self.machine)}
+
+    def _appear(self, one: MachineDevice) -> None:
+        self._plug(one, self._driver)
+        self.tree.remove(*self._board.left(one))
+        self.tree.put(self._board.own(self.machine, one))
+        if self._board.tool:
+            self._board.tool.forget(self.tree, one)
+
+    def _vanish(self, one: MachineDevice) -> None:
+        self.tree.take(self._board.own(self.machine, one))
+        self.tree.remove(*self._board.left(one))
+        unplug(self.tree, one, self._driver)
+
+    def _plug(self, one: MachineDevice, driver: str) -> None:
+        ids = {"vendor": f"0x{self._board.hardware.vendors[0]}", "device": f"0x{self._board.device(one)}"}
+        plug(self.tree, self.machine, one, driver=driver, **ids)
+
+
+def noted(what: str) -> Disturb:
+    """The tool knows of it, with the fault's value."""
+    return lambda stage, one, value: stage.note(what, one, str(value or ""))
+
+
+def without(path: Callable[[MachineDevice], str]) -> Disturb:
+    """One of the device's files, or a folder, is missing."""
+    return lambda stage, one, _value: stage.tree.remove(path(one))
+
+
+def rewritten(path: Callable[[MachineDevice], str], text: Callable[[int | str], str]) -> Disturb:
+    """One of the device's files says something else, which the fault's value makes."""
+    return lambda stage, one, value: stage.tree.write(path(one), text(value))
 
 
 def topology(machine: Machine, label: str, link: Callable[[int], str]) -> str:
@@ -67,70 +197,3 @@ def topology(machine: Machine, label: str, link: Callable[[int], str]) -> str:
         cells = (link(count) if count else level for level, count in zip(levels, lanes, strict=True))
         lines.append(f"{label}{one.index}  {' '.join(cells)} {machine.numa_nodes.get(one.numa, '')} {one.numa}")
     return "\n".join([*lines, "", "Legend:", "  X = Self", ""])
-
-
-class _Stage:
-    """The machine's files. Which cards the tool leaves out, or knows no numbers of, is noted in a folder beside it."""
-
-    def __init__(self, tree: Tree, machine: Machine, board: Board) -> None:
-        self.tree = tree
-        self._machine = machine
-        self._board = board
-
-    def write(self) -> None:
-        self.tree.write_all(f"sys/module/{self._board.module}", {"version": "1.0.0"})
-        for name in self._board.control:
-            self.tree.write(f"dev/{name}", "")
-        for one in self._machine.devices:
-            self.restore(one, 0)
-        write_numa(self.tree, self._machine.numa_nodes)
-        self.write_tool()
-
-    def restore(self, one: MachineDevice, _value: int | str) -> None:
-        self._plug(one, self._board.module)
-        for name in (f"{self._board.node}{one.index}", *self._drawn(one)):
-            self.tree.write(f"dev/{name}", "")
-        self.tree.remove(f"bin/silent.{one.index}", f"bin/unlisted.{one.index}")
-        self.write_tool()
-
-    def lose(self, one: MachineDevice, _value: int | str) -> None:
-        """Fallen off the bus: the tool lists it no more."""
-        self.tree.remove(f"dev/{self._board.node}{one.index}")
-        unplug(self.tree, one, self._board.module)
-        self.note("unlisted", one)
-
-    def note(self, what: str, one: MachineDevice) -> None:
-        self.tree.write(f"bin/{what}.{one.index}", "")
-        self.write_tool()
-
-    def unload(self) -> None:
-        self.empty()
-        for one in self._machine.devices:
-            self._plug(one, "")
-
-    def empty(self) -> None:
-        self.tree.remove(f"sys/module/{self._board.module}", *(f"dev/{name}" for name in self._board.control))
-        for one in self._machine.devices:
-            self.lose(one, 0)
-
-    def said(self) -> dict[str, str]:
-        listed = [one for one in self._machine.devices if not self._noted("unlisted", one)]
-        silent = frozenset(one.index for one in listed if self._noted("silent", one))
-        return self._board.says(self._machine, listed, silent)
-
-    def write_tool(self) -> None:
-        write_tool(self.tree, self._board.tool, self.said())
-
-    def _noted(self, what: str, one: MachineDevice) -> bool:
-        return (self.tree.root / f"bin/{what}.{one.index}").exists()
-
-    def _plug(self, one: MachineDevice, driver: str) -> None:
-        ids = {"vendor": f"0x{self._board.vendor}", "device": self._board.device}
-        plug(self.tree, self._machine, one, driver=driver, **ids)
-        for name in self._drawn(one):
-            folder = name.replace("dri/", f"sys/bus/pci/devices/{one.pci}/drm/")
-            self.tree.write_all(folder, {"dev": "226:0"})
-
-    def _drawn(self, one: MachineDevice) -> tuple[str, ...]:
-        """After the host's own graphics card, which is the first."""
-        return (f"dri/card{one.index + 1}", f"dri/renderD{one.index + 129}") if self._board.drawing else ()

@@ -66,9 +66,9 @@ def vendor_of(machine: Machine) -> Vendor:
     words: list[str] = []
     for name in sorted(vendor_names(), key=lambda name: (name != machine.vendor, name)):
         vendor = load_vendor(name)
-        if machine.vendor in (name, *vendor.machine_vendors):
+        if machine.vendor in (name, *vendor.facts.machines):
             return vendor
-        words += (name, *vendor.machine_vendors)
+        words += (name, *vendor.facts.machines)
     raise HamiError(
         f"profile {machine.name} is a machine of {machine.vendor!r}, which no vendor module serves yet",
         hint=f"choose a profile of: {', '.join(sorted(words))}",

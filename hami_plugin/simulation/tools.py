@@ -2,33 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.trees import Tree
 
 _SCRIPT = """\
 #!/bin/sh
 here="$0.says"
 [ -e "$here/hangs" ] && exec sleep 3600
-cat "$here/$(echo "$*" | tr ' /' '__')"
+[ -e "$here/fails" ] && { cat "$here/fails" >&2; exit 1; }
+cat "$here/$(echo "${*:-_}" | tr ' /' '__')"
 """
+UNLISTED, SILENT = "unlisted", "silent"
 
 
-def tool_path(tree: Tree, name: str) -> Path:
-    """Where the tool stands."""
-    return tree.root / "bin" / name
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a tool knows of its machine, and what faults have noted of single devices, by a word and the index."""
+
+    machine: Machine
+    notes: Mapping[tuple[str, int], str]
+
+    @property
+    def listed(self) -> tuple[MachineDevice, ...]:
+        """The devices that the tool lists."""
+        return tuple(one for one in self.machine.devices if not self.noted(UNLISTED, one))
+
+    def noted(self, what: str, one: MachineDevice) -> bool:
+        return (what, one.index) in self.notes
+
+    def note(self, what: str, one: MachineDevice, otherwise: str = "") -> str:
+        """The value that the fault was given; ``otherwise`` where there is no such note, or it has no value."""
+        return self.notes.get((what, one.index)) or otherwise
 
 
-def write_tool(tree: Tree, name: str, says: Mapping[str, str]) -> None:
-    """A tool that answers each of the command lines in ``says``, and fails for any other."""
-    for arguments, text in says.items():
-        tree.write(f"bin/{name}.says/{arguments.replace(' ', '_').replace('/', '_')}", text)
-    tree.remove(f"bin/{name}.says/hangs")
-    tree.write(f"bin/{name}", _SCRIPT)
-    tool_path(tree, name).chmod(0o755)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """``path`` is where it stands in the tree, ``setting`` what tells the driver of it.
 
+    ``says`` has its answer to each command line; for any other it fails.
+    """
 
-def hang_tool(tree: Tree, name: str) -> None:
-    """From now on the tool does not come back."""
-    tree.write(f"bin/{name}.says/hangs", "")
+    path: str
+    setting: str
+    says: Callable[[Told], Mapping[str, str]]
+    garbled: str = "%$ oops\n"
+    complaint: str = "it has not been initialised"
+
+    def install(self, tree: Tree) -> None:
+        """Put it there, well."""
+        tree.remove(f"{self.path}.says/hangs", f"{self.path}.says/fails")
+        tree.write(self.path, _SCRIPT)
+        (tree.root / self.path).chmod(0o755)
+
+    def teach(self, tree: Tree, answers: Mapping[str, str]) -> None:
+        """What it says from now on."""
+        for arguments, text in answers.items():
+            tree.write(f"{self.path}.says/{arguments.replace(' ', '_').replace('/', '_') or '_'}", text)
+
+    def told(self, tree: Tree, machine: Machine) -> Told:
+        folder = tree.root / f"{self.path}.notes"
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        named = ((file.name.rpartition(".")[::2], file) for file in files)
+        return Told(
+            machine=machine, notes={(what, int(index)): file.read_text("utf-8") for (what, index), file in named}
+        )
+
+    def note(self, tree: Tree, what: str, one: MachineDevice, value: str) -> None:
+        tree.write(f"{self.path}.notes/{what}.{one.index}", value)
+
+    def forget(self, tree: Tree, one: MachineDevice) -> None:
+        """All notes of one device."""
+        for file in (tree.root / f"{self.path}.notes").glob(f"*.{one.index}"):
+            file.unlink()
+
+    def faults(self, tree: Tree, tell: Callable[[], None]) -> Mapping[str, Callable[[], None]]:
+        """How it can fail, and how it recovers: by ``tell`` it is taught anew."""
+        return {
+            "tool-gone": lambda: tree.remove(self.path),
+            "tool-hangs": lambda: tree.write(f"{self.path}.says/hangs", ""),
+            "tool-fails": lambda: tree.write(f"{self.path}.says/fails", f"{self.complaint}\n"),
+            "tool-garbled": lambda: self._garble(tree),
+            "tool-back": tell,
+        }
+
+    def _garble(self, tree: Tree) -> None:
+        for file in (tree.root / f"{self.path}.says").iterdir():
+            file.write_text(self.garbled, encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,17 @@ from hami_plugin.model.machine import Machine, MachineDevice
 _DONE = ".written"
 _SAME_BOARD, _SAME_SWITCH = ("INT",), ("INT", "PIX")
 _SAME_PORT, _SAME_ROOT = (*_SAME_SWITCH, "PXB"), (*_SAME_SWITCH, "PXB", "PHB")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """In place of a file's text: a symbolic link to another path of the tree."""
+
+    to: str
+
+
+Files = Mapping[str, str | Link]
+"""Files of a tree by their path, each with its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +69,7 @@ class Tree:
 
     def write_all(self, folder: str, files: Mapping[str, object]) -> None:
         """Attributes of one folder, each a line as the kernel writes it."""
-        for name, value in files.items():
-            self.write(f"{folder}/{name}", f"{value}\n")
+        self.put(attributes(folder, files))
 
     def link(self, path: str, target: str) -> None:
         """A relative symbolic link to another path of the tree."""
@@ -66,6 +77,22 @@ class Tree:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
         place.symlink_to(os.path.relpath(self.root / target, place.parent))
+
+    def put(self, files: Files) -> None:
+        """All of the files and links."""
+        for path, content in files.items():
+            if isinstance(content, Link):
+                self.link(path, content.to)
+            else:
+                self.write(path, content)
+
+    def take(self, files: Iterable[str]) -> None:
+        """Remove files, and the folders that are empty without them."""
+        for path in files:
+            self.remove(path)
+            for folder in Path(path).parents[:-2]:
+                with suppress(OSError):
+                    (self.root / folder).rmdir()
 
     def remove(self, *paths: str) -> None:
         """Files, links or whole folders, as far as they are there."""
@@ -84,6 +111,11 @@ def write_pci(tree: Tree, machine: Machine, *, vendor: str, device: str, driver:
     write_numa(tree, machine.numa_nodes)
 
 
+def attributes(folder: str, facts: Mapping[str, object]) -> Files:
+    """Attributes of one folder as files, each a line as the kernel writes it."""
+    return {f"{folder}/{name}": f"{value}\n" for name, value in facts.items()}
+
+
 def plug(
     tree: Tree,
     machine: Machine,
@@ -95,7 +127,7 @@ def plug(
     kind: str = "0x120000",
 ) -> None:
     """One device on the bus. Ids are written as sysfs has them, ``0x1d0f``; an empty driver leaves it unbound."""
-    folder = f"sys/devices/{place(machine, one.index)}/{one.pci}"
+    folder = on_bus(machine, one)
     facts = {"vendor": vendor, "device": device, "class": kind, "numa_node": one.numa}
     tree.write_all(folder, {**facts, "local_cpulist": machine.numa_nodes.get(one.numa, "")})
     tree.link(f"sys/bus/pci/devices/{one.pci}", folder)
@@ -112,6 +144,11 @@ def unplug(tree: Tree, one: MachineDevice, driver: str) -> None:
     if link.is_symlink():
         shutil.rmtree(link.resolve(), ignore_errors=True)
     tree.remove(f"sys/bus/pci/devices/{one.pci}", f"sys/bus/pci/drivers/{driver}/{one.pci}")
+
+
+def on_bus(machine: Machine, one: MachineDevice) -> str:
+    """A device's own folder in sysfs."""
+    return f"sys/devices/{place(machine, one.index)}/{one.pci}"
 
 
 def place(machine: Machine, index: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hami_plugin.errors import WireError
+from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.wire.grammar import (
     INT64_MAX,
@@ -59,6 +60,35 @@ class DeviceInfo:
     mig_profiles: tuple[MigProfile, ...] = ()
     vendor: str = ""
     custom: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        device: Device,
+        kind: str,
+        *,
+        count: int = 1,
+        memory: int | None = None,
+        cores: int | None = None,
+        numa: int = 0,
+        mode: str = "",
+        vendor: str = "",
+        custom: Mapping[str, Any] | None = None,
+    ) -> DeviceInfo:
+        """A device's own entry: all of its memory and cores, unless so much of them is said, in one share."""
+        return cls(
+            id=device.uuid,
+            index=device.index,
+            count=count,
+            devmem=device.memory if memory is None else memory,
+            devcore=device.cores if cores is None else cores,
+            type=kind,
+            numa=numa,
+            mode=mode,
+            health=device.health.offered,
+            vendor=vendor,
+            custom=custom,
+        )
 
 
 def encode_json(infos: Sequence[DeviceInfo]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hami_plugin.host.kept import Kept
+from hami_plugin.host.kept import Kept, LastKnown
+from hami_plugin.host.tools import ToolError
 
 
 class Clock:
@@ -43,3 +44,20 @@ def test_an_error_is_not_kept_and_neither_is_the_answer_before_it() -> None:
     with pytest.raises(OSError, match="not well"):
         kept.answer(())
     assert kept.answer(()) == "well again"
+
+
+def test_what_was_known_stays_while_the_tool_fails_and_an_empty_answer_is_no_news() -> None:
+    now, told = [0.0], [("a",), ToolError("it is gone"), (), ("b",)]
+
+    def ask() -> tuple[str, ...]:
+        answer = told.pop(0)
+        if isinstance(answer, ToolError):
+            raise answer
+        return answer
+
+    kept = LastKnown(ask, (), every=30.0, clock=lambda: now[0])
+    seen = []
+    for now[0] in (0.0, 29.0, 30.0, 60.0, 90.0):
+        seen.append((kept.answer(), kept.problem))
+
+    assert seen == [(("a",), ""), (("a",), ""), (("a",), "it is gone"), (("a",), ""), (("b",), "")]

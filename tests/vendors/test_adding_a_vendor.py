@@ -64,7 +64,7 @@ def test_its_names_are_nobody_elses(acme: Vendor) -> None:
 @given(data=st.data())
 def test_its_policy_keeps_the_laws(law: contract.Law, acme: Vendor, data: st.DataObject) -> None:
     (family,) = contract.families(acme)
-    devices = [idle(info) for info in acme.described(family, contract.machine("acme", ["Acme One"]))]
+    devices = [idle(info) for info in acme.facts.described(family, contract.machine("acme", ["Acme One"]))]
     situation = data.draw(contract.situations(family, devices))
     if situation is not None:
         law(situation)

@@ -191,7 +191,7 @@ def test_without_the_tool_a_trainiums_place_on_the_bus_is_not_guessed(fault: str
 def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:
     machine = rig("aws-trn1-32xlarge", tmp_path)
     machine.simulator.inject("tool-hangs")
-    places = Places(machine.settings.sysfs_root, machine.settings.neuron_ls, deadline=0.2)
+    places = Places(HostPaths().rooted(machine.settings), machine.settings.neuron_ls, deadline=0.2)
 
     assert places.of(tuple(range(16))) == {}
     assert "timed out" in places.problems[0]

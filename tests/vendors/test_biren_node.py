@@ -10,7 +10,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.wire.nodes import decode_json
 from tests.support.rigs import Rig, golden, rig
-from vendors.biren import VENDOR
+from vendors.biren import NODE
 from vendors.biren.devices import Looker
 
 PROFILE = "biren-br106-8"
@@ -146,6 +146,6 @@ def test_a_gpu_without_a_node_cannot_be_handed_over(machine: Rig) -> None:
 
 
 def test_its_hardware_is_seen_where_its_module_is(machine: Rig) -> None:
-    assert VENDOR.present(machine.settings, HostPaths())
+    assert NODE.present(machine.settings, HostPaths())
     machine.simulator.inject("driver-gone")
-    assert not VENDOR.present(machine.settings, HostPaths())
+    assert not NODE.present(machine.settings, HostPaths())

@@ -74,7 +74,7 @@ def test_the_agent_finds_the_first_share_by_either_spelling_of_its_key() -> None
 
 
 def test_only_the_second_spelling_of_the_key_is_excused() -> None:
-    (rule,) = VENDOR.parity().differences
+    (rule,) = VENDOR.facts.parity().differences
     theirs = {"annotations": {WAITING[0]: "false", "CAMBRICON_DSMLU_PROFILE": "1_10_20"}}
     ours = {"annotations": {**theirs["annotations"], WAITING[1]: "false"}}
     other = {"annotations": {**ours["annotations"], "CAMBRICON_DSMLU_PROFILE": "0_10_20"}}

@@ -164,7 +164,7 @@ def test_without_the_tools_matrix_the_bus_still_counts(machine: Rig) -> None:
 
 def test_the_tool_is_asked_now_and_then_and_what_it_said_is_kept(machine: Rig) -> None:
     now = [0.0]
-    tool = Cnmon(machine.settings.cnmon, every=30, clock=lambda: now[0])
+    tool = Cnmon(machine.settings.cnmon, clock=lambda: now[0])
     known = tool.cards()
     machine.simulator.inject("tool-gone")
 

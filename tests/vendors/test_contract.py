@@ -49,7 +49,12 @@ def devices(word: str) -> tuple[DeviceState, ...]:
     """Eight idle devices."""
     vendor, family = families()[word]
     found = next(
-        (infos for model in MODELS if (infos := vendor.described(family, contract.machine(vendor.name, [model])))), ()
+        (
+            infos
+            for model in MODELS
+            if (infos := vendor.facts.described(family, contract.machine(vendor.name, [model])))
+        ),
+        (),
     )
     return tuple(idle(info) for info in found) or recorded(word)
 

@@ -30,7 +30,7 @@ from vendors.enflame.vendor import families
 DECIDED_AT = 1_700_000_000_000_000_001
 EXCUSED = {"clampToInt32": "a step of reading numbers, which are compared whole (D-301)"}
 KNOWN = {
-    family.word: Known(vendor="enflame", family=family, parity=VENDOR.parity())
+    family.word: Known(vendor="enflame", family=family, parity=VENDOR.facts.parity())
     for family in families(EnflameSettings(), clock=lambda: DECIDED_AT)
 }
 DRS, GCU, SHARED = (known.family for known in KNOWN.values())
@@ -130,7 +130,7 @@ def test_hami_and_we_see_the_same_cards_of_a_node(case: Mapping[str, Any]) -> No
 @asks("enflame_profiles", "selectProfileByRequest")
 def test_hami_and_we_cut_the_same_profile(case: Mapping[str, Any]) -> None:
     question, expected = renamed(case["input"]), case["expected"]
-    demand = VENDOR.parity().demand(
+    demand = VENDOR.facts.parity().demand(
         {"type": "Enflame", "nums": 1, "memreq": 0, "mempercentagereq": 0, "coresreq": 0} | question["request"]
     )
     assert isinstance(demand.detail, Wanted)

@@ -208,7 +208,7 @@ def test_cards_that_are_cut_are_not_served_whole_and_whole_ones_not_in_parts(tmp
     whole = machine("whole", tmp_path / "a")
     whole.simulator.inject("partitions")
     parts = machine("partitions", tmp_path / "b")
-    parts.simulator.inject("tool-back")
+    parts.simulator.inject("back")
 
     assert set(whole.faults().values()) == {"Partitioned"}
     assert set(parts.faults().values()) == {"NotPartitioned"}
@@ -227,7 +227,7 @@ def test_a_node_whose_profiles_nobody_tells_announces_no_card(tmp_path: Path) ->
 def test_the_tool_is_asked_now_and_then_and_what_it_said_is_kept(tmp_path: Path) -> None:
     found = machine("whole", tmp_path)
     now = [0.0]
-    tool = Efsmi(found.settings.efsmi, every=30, clock=lambda: now[0])
+    tool = Efsmi(found.settings.efsmi, clock=lambda: now[0])
     known = tool.row("0000:16:00.0")
     found.simulator.inject("tool-gone")
 

@@ -14,7 +14,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.simulation.machines import load_machine, machine_names
 from hami_plugin.vendor import Injection
 from tests.support.rigs import Rig, as_in_profile, golden, rig
-from vendors.hygon.cards import Card, on_bus
+from vendors.hygon.cards import DCUS, Card
 from vendors.hygon.places import Places
 
 PROFILES = [name for name in machine_names() if load_machine(name).vendor == "hygon"]
@@ -266,7 +266,7 @@ def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:
 
     assert places.numa(()) == {}
     assert places.problems == ()
-    assert set(places.numa(on_bus(machine.settings.sysfs_root)).values()) == {0}
+    assert set(places.numa(DCUS.plugged(HostPaths().rooted(machine.settings))).values()) == {0}
     assert "not answered within 0.2 s" in places.problems[0]
 
 

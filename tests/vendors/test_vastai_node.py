@@ -12,7 +12,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.wire.nodes import decode_json
 from tests.support.rigs import Rig, golden, rig
-from vendors.vastai import VENDOR
+from vendors.vastai import NODE
 from vendors.vastai.dies import Dies, dies, listed
 
 GOLDEN = Path(__file__).parent / "golden" / "vastai"
@@ -165,7 +165,7 @@ def test_a_driver_that_is_not_there_says_what_is_missing(
         cards.driver.discover()
 
     assert caught.value.reason is reason
-    assert VENDOR.present(cards.settings, HostPaths()) is (fault != "no-devices")
+    assert NODE.present(cards.settings, HostPaths()) is (fault != "no-devices")
     cards.simulator.inject("tool-back" if fault.startswith("tool") else "driver-back")
     assert len(cards.driver.discover().sightings) == 2
 

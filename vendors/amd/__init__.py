@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from hami_plugin.host.paths import HostPaths
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
-from hami_plugin.vendor import Family, Simulator, Vendor, as_described
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.amd.devices import cards
+from vendors.amd.devices import GPUS
 from vendors.amd.family import families
 from vendors.amd.node import open_driver
 from vendors.amd.settings import AmdSettings
-
-
-def _present(settings: AmdSettings, paths: HostPaths) -> bool:
-    return bool(cards(settings.sysfs_root or paths.sysfs))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.amd.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
 
 
 def _as_hami(demand: Demand, unset_percent: int) -> Json:
@@ -38,14 +27,6 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     return tuple(replace(info, devcore=units[info.index]) for info in as_described(family, machine))
 
 
-VENDOR = Vendor(
-    name="amd",
-    title="AMD GPUs",
-    settings=AmdSettings,
-    open=open_driver,
-    present=_present,
-    families=families,
-    simulate=_simulate,
-    parity=lambda: Parity(request=_as_hami),
-    described=_described,
-)
+NODE = NodeSide(open=open_driver, present=GPUS.present, simulate=deferred("vendors.amd.simulation.simulate"))
+FACTS = Facts(parity=lambda: Parity(request=_as_hami), described=_described)
+VENDOR = Vendor(name="amd", title="AMD GPUs", settings=AmdSettings, families=families, node=NODE, facts=FACTS)

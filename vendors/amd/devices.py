@@ -6,20 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
+from hami_plugin.host.hardware import Hardware, distances
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.model.links import Links
 from vendors.amd.kfd import KfdNode, nodes
 
 WORD: Final = "AMD"
-PCI_VENDOR: Final = "1002"
-_COMPUTES = ("03", "12")
+GPUS: Final = Hardware(title="AMD GPU", vendors=("1002",), kinds=("03", "12"), module="amdgpu")
 _UNCORRECTABLE = re.compile(r"^ue:\s*(\d+)", re.MULTILINE)
 MODELS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -51,11 +50,6 @@ def gpu(device: Device) -> Gpu:
     return device.traits if isinstance(device.traits, Gpu) else Gpu(units=0, node=-1, dev=())
 
 
-def cards(sysfs: Path) -> tuple[pci.PciDevice, ...]:
-    """AMD's display and compute devices on the bus, whatever drives them."""
-    return tuple(one for one in pci.scan(sysfs, PCI_VENDOR) if one.kind.startswith(_COMPUTES))
-
-
 def look(paths: HostPaths, ask: Callable[[str | None], None]) -> Discovery:
     """Every GPU, and every partition of one that is partitioned, in the kernel's order."""
     found = nodes(paths.sysfs)
@@ -74,36 +68,19 @@ def look(paths: HostPaths, ask: Callable[[str | None], None]) -> Discovery:
     return Discovery(
         sightings=tuple(sightings),
         problems=tuple(one for one in found if isinstance(one, str)),
-        facts={"driver": pci.text(paths.sysfs / "module/amdgpu/version") or "amdgpu of the kernel"},
+        facts={"driver": GPUS.version(paths) or "amdgpu of the kernel"},
     )
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     """Direct xGMI links, and the distance on the PCI bus. Partitions of one card are on one board."""
-    bus = {one.address: one for one in cards(paths.sysfs)}
-    found: dict[tuple[str, str], Link] = {}
-    for a in devices:
-        for b in devices:
-            if a is not b:
-                ends = bus.get(a.pci), bus.get(b.pci)
-                level = pci.level(ends[0], ends[1]) if ends[0] and ends[1] else ""
-                found[a.uuid, b.uuid] = scored(
-                    "INT" if a.pci == b.pci else level, gpu(a).links.count(gpu(b).node), "XGMI"
-                )
-    return symmetric(found)
+    return distances(devices, GPUS.plugged(paths), lanes=lambda a, b: gpu(a).links.count(gpu(b).node), fabric="XGMI")
 
 
 def _absent(paths: HostPaths) -> DriverUnavailableError:
-    on_bus = cards(paths.sysfs)
-    if not on_bus:
-        return DriverUnavailableError(DriverReason.NO_DEVICES, "there is no AMD GPU on the PCI bus")
-    driven = [one.address for one in on_bus if one.driver == "amdgpu"]
+    driven = [one.address for one in GPUS.plugged(paths) if one.driver == GPUS.module]
     if not driven:
-        return DriverUnavailableError(
-            DriverReason.NO_DRIVER,
-            f"amdgpu drives none of the {len(on_bus)} AMD GPUs on the PCI bus",
-            hint="install amdgpu-dkms, or load its module: modprobe amdgpu",
-        )
+        return GPUS.absent(paths)
     return DriverUnavailableError(
         DriverReason.NO_DRIVER,
         f"amdgpu drives {', '.join(driven)}, and the kernel's compute topology has none of them",

@@ -28,41 +28,34 @@ UNITS = "units"
 
 def open_driver(settings: AmdSettings, paths: HostPaths) -> Driver:
     """The amdgpu driver of this host. Nothing is read yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     return LookingDriver(partial(look, roots), partial(links, roots))
 
 
 def served(settings: AmdSettings, family: Family) -> Family:
     """The family as this node serves it."""
     return replace(
-        family,
+        family.delivered(settings, device_edits, shared_edits),
+        every_core=lambda device: gpu(device).units,
         replicas=lambda _device: settings.split_count,
         register=partial(register, settings),
-        delivery=settings.delivery,
-        device_edits=partial(device_edits, settings),
-        shared_edits=lambda host: DeviceNodes(host=host, root=settings.dev_root).need("kfd", whose="amdgpu"),
         inject=inject,
         place=place,
-        every_core=lambda device: gpu(device).units,
     )
 
 
 def register(settings: AmdSettings, device: Device, _legacy: bool) -> DeviceInfo:
     """A card's entry: its cores are compute units. A model's name has no blanks there, as in AMD's node labels."""
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=settings.split_count,
-        devmem=device.memory,
-        devcore=gpu(device).units,
-        type=device.model.replace(" ", "_"),
-        numa=max(0, device.numa or 0),
-        health=device.health.offered,
-    )
+    kind, numa = device.model.replace(" ", "_"), max(0, device.numa or 0)
+    return DeviceInfo.of(device, kind, count=settings.split_count, cores=gpu(device).units, numa=numa)
 
 
 def device_edits(settings: AmdSettings, device: Device, host: HostFiles) -> ContainerEdits:
     return DeviceNodes(host=host, root=settings.dev_root).need(*gpu(device).dev, whose=device.uuid)
+
+
+def shared_edits(settings: AmdSettings, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).need("kfd", whose="amdgpu")
 
 
 def place(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:

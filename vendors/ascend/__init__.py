@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.parity import Parity
-from hami_plugin.vendor import Family, Vendor, as_described
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.family import families
-from vendors.ascend.node.opening import open_driver, present, simulate
-
-
-def _parity() -> Parity:
-    from vendors.ascend.parity import parity  # noqa: PLC0415  # only comparisons with HAMi need it
-
-    return parity()
+from vendors.ascend.node.host import NPUS
 
 
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
@@ -30,15 +24,11 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     )
 
 
-VENDOR = Vendor(
-    name="ascend",
-    title="Ascend NPUs",
-    settings=AscendSettings,
-    open=open_driver,
-    present=present,
+NODE = NodeSide(
+    open=deferred("vendors.ascend.node.driver.AscendDriver"),
+    present=NPUS.present,
     isolated=True,  # libdcmi.so is C that nobody here can look into, asked with our own guess of its structures
-    families=families,
-    simulate=simulate,
-    parity=_parity,
-    described=_described,
+    simulate=deferred("vendors.ascend.node.simulation.simulate"),
 )
+FACTS = Facts(parity=deferred("vendors.ascend.parity.parity"), described=_described)
+VENDOR = Vendor(name="ascend", title="Ascend NPUs", settings=AscendSettings, families=families, node=NODE, facts=FACTS)

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.pci import scan
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
-from hami_plugin.parity import Parity
-from hami_plugin.vendor import Family, Simulator, Vendor
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.awsneuron.chips import PCI_DEVICES, PCI_VENDOR
+from vendors.awsneuron.chips import NEURONS
 from vendors.awsneuron.family import families
 from vendors.awsneuron.node import open_driver
 from vendors.awsneuron.settings import AwsNeuronSettings
-
-
-def _present(settings: AwsNeuronSettings, paths: HostPaths) -> bool:
-    return bool(scan(settings.sysfs_root or paths.sysfs, PCI_VENDOR, PCI_DEVICES))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.awsneuron.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
-
-
-def _parity() -> Parity:
-    from vendors.awsneuron.parity import parity  # noqa: PLC0415  # only comparisons with HAMi need it
-
-    return parity()
 
 
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
@@ -47,15 +27,8 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     )
 
 
+NODE = NodeSide(open=open_driver, present=NEURONS.present, simulate=deferred("vendors.awsneuron.simulation.simulate"))
+FACTS = Facts(parity=deferred("vendors.awsneuron.parity.parity"), described=_described, machines=("aws-neuron",))
 VENDOR = Vendor(
-    name="awsneuron",
-    title="AWS Neuron devices",
-    settings=AwsNeuronSettings,
-    open=open_driver,
-    present=_present,
-    families=families,
-    simulate=_simulate,
-    parity=_parity,
-    described=_described,
-    machine_vendors=("aws-neuron",),
+    name="awsneuron", title="AWS Neuron devices", settings=AwsNeuronSettings, families=families, node=NODE, facts=FACTS
 )

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.model.device import Device
 
 WORD: Final = "AWSNeuron"
-PCI_VENDOR: Final = "1d0f"
 INFERENTIA: Final = ("7064", "7065", "7066", "7067", "7264")
 """Device ids of the chips that the driver numbers in the order of the bus."""
-PCI_DEVICES: Final = (*INFERENTIA, "7164", "7364")
+NEURONS: Final = Hardware(
+    title="Neuron device", vendors=("1d0f",), devices=(*INFERENTIA, "7164", "7364"), module="neuron"
+)
 
 MEMORY_MIB: Final[Mapping[str, int]] = MappingProxyType(
     {"Inferentia": 8192, "Inferentia2": 32768, "Trainium1": 32768, "Trainium2": 98304}

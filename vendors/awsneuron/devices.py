@@ -10,7 +10,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
-from vendors.awsneuron.chips import LOGICAL_CORE_SIZE, MEMORY_MIB, PCI_DEVICES, PCI_VENDOR, WORD, Chip, chip, name
+from vendors.awsneuron.chips import LOGICAL_CORE_SIZE, MEMORY_MIB, NEURONS, WORD, Chip, chip, name
 from vendors.awsneuron.places import Places
 
 MOST_CORES = 30
@@ -30,7 +30,7 @@ class Looker:
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
         folders = self._folders()
         if not folders:
-            raise self._absent()
+            raise NEURONS.absent(self._paths)
         places = self._places.of(tuple(folders))
         sightings, refused = [], 0
         for number, folder in folders.items():
@@ -48,7 +48,7 @@ class Looker:
                 DriverReason.NO_PERMISSION, "the Neuron driver's files are for root only", hint="run as root"
             )
         kinds = {chip(one.device).instance_type for one in sightings} - {""}
-        facts = {"driver": pci.text(self._paths.sysfs / "module/neuron/version"), "instance type": ", ".join(kinds)}
+        facts = {"driver": NEURONS.version(self._paths), "instance type": ", ".join(kinds)}
         return Discovery(sightings=tuple(sightings), facts=facts, problems=self._places.problems)
 
     def _folders(self) -> dict[int, Path]:
@@ -56,16 +56,6 @@ class Looker:
         found = (self._paths.sysfs / "devices/virtual/neuron_device").glob("neuron*")
         numbered = {int(m[1]): folder for folder in found if (m := re.fullmatch(r"neuron(\d{1,4})", folder.name))}
         return dict(sorted(numbered.items()))
-
-    def _absent(self) -> DriverUnavailableError:
-        on_bus = pci.scan(self._paths.sysfs, PCI_VENDOR, PCI_DEVICES)
-        if not on_bus:
-            return DriverUnavailableError(DriverReason.NO_DEVICES, "there is no Neuron device on the PCI bus")
-        return DriverUnavailableError(
-            DriverReason.NO_DRIVER,
-            f"{len(on_bus)} Neuron devices are on the PCI bus, and no driver shows them",
-            hint="install aws-neuronx-dkms, or load its module: modprobe neuron",
-        )
 
     def _device(self, number: int, folder: Path, place: pci.PciDevice | None) -> Device:
         about = folder / "info/architecture"

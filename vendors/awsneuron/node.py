@@ -8,16 +8,16 @@ from functools import partial
 
 from cdi.edits import ContainerEdits
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
-from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.vendor import Driver, Family, Injection, Units
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.awsneuron.chips import PCI_DEVICES, PCI_VENDOR, WORD, chip
+from vendors.awsneuron.chips import NEURONS, WORD, chip
 from vendors.awsneuron.devices import Looker
 from vendors.awsneuron.places import Places
 from vendors.awsneuron.settings import AwsNeuronSettings
@@ -27,23 +27,14 @@ KIND = "AWSNodeType"
 
 def open_driver(settings: AwsNeuronSettings, paths: HostPaths) -> Driver:
     """The Neuron driver of this host. Nothing is read yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
-    look = Looker(roots, Places(roots.sysfs, settings.neuron_ls), settings.logical_core_size)
+    roots = paths.rooted(settings)
+    look = Looker(roots, Places(roots, settings.neuron_ls), settings.logical_core_size)
     return LookingDriver(look, partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     """NeuronLinks as the devices list their neighbours, and the distance on the PCI bus where both places are known."""
-    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR, PCI_DEVICES)}
-    found: dict[tuple[str, str], Link] = {}
-    for a in devices:
-        for b in devices:
-            if a is not b:
-                lanes = chip(a).neighbours.count(b.index)
-                ends = bus.get(a.pci), bus.get(b.pci)
-                level = pci.level(ends[0], ends[1]) if ends[0] and ends[1] else ""
-                found[a.uuid, b.uuid] = scored(level, lanes, "NL")
-    return symmetric(found)
+    return distances(devices, NEURONS.plugged(paths), lanes=lambda a, b: chip(a).neighbours.count(b.index), fabric="NL")
 
 
 def served(settings: AwsNeuronSettings, family: Family) -> Family:
@@ -52,10 +43,8 @@ def served(settings: AwsNeuronSettings, family: Family) -> Family:
     It registers nothing: HAMi's scheduler reads the capacity of both resources, and the instance type's label.
     """
     return replace(
-        family,
-        delivery=settings.delivery,
+        family.delivered(settings, device_edits),
         register=register,
-        device_edits=partial(device_edits, settings),
         inject=partial(inject, settings),
         every_core=mask,
         units=(
@@ -75,15 +64,9 @@ def mask(device: Device) -> int:
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
     """The device as HAMi's scheduler makes it up from the node's capacity."""
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=chip(device).cores,
-        devcore=mask(device),
-        type=WORD,
-        health=device.health.offered,
-        vendor=WORD,
-        custom={KIND: chip(device).instance_type},
+    own = chip(device)
+    return DeviceInfo.of(
+        device, WORD, count=own.cores, memory=0, cores=mask(device), vendor=WORD, custom={KIND: own.instance_type}
     )
 
 

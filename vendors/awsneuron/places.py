@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hami_plugin.host import pci
-from vendors.awsneuron.chips import INFERENTIA, PCI_DEVICES, PCI_VENDOR
+from hami_plugin.host.paths import HostPaths
+from vendors.awsneuron.chips import INFERENTIA, NEURONS
 
 DEADLINE_S = 10.0
 
@@ -20,8 +21,8 @@ DEADLINE_S = 10.0
 class Places:
     """Asks the tool once for each set of devices: their places do not change while the driver is loaded."""
 
-    def __init__(self, sysfs: Path, tool: Path, deadline: float = DEADLINE_S) -> None:
-        self._sysfs = sysfs
+    def __init__(self, paths: HostPaths, tool: Path, deadline: float = DEADLINE_S) -> None:
+        self._paths = paths
         self._tool = tool
         self._deadline = deadline
         self._of: tuple[int, ...] = ()
@@ -36,7 +37,7 @@ class Places:
         return self._places
 
     def _found(self, numbers: Sequence[int]) -> Mapping[int, pci.PciDevice]:
-        bus = pci.scan(self._sysfs, PCI_VENDOR, PCI_DEVICES)
+        bus = NEURONS.plugged(self._paths)
         if len(bus) == len(numbers) and (len(bus) == 1 or all(one.device in INFERENTIA for one in bus)):
             return dict(zip(sorted(numbers), bus, strict=True))
         by_address = {one.address: one for one in bus}

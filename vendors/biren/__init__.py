@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Simulator, Vendor
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import NodeSide, Vendor
 from vendors.biren.devices import present
 from vendors.biren.family import families
-from vendors.biren.node import open_driver, rooted
+from vendors.biren.node import open_driver
 from vendors.biren.settings import BirenSettings
 
-
-def _present(settings: BirenSettings, paths: HostPaths) -> bool:
-    return present(rooted(settings, paths))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.biren.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
-
-
-VENDOR = Vendor(
-    name="biren",
-    title="Biren GPUs",
-    settings=BirenSettings,
-    open=open_driver,
-    present=_present,
-    families=families,
-    simulate=_simulate,
-)
+NODE = NodeSide(open=open_driver, present=present, simulate=deferred("vendors.biren.simulation.simulate"))
+VENDOR = Vendor(name="biren", title="Biren GPUs", settings=BirenSettings, families=families, node=NODE)
 __all__ = ["VENDOR", "BirenSettings", "families"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
 from hami_plugin.host.kept import Kept
-from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.paths import HostPaths, Roots
 from hami_plugin.host.tools import ToolError, output
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 
@@ -23,8 +23,9 @@ ASK_EVERY_S = 10.0
 _NAME = re.compile(r"[\w.-]+")
 
 
-def present(paths: HostPaths) -> bool:
+def present(settings: Roots, host: HostPaths) -> bool:
     """Whether Biren's kernel module is loaded. The ids of its PCI devices are in no public list."""
+    paths = host.rooted(settings)
     return (paths.sysfs / "module/biren").exists() or (paths.sysfs / CLASS).exists()
 
 

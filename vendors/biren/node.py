@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
-from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.nodes import DeviceInfo
@@ -25,47 +25,24 @@ CONTROL = "biren-m"
 
 def open_driver(settings: BirenSettings, paths: HostPaths) -> Driver:
     """Biren's driver of this host. Nothing is read yet."""
-    roots = rooted(settings, paths)
+    roots = paths.rooted(settings)
     return LookingDriver(Looker(roots, settings.brsmi), partial(links, roots))
-
-
-def rooted(settings: BirenSettings, paths: HostPaths) -> HostPaths:
-    """The host's trees, where the settings say that they are."""
-    return paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     """Distances on the PCI bus. Which GPUs have a BLink between them is told by nothing that is documented."""
-    bus = places(paths)
-    pairs = [(a, b) for a in devices for b in devices if a is not b and {a.index, b.index} <= bus.keys()]
-    return symmetric({(a.uuid, b.uuid): scored(pci.level(bus[a.index], bus[b.index]), 0, "BLink") for a, b in pairs})
+    return distances(devices, places(paths).values(), fabric="BLink")
 
 
 def served(settings: BirenSettings, family: Family) -> Family:
     """The family as this node serves it: whole GPUs, as Biren's own agent does."""
-    return replace(
-        family,
-        delivery=settings.delivery,
-        register=register,
-        reports=True,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
-        inject=inject,
-    )
+    handed = family.delivered(settings, device_edits, shared_edits)
+    return replace(handed, register=register, reports=True, inject=inject)
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
     """One container for each: HAMi's scheduler books neither memory nor cores of these."""
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=1,
-        devmem=device.memory,
-        devcore=100,
-        type=WORD,
-        numa=device.numa or 0,
-        health=device.health.offered,
-    )
+    return DeviceInfo.of(device, WORD, numa=device.numa or 0)
 
 
 def device_edits(settings: BirenSettings, device: Device, host: HostFiles) -> ContainerEdits:

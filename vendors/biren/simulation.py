@@ -2,102 +2,52 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import Mapping
 
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.disturbed import FileSimulator
-from hami_plugin.simulation.trees import Tree, place, plug, unplug, write_numa
+from hami_plugin.simulation.boards import Board, noted, without
+from hami_plugin.simulation.tools import UNLISTED, Told, Tool
+from hami_plugin.simulation.trees import Files, Link, on_bus
+from vendors.biren.devices import QUERY
+from vendors.biren.node import CONTROL
 
-DRIVER = "biren"
-IDS = {"vendor": "0xffff", "device": "0xffff"}
-"""In no public list, and nothing here reads them."""
-HANGS, FAILS = "brsmi.hangs", "brsmi.fails"
-TOOL = f"""\
-#!{sys.executable}
-import pathlib, sys, time
-here = pathlib.Path(__file__).parent
-if (here / "{HANGS}").exists():
-    time.sleep(3600)
-if (here / "{FAILS}").exists():
-    sys.exit("ERROR_UNINITIALIZED")
-if sys.argv[1] != "gpu" or "index,uuid,name,memory.total" not in sys.argv[2]:
-    sys.exit("ERROR_INVALID_ARGUMENT")
-for row in sorted((here / "cards").iterdir(), key=lambda file: int(file.name)):
-    sys.stdout.write(row.read_text())
-"""
+GPUS = Hardware(title="Biren GPU", vendors=("ffff",), module="biren")
+"""Biren's ids on the bus are in no public list, and nothing here reads them."""
 
 
-def simulate(machine: Machine, directory: Path) -> FileSimulator:
-    """Write the machine into ``directory``, unless it is there already, with whatever faults it has by now."""
-    tree = Tree(root=directory)
-    stage = _Stage(tree, machine)
-    if not tree.written:
-        stage.write()
-        tree.done()
-    paths = {"brsmi": str(tree.root / "bin/brsmi"), "driverRoot": str(tree.root / "driver")}
-    faults = {
-        "lost": stage.lose,
-        "back": stage.restore,
-        "silent": lambda one, _value: tree.remove(f"bin/cards/{one.index}"),
-        "garbled": lambda one, value: stage.list(one, str(value or "[N/A]")),
-        "no-node": lambda one, _value: tree.remove(f"dev/biren/card_{one.index}"),
+def _own(machine: Machine, one: MachineDevice) -> Files:
+    bus, name = on_bus(machine, one), f"card_{one.index}"
+    return {
+        f"{bus}/physical_id": f"{one.index}\n",
+        f"{bus}/biren/{name}/device": Link(bus),
+        f"sys/class/biren/{name}": Link(f"{bus}/biren/{name}"),
+        f"dev/biren/{name}": "",
     }
-    machine_faults = {
-        "driver-gone": stage.unload,
-        "driver-back": stage.write,
-        "no-devices": stage.empty,
-        "tool-gone": lambda: tree.remove("bin/brsmi"),
-        "tool-hangs": lambda: tree.write(f"bin/{HANGS}", ""),
-        "tool-fails": lambda: tree.write(f"bin/{FAILS}", ""),
-        "tool-back": stage.write_tool,
+
+
+def _says(told: Told) -> Mapping[str, str]:
+    return {
+        " ".join(QUERY): "".join(f"{one.index}, {one.uuid}, {one.model}, {_memory(told, one)}\n" for one in told.listed)
     }
-    return FileSimulator(machine, {**tree.settings, **paths}, faults, machine_faults)
 
 
-class _Stage:
-    """The machine's files."""
+def _memory(told: Told, one: MachineDevice) -> str:
+    return told.note("garbled", one, "[N/A]") if told.noted("garbled", one) else str(one.memory)
 
-    def __init__(self, tree: Tree, machine: Machine) -> None:
-        self._tree = tree
-        self._machine = machine
 
-    def write(self) -> None:
-        self._tree.write_all("sys/module/biren", {"version": "1.12.0"})
-        for one in self._machine.devices:
-            self.restore(one, 0)
-        write_numa(self._tree, self._machine.numa_nodes)
-        self._tree.write("dev/biren-m", "")
-        self._tree.write("driver/lib/libbiren-ml.so.1", "")
-        self.write_tool()
-
-    def restore(self, one: MachineDevice, _value: int | str) -> None:
-        plug(self._tree, self._machine, one, driver=DRIVER, **IDS)
-        bus = f"sys/devices/{place(self._machine, one.index)}/{one.pci}"
-        self._tree.write_all(bus, {"physical_id": one.index})
-        self._tree.link(f"{bus}/biren/card_{one.index}/device", bus)
-        self._tree.link(f"sys/class/biren/card_{one.index}", f"{bus}/biren/card_{one.index}")
-        self._tree.write(f"dev/biren/card_{one.index}", "")
-        self.list(one, str(one.memory))
-
-    def list(self, one: MachineDevice, memory: str) -> None:
-        """The GPU's line of the tool's answer."""
-        self._tree.write(f"bin/cards/{one.index}", f"{one.index}, {one.uuid}, {one.model}, {memory}\n")
-
-    def lose(self, one: MachineDevice, _value: int | str) -> None:
-        numbered = f"card_{one.index}"
-        self._tree.remove(f"sys/class/biren/{numbered}", f"dev/biren/{numbered}", f"bin/cards/{one.index}")
-        unplug(self._tree, one, DRIVER)
-
-    def empty(self) -> None:
-        for one in self._machine.devices:
-            self.lose(one, 0)
-
-    def unload(self) -> None:
-        self.empty()
-        self._tree.remove("sys/module/biren", "sys/class/biren", "dev/biren-m")
-
-    def write_tool(self) -> None:
-        self._tree.remove(f"bin/{HANGS}", f"bin/{FAILS}")
-        self._tree.write("bin/brsmi", TOOL)
-        (self._tree.root / "bin/brsmi").chmod(0o755)
+simulate = Board(
+    hardware=GPUS,
+    device=lambda _one: "ffff",
+    version="1.12.0",
+    control=(CONTROL,),
+    own=_own,
+    installed={"driver/lib/libbiren-ml.so.1": ""},
+    settings={"driverRoot": "driver"},
+    tool=Tool(path="bin/brsmi", setting="brsmi", says=_says, complaint="ERROR_UNINITIALIZED"),
+    faults={
+        "silent": noted(UNLISTED),
+        "garbled": noted("garbled"),
+        "no-node": without(lambda one: f"dev/biren/card_{one.index}"),
+    },
+).simulate

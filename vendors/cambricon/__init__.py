@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.pci import scan
-from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Simulator, Vendor
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor
 from vendors.cambricon.family import families, parity
-from vendors.cambricon.names import PCI_VENDOR
+from vendors.cambricon.names import MLUS
 from vendors.cambricon.node import open_driver
 from vendors.cambricon.settings import CambriconSettings
 
-
-def _present(settings: CambriconSettings, paths: HostPaths) -> bool:
-    return bool(scan(settings.sysfs_root or paths.sysfs, PCI_VENDOR))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.cambricon.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
-
-
+NODE = NodeSide(open=open_driver, present=MLUS.present, simulate=deferred("vendors.cambricon.simulation.simulate"))
+FACTS = Facts(parity=parity)
 VENDOR = Vendor(
-    name="cambricon",
-    title="Cambricon MLUs",
-    settings=CambriconSettings,
-    open=open_driver,
-    present=_present,
-    families=families,
-    simulate=_simulate,
-    parity=parity,
+    name="cambricon", title="Cambricon MLUs", settings=CambriconSettings, families=families, node=NODE, facts=FACTS
 )

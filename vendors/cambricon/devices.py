@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from vendors.cambricon.names import PCI_VENDOR, WORD, name
+from vendors.cambricon.names import MLUS, WORD, name
 from vendors.cambricon.tool import Cnmon
 
 CARDS = "driver/cambricon/mlus"
@@ -25,23 +24,23 @@ class Board:
     serial: str
 
 
+@dataclass(slots=True, kw_only=True)
 class Looker:
     """Looks at MLUs, and remembers what each was when it last answered."""
 
-    def __init__(self, paths: HostPaths, tool: Cnmon) -> None:
-        self._paths = paths
-        self._tool = tool
-        self._known: dict[str, Device] = {}
+    paths: HostPaths
+    tool: Cnmon
+    known: dict[str, Device] = field(default_factory=dict)
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
-        folders = sorted((self._paths.proc / CARDS).glob("*:*"))
+        folders = sorted((self.paths.proc / CARDS).glob("*:*"))
         if not folders:
-            raise self._absent()
+            raise MLUS.absent(self.paths)
         sightings: list[Sighting] = []
-        problems = [self._tool.problem] if self._tool.problem else []
+        problems = [self.tool.problem] if self.tool.problem else []
         driver = ""
         for folder in folders:
-            known = self._known.get(folder.name)
+            known = self.known.get(folder.name)
             ask(known.uuid if known else None)
             try:
                 facts = _facts(folder)
@@ -53,20 +52,10 @@ class Looker:
                 problems += [] if known else [f"{folder.name}: {error}"]
                 continue
             if device:
-                self._known[folder.name] = device
+                self.known[folder.name] = device
                 sightings.append(Sighting(device=device, fault=self._fault(device)))
         ordered = sorted(sightings, key=lambda sighting: sighting.device.index)
         return Discovery(sightings=tuple(ordered), problems=tuple(problems), facts={"driver": driver})
-
-    def _absent(self) -> DriverUnavailableError:
-        on_bus = pci.scan(self._paths.sysfs, PCI_VENDOR)
-        if not on_bus:
-            return DriverUnavailableError(DriverReason.NO_DEVICES, "there is no Cambricon device on the PCI bus")
-        return DriverUnavailableError(
-            DriverReason.NO_DRIVER,
-            f"{len(on_bus)} Cambricon devices are on the PCI bus, and no driver shows them in {self._paths.proc}",
-            hint="load its module: modprobe cambricon-drv",
-        )
 
     def _device(self, address: str, facts: Mapping[str, str]) -> Device | None:
         """None for a virtual function, which is a part of another MLU."""
@@ -77,29 +66,29 @@ class Looker:
         if not node or not model:
             raise ValueError(f"the driver tells neither name nor node of {address}: {dict(facts)!r:.200}")
         number = int(node[1])
-        before, card = self._known.get(address), self._tool.cards().get(number)
+        before, card = self.known.get(address), self.tool.cards().get(number)
         return Device(
-            uuid=name(self._paths.node, number),
             family=WORD,
+            uuid=name(self.paths.node, number),
             index=number,
             minor=number,
+            pci=address,
+            numa=pci.look(self.paths.sysfs / "bus/pci/devices" / address).numa,
             model=model,
             memory=card.memory if card else before.memory if before else 0,
-            pci=address,
-            numa=pci.look(self._paths.sysfs / "bus/pci/devices" / address).numa,
             mode="",
             traits=Board(serial=facts.get("Board Serial Number", "").removeprefix("SN/")),
         )
 
     def _fault(self, device: Device) -> Fault | None:
-        node = self._paths.dev / f"cambricon_dev{device.minor}"
+        node = self.paths.dev / f"cambricon_dev{device.minor}"
         if not node.exists():
             return Fault(reason="DeviceNodeMissing", message=f"there is no {node}")
-        card = self._tool.cards().get(device.index)
+        card = self.tool.cards().get(device.index)
         if card and not card.working:
             return Fault(reason="NotInitialised", message=f"cnmon says that card {device.index} did not start")
         if not device.memory:
-            return Fault(reason="MemoryUnknown", message=self._tool.problem or "cnmon does not list this card")
+            return Fault(reason="MemoryUnknown", message=self.tool.problem or "cnmon does not list this card")
         return None
 
 

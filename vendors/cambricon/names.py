@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from hami_plugin.host.hardware import Hardware
+
 WORD: Final = "MLU"
 UNIT: Final = 256
 """MiB that one unit of memory stands for."""
 SLOTS: Final = 100
 """Shares of one MLU, each of 1 % of its cores at least."""
 PROFILE: Final = "CAMBRICON_DSMLU_PROFILE"
-PCI_VENDOR: Final = "cabc"
+MLUS: Final = Hardware(title="Cambricon device", vendors=("cabc",), module="cambricon-drv")
 AGENT: Final = "cambricon-mlu"
 
 

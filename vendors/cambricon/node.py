@@ -8,18 +8,18 @@ from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.tools import ToolError
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
-from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.vendor import Driver, Family, Injection, Units
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.cambricon.devices import Looker
-from vendors.cambricon.names import PCI_VENDOR, PROFILE, SLOTS, UNIT, WORD, profile
+from vendors.cambricon.names import MLUS, PROFILE, SLOTS, UNIT, WORD, profile
 from vendors.cambricon.settings import CambriconSettings
 from vendors.cambricon.tool import Cnmon
 
@@ -30,27 +30,26 @@ BESIDE = ("cambricon_ipcm", "cambr-msgq:", "cambr-rpc:", "cmsg_ctrl", "commu")
 
 def open_driver(settings: CambriconSettings, paths: HostPaths) -> Driver:
     """Cambricon's driver of this host. Nothing is read yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     tool = Cnmon(settings.cnmon)
-    return LookingDriver(Looker(roots, tool), partial(links, roots, tool))
+    return LookingDriver(Looker(paths=roots, tool=tool), partial(links, roots, tool))
 
 
 def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:
     """Distances on the PCI bus, and the MLU-Links that ``cnmon`` tells of, each counted as one."""
-    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR)}
     problems = []
     try:
         linked = tool.linked()
     except ToolError as error:
         linked = frozenset()
         problems.append(f"MLU-Links are not known: {error}")
-    found: dict[tuple[str, str], Link] = {}
-    for a in devices:
-        for b in devices:
-            if a is not b and a.pci in bus and b.pci in bus:
-                lanes = int((a.index, b.index) in linked)
-                found[a.uuid, b.uuid] = scored(pci.level(bus[a.pci], bus[b.pci]), lanes, "MLK")
-    return symmetric(found, problems)
+    return distances(
+        devices,
+        MLUS.plugged(paths),
+        lanes=lambda a, b: int((a.index, b.index) in linked),
+        fabric="MLK",
+        problems=problems,
+    )
 
 
 def served(settings: CambriconSettings, family: Family) -> Family:
@@ -59,12 +58,9 @@ def served(settings: CambriconSettings, family: Family) -> Family:
     It registers nothing: HAMi's scheduler counts MLUs by the capacity of these two.
     """
     return replace(
-        family,
-        delivery=settings.delivery,
+        family.delivered(settings, device_edits, shared_edits),
         replicas=lambda _device: SLOTS,
         register=register,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
         units=(
             Units(resource=settings.cores, of_device=lambda _device: 100, of_grant=lambda grant: grant.cores),
@@ -79,15 +75,7 @@ def served(settings: CambriconSettings, family: Family) -> Family:
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
     """The MLU as HAMi's scheduler makes it up from the node's capacity."""
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=SLOTS,
-        devmem=device.memory // UNIT * UNIT,
-        devcore=100,
-        type=WORD,
-        health=device.health.offered,
-    )
+    return DeviceInfo.of(device, WORD, count=SLOTS, memory=device.memory // UNIT * UNIT)
 
 
 def device_edits(settings: CambriconSettings, device: Device, host: HostFiles) -> ContainerEdits:

@@ -2,113 +2,41 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.disturbed import FileSimulator
-from hami_plugin.simulation.trees import Tree, plug, unplug, write_numa
+from hami_plugin.simulation.boards import Board, noted, rewritten, without
+from hami_plugin.simulation.tools import Told, Tool
+from hami_plugin.simulation.trees import Files
 from vendors.cambricon.devices import CARDS
-from vendors.cambricon.names import PCI_VENDOR
+from vendors.cambricon.names import MLUS
 from vendors.cambricon.node import BESIDE, CONTROL
 
-DRIVER = "cambricon-pci-drv"
 VERSION = "v5.10.22"
 IDS = {"MLU370-X8": "0370", "MLU590-M9": "0590"}
-TOOL = f"""\
-#!{sys.executable}
-import pathlib, sys, time
-here = pathlib.Path(__file__).parent
-if (here / "cnmon.hangs").exists():
-    time.sleep(3600)
-sys.stdout.write((here / ("topo.txt" if "topo" in sys.argv else "table.txt")).read_text())
-"""
-
-
-def simulate(machine: Machine, directory: Path) -> FileSimulator:
-    """Write the machine into ``directory``, unless it is there already, with whatever faults it has by now."""
-    tree = Tree(root=directory)
-    stage = _Stage(tree, machine)
-    if not tree.written:
-        stage.write()
-        tree.done()
-    faults = {
-        "lost": stage.lose,
-        "back": stage.restore,
-        "garbled": lambda one, value: tree.write(_information(one), f"{value or '?'}\n"),
-        "no-node": lambda one, _value: tree.remove(f"dev/cambricon_dev{one.minor}"),
-        "not-started": lambda one, _value: stage.write_tool(off=one.index),
-    }
-    machine_faults = {
-        "driver-gone": stage.unload,
-        "driver-back": stage.write,
-        "no-devices": stage.empty,
-        "tool-gone": lambda: tree.remove("bin/cnmon"),
-        "tool-hangs": lambda: tree.write("bin/cnmon.hangs", ""),
-        "tool-garbled": lambda: tree.write("bin/table.txt", "| ?"),
-        "tool-back": stage.write_tool,
-    }
-    return FileSimulator(machine, {**tree.settings, "cnmon": str(tree.root / "bin/cnmon")}, faults, machine_faults)
-
-
-class _Stage:
-    """The machine's files."""
-
-    def __init__(self, tree: Tree, machine: Machine) -> None:
-        self._tree = tree
-        self._machine = machine
-
-    def write(self) -> None:
-        for one in self._machine.devices:
-            self.restore(one, 0)
-        for node in CONTROL:
-            self._tree.write(f"dev/{node}", "")
-        write_numa(self._tree, self._machine.numa_nodes)
-
-    def restore(self, one: MachineDevice, _value: int | str) -> None:
-        self._plug(one, DRIVER)
-        lines = {
-            "Device name": one.model,
-            "Device inode path": f"/dev/cambricon_dev{one.minor}",
-            "Device Major": 236,
-            "Device Minor": one.minor,
-            "Driver Version": VERSION,
-            "MCU Version": "v1.1.4",
-            "Board Serial Number": f"SN/{0x1C2207000000 + int(one.extra['board']):x}",
-        }
-        self._tree.write(_information(one), "".join(f"{key}: {value}\n" for key, value in lines.items()))
-        for node in ("cambricon_dev", *BESIDE[:1]):
-            self._tree.write(f"dev/{node}{one.minor}", "")
-        self.write_tool()
-
-    def lose(self, one: MachineDevice, _value: int | str) -> None:
-        self._tree.remove(f"proc/{CARDS}/{one.pci}", *(f"dev/{node}{one.minor}" for node in ("cambricon_dev", *BESIDE)))
-        unplug(self._tree, one, DRIVER)
-
-    def unload(self) -> None:
-        self.empty()
-        for one in self._machine.devices:
-            self._plug(one, "")
-
-    def empty(self) -> None:
-        for one in self._machine.devices:
-            self.lose(one, 0)
-
-    def write_tool(self, off: int | None = None) -> None:
-        rows = "".join(_row(one, started=one.index != off) for one in self._machine.devices)
-        self._tree.remove("bin/cnmon.hangs")
-        self._tree.write("bin/table.txt", f"+----+\n| CNMON {VERSION} |\n+----+\n{rows}")
-        self._tree.write("bin/topo.txt", _matrix(self._machine))
-        self._tree.write("bin/cnmon", TOOL)
-        (self._tree.root / "bin/cnmon").chmod(0o755)
-
-    def _plug(self, one: MachineDevice, driver: str) -> None:
-        device = f"0x{IDS.get(one.model, '0370')}"
-        plug(self._tree, self._machine, one, vendor=f"0x{PCI_VENDOR}", device=device, driver=driver)
 
 
 def _information(one: MachineDevice) -> str:
     return f"proc/{CARDS}/{one.pci}/information"
+
+
+def _own(_machine: Machine, one: MachineDevice) -> Files:
+    lines = {
+        "Device name": one.model,
+        "Device inode path": f"/dev/cambricon_dev{one.minor}",
+        "Device Major": 236,
+        "Device Minor": one.minor,
+        "Driver Version": VERSION,
+        "MCU Version": "v1.1.4",
+        "Board Serial Number": f"SN/{0x1C2207000000 + int(one.extra['board']):x}",
+    }
+    nodes = {f"dev/{node}{one.minor}": "" for node in ("cambricon_dev", BESIDE[0])}
+    return {_information(one): "".join(f"{key}: {value}\n" for key, value in lines.items()), **nodes}
+
+
+def _says(told: Told) -> Mapping[str, str]:
+    rows = "".join(_row(one, started=not told.noted("not-started", one)) for one in told.machine.devices)
+    return {"": f"+----+\n| CNMON {VERSION} |\n+----+\n{rows}", "topo -m": _matrix(told.machine)}
 
 
 def _row(one: MachineDevice, *, started: bool) -> str:
@@ -129,3 +57,18 @@ def _matrix(machine: Machine) -> str:
         cells = ("X" if a == b else "MLK" if machine.lanes[a][b] else "CPU" for b in numbers)
         lines.append("   ".join((f"MLU{a}", *cells, "0-63")))
     return "\n".join(lines) + "\n"
+
+
+simulate = Board(
+    hardware=MLUS,
+    device=lambda one: IDS.get(one.model, "0370"),
+    driver="cambricon-pci-drv",
+    control=CONTROL,
+    own=_own,
+    tool=Tool(path="bin/cnmon", setting="cnmon", says=_says, garbled="| ?"),
+    faults={
+        "garbled": rewritten(_information, lambda value: f"{value or '?'}\n"),
+        "no-node": without(lambda one: f"dev/cambricon_dev{one.minor}"),
+        "not-started": noted("not-started"),
+    },
+).simulate

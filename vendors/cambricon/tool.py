@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hami_plugin.host.tools import ToolError, output
+from hami_plugin.host.kept import LastKnown
+from hami_plugin.host.tools import output
 
 # | 0     /   MLU370-X4    v1.1.6 | On          v4.20.11 | 0%          N/A       |
 # |  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |
@@ -17,7 +18,6 @@ _FIRST = re.compile(r"\|\s*(\d+)\s+\S+\s+\S+\s+v[\d.]+\s*\|\s*(\S+)")
 _SECOND = re.compile(r"\|[^|]*\|\s*\d+ MiB/\s*(\d+) MiB\s*\|")
 _MLU = re.compile(r"MLU\d+")
 LINKED = "MLK"
-DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,34 +54,24 @@ def _linked(matrix: str) -> Iterator[tuple[int, int]]:
 
 
 class Cnmon:
-    """Asks for the table at most once in ``every`` seconds, and keeps what it knew when the tool fails."""
+    """Asks for the table now and then, and for the matrix when somebody wants it."""
 
-    def __init__(
-        self,
-        tool: Path,
-        *,
-        every: float = 30.0,
-        deadline: float = DEADLINE_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, tool: Path, *, deadline: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._tool = tool
         self._deadline = deadline
-        self._every = every
-        self._clock = clock
-        self._asked = float("-inf")
-        self._cards: Mapping[int, Card] = {}
-        self.problem = ""
+        self._cards: LastKnown[Mapping[int, Card]] = LastKnown(lambda: cards(self._said()), {}, clock=clock)
+
+    @property
+    def problem(self) -> str:
+        return self._cards.problem
 
     def cards(self) -> Mapping[int, Card]:
         """All cards that the tool has told of when it last answered."""
-        if self._clock() - self._asked >= self._every:
-            try:
-                self._cards, self.problem = cards(output(self._tool, deadline=self._deadline)) or self._cards, ""
-            except ToolError as error:
-                self.problem = str(error)
-            self._asked = self._clock()
-        return self._cards
+        return self._cards.answer()
 
     def linked(self) -> frozenset[tuple[int, int]]:
         """``ToolError`` when the tool does not tell."""
-        return linked(output(self._tool, "topo", "-m", deadline=self._deadline))
+        return linked(self._said("topo", "-m"))
+
+    def _said(self, *arguments: str) -> str:
+        return output(self._tool, *arguments, deadline=self._deadline)

@@ -87,15 +87,7 @@ def registered(kind: str, *, slots: int) -> Callable[[Device, bool], DeviceInfo]
     """A card as HAMi's scheduler makes it up from the node's capacity."""
 
     def info(device: Device, _legacy: bool) -> DeviceInfo:
-        return DeviceInfo(
-            id=device.uuid,
-            index=device.index,
-            count=slots,
-            devmem=UNITS,
-            devcore=UNITS,
-            type=kind,
-            health=device.health.offered,
-        )
+        return DeviceInfo.of(device, kind, count=slots, memory=UNITS, cores=UNITS)
 
     return info
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from vendors.enflame.tool import DRS, Cut, Efsmi
 
-PCI_VENDOR: Final = "1e36"
+GCUS: Final = Hardware(title="Enflame device", vendors=("1e36",), module="enflame")
 _GCU = re.compile(r"gcu(\d{1,4})")
 
 
@@ -27,27 +27,25 @@ class Card:
     cut: Cut | None = None
 
 
+@dataclass(slots=True, kw_only=True)
 class Looker:
     """Looks at cards, and remembers what each was when it last answered.
 
     ``word`` is the family that serves them, ``name`` makes the scheduler's name of a card out of its number.
     """
 
-    def __init__(self, paths: HostPaths, tool: Efsmi, word: str, name: Callable[[int], str], *, cut: bool) -> None:
-        self._paths = paths
-        self._tool = tool
-        self._word = word
-        self._name = name
-        self._cut = cut
-        self._known: dict[str, Device] = {}
+    paths: HostPaths
+    tool: Efsmi
+    word: str
+    name: Callable[[int], str]
+    cut: bool
+    known: dict[str, Device] = field(default_factory=dict)
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
-        found = pci.scan(self._paths.sysfs, PCI_VENDOR)
-        if not found:
-            raise DriverUnavailableError(DriverReason.NO_DEVICES, "there is no Enflame device on the PCI bus")
+        found = GCUS.plugged(self.paths)
         sightings, problems = [], []
         for place in found:
-            known = self._known.get(place.address)
+            known = self.known.get(place.address)
             ask(known.uuid if known else None)
             minor = self._minor(place.address)
             if minor is None:
@@ -57,30 +55,26 @@ class Looker:
                 problems += [] if known else [words]
                 continue
             device = self._device(place, minor, known)
-            self._known[place.address] = device
+            self.known[place.address] = device
             sightings.append(Sighting(device=device, fault=self._fault(device)))
         if not any(self._minor(place.address) is not None for place in found):
-            raise DriverUnavailableError(
-                DriverReason.NO_DRIVER,
-                f"{len(found)} Enflame devices are on the PCI bus, and no driver shows them",
-                hint="install Enflame's driver, or load its module",
-            )
+            raise GCUS.absent(self.paths)
         ordered = tuple(sorted(sightings, key=lambda sighting: sighting.device.index))
-        return Discovery(sightings=ordered, problems=(*problems, *filter(None, [self._tool.problem])))
+        return Discovery(sightings=ordered, problems=(*problems, *filter(None, [self.tool.problem])))
 
     def _minor(self, address: str) -> int | None:
         """The number in the name of the card's node: that of the folder which the driver makes for it."""
-        folder = self._paths.sysfs / "bus/pci/devices" / address / "enflame"
+        folder = self.paths.sysfs / "bus/pci/devices" / address / "enflame"
         numbers = (_GCU.fullmatch(one.name) for one in sorted(folder.glob("gcu*")))
         return next((int(found[1]) for found in numbers if found), None)
 
     def _device(self, place: pci.PciDevice, minor: int, known: Device | None) -> Device:
-        row = self._tool.row(place.address)
+        row = self.tool.row(place.address)
         before = known.traits if known and isinstance(known.traits, Card) else Card(index=minor)
         index = row.index if row else before.index
         return Device(
-            uuid=self._name(index),
-            family=self._word,
+            uuid=self.name(index),
+            family=self.word,
             index=index,
             minor=minor,
             model=row.model if row else known.model if known else "",
@@ -88,24 +82,24 @@ class Looker:
             pci=place.address,
             numa=place.numa,
             mode="",
-            traits=Card(index=index, serial=row.serial, cut=self._tool.cut(index)) if row else before,
+            traits=Card(index=index, serial=row.serial, cut=self.tool.cut(index)) if row else before,
         )
 
     def _fault(self, device: Device) -> Fault | None:
-        node: Path = self._paths.dev / f"gcu{device.minor}"
+        node: Path = self.paths.dev / f"gcu{device.minor}"
         if not node.exists():
             return Fault(reason="DeviceNodeMissing", message=f"there is no {node}")
         if not device.memory:
-            return Fault(reason="MemoryUnknown", message=self._tool.problem or "efsmi does not list this card")
-        row = self._tool.row(device.pci)
-        if row and self._cut and row.virtual != DRS:
+            return Fault(reason="MemoryUnknown", message=self.tool.problem or "efsmi does not list this card")
+        row = self.tool.row(device.pci)
+        if row and self.cut and row.virtual != DRS:
             words = f"efsmi says {row.virtual} of its partitions; switch them on: efsmi -i {row.index} --drs on"
             return Fault(reason="NotPartitioned", message=words)
-        cut = self._tool.cut(device.index)
-        if self._cut and not (cut and cut.profiles):
-            words = self._tool.problem or "efsmi tells no profile that it can be cut to"
+        cut = self.tool.cut(device.index)
+        if self.cut and not (cut and cut.profiles):
+            words = self.tool.problem or "efsmi tells no profile that it can be cut to"
             return Fault(reason="ProfilesUnknown", message=words)
-        if row and not self._cut and row.virtual == DRS:
+        if row and not self.cut and row.virtual == DRS:
             words = f"it is cut into partitions; undo it (efsmi -i {row.index} --drs off), or serve: partitions"
             return Fault(reason="Partitioned", message=words)
         return None

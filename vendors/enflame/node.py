@@ -8,18 +8,18 @@ from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
-from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.grammar import to_json
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame.capacity import CAPACITY, WORD
-from vendors.enflame.devices import PCI_VENDOR, Card, Looker
+from vendors.enflame.devices import GCUS, Card, Looker
 from vendors.enflame.profiles import MIB_PER_GB, size
 from vendors.enflame.settings import EnflameSettings
 from vendors.enflame.tool import Efsmi
@@ -32,13 +32,13 @@ NAMES = {"whole": ("GCU", "GCU"), "shared": ("vGCU", "enflame"), "partitions": (
 
 def open_driver(settings: EnflameSettings, paths: HostPaths) -> Driver:
     """Enflame's driver of this host. Nothing is read yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     word, middle = NAMES[settings.serve]
     looker = Looker(
-        roots,
-        Efsmi(settings.efsmi),
-        word,
-        lambda number: f"{paths.node}-{middle}-{number}",
+        paths=roots,
+        tool=Efsmi(settings.efsmi),
+        word=word,
+        name=lambda number: f"{paths.node}-{middle}-{number}",
         cut=settings.serve == "partitions",
     )
     return LookingDriver(looker, partial(links, roots))
@@ -46,24 +46,12 @@ def open_driver(settings: EnflameSettings, paths: HostPaths) -> Driver:
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     """Distances on the PCI bus. Links between cards (ESL) are not told by any file or table."""
-    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR)}
-    found: dict[tuple[str, str], Link] = {}
-    for a in devices:
-        for b in devices:
-            if a is not b and a.pci in bus and b.pci in bus:
-                found[a.uuid, b.uuid] = scored(pci.level(bus[a.pci], bus[b.pci]), 0, "")
-    return symmetric(found)
+    return distances(devices, GCUS.plugged(paths))
 
 
 def served(settings: EnflameSettings, family: Family) -> Family:
     """What all ways have in common."""
-    return replace(
-        family,
-        delivery=settings.delivery,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
-        inject=inject,
-    )
+    return replace(family.delivered(settings, device_edits, shared_edits), inject=inject)
 
 
 def card(device: Device) -> Card:
@@ -75,14 +63,11 @@ def partitioned(device: Device, _legacy: bool) -> DeviceInfo:
     cut = card(device).cut
     profiles = dict(cut.profiles) if cut else {}
     slices, memory = (max(sizes, default=0) for sizes in zip(*map(size, ["", *profiles]), strict=True))
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
+    return DeviceInfo.of(
+        device,
+        WORD,
         count=SLICES,
-        devmem=(memory or slices) * MIB_PER_GB,
-        devcore=100,
-        type=WORD,
-        health=device.health.offered,
+        memory=(memory or slices) * MIB_PER_GB,
         custom={"minor": str(device.minor), "index": str(device.index), "profiles": profiles, "maxSlice": slices},
     )
 

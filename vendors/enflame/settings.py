@@ -17,19 +17,13 @@ class GcuCdi(CdiSettings):
 
 
 class EnflameSettings(TreeSettings):
-    """Keys of HAMi's ``enflame`` section with its defaults, then ours."""
+    """How this node serves its cards, HAMi's keys of the section with their defaults, and where the tool is."""
 
-    drs: ResourceName = setting("resourceNameDRSGCU", "enflame.com/drs-gcu", "Slices of one card, as a partition.")
-    memory: ResourceName = setting(
-        "resourceNameGCUMemory", "enflame.com/gcu-memory", "Least memory of a partition, in GB or, if large, in MiB."
-    )
-    cores: ResourceName = setting(
-        "resourceNameGCUCore", "enflame.com/gcu-core", "Least part of a card's cores of a partition, in percent."
-    )
-    whole: ResourceName = setting("resourceNameGCU", "enflame.com/gcu", "Number of whole cards.")
-    shared: ResourceName = setting("resourceNameVGCU", "enflame.com/vgcu", "Number of cards to share, as in HAMi 2.7.")
-    percentage: ResourceName = setting(
-        "resourceNameVGCUPercentage", "enflame.com/vgcu-percentage", "Percent of each shared card."
+    serve: Literal["whole", "shared", "partitions"] = setting(
+        "serve",
+        "whole",
+        "How this node's cards are handed out, which HAMi books apart: as whole ones, in shares by percentage, which "
+        "nothing enforces, or in partitions (DRS) that have been cut with efsmi.",
     )
     slices: int = setting(
         "sharedSlicesPerCard",
@@ -39,11 +33,17 @@ class EnflameSettings(TreeSettings):
         ge=0,
         le=100,
     )
-    serve: Literal["whole", "shared", "partitions"] = setting(
-        "serve",
-        "whole",
-        "How this node's cards are handed out, which HAMi books apart: as whole ones, in shares by percentage, which "
-        "nothing enforces, or in partitions (DRS) that have been cut with efsmi.",
+    whole: ResourceName = setting("resourceNameGCU", "enflame.com/gcu", "Number of whole cards.")
+    drs: ResourceName = setting("resourceNameDRSGCU", "enflame.com/drs-gcu", "Slices of one card, as a partition.")
+    memory: ResourceName = setting(
+        "resourceNameGCUMemory", "enflame.com/gcu-memory", "Least memory of a partition, in GB or, if large, in MiB."
+    )
+    cores: ResourceName = setting(
+        "resourceNameGCUCore", "enflame.com/gcu-core", "Least part of a card's cores of a partition, in percent."
+    )
+    shared: ResourceName = setting("resourceNameVGCU", "enflame.com/vgcu", "Number of cards to share, as in HAMi 2.7.")
+    percentage: ResourceName = setting(
+        "resourceNameVGCUPercentage", "enflame.com/vgcu-percentage", "Percent of each shared card."
     )
     efsmi: AbsolutePath = setting(
         "efsmi", Path("/usr/sbin/efsmi"), "Enflame's tool, which knows the cards' memory and partitions."

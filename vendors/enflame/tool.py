@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hami_plugin.host.tools import ToolError, output
+from hami_plugin.host.kept import LastKnown
+from hami_plugin.host.tools import output
 
-DEADLINE_S = 5.0
 DRS = "DRS"
 """What the tool says of a card that is cut into partitions."""
 _BUS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
@@ -84,52 +84,37 @@ def _named(listing: str) -> Iterator[list[str]]:
 
 
 class Efsmi:
-    """Asks the tool at most once in ``every`` seconds, and keeps what it knew when the tool fails."""
+    """Asks the tool now and then for the cards, and how those can be cut that are to be."""
 
-    def __init__(
-        self,
-        tool: Path,
-        *,
-        every: float = 30.0,
-        deadline: float = DEADLINE_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, tool: Path, *, deadline: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._tool = tool
         self._deadline = deadline
-        self._every = every
-        self._clock = clock
-        self._asked = float("-inf")
-        self._rows: tuple[Row, ...] = ()
-        self._cuts: dict[int, Cut] = {}
-        self.problem = ""
+        self._known: LastKnown[Mapping[Row, Cut | None]] = LastKnown(self._told, {}, clock=clock)
+
+    @property
+    def problem(self) -> str:
+        return self._known.problem
 
     def row(self, address: str) -> Row | None:
         """The card at a PCI address. The tool shortens the address's domain."""
-        self._look()
-        return next((row for row in self._rows if address.endswith(row.bus)), None)
+        return next((row for row in self._known.answer() if address.endswith(row.bus)), None)
 
     def cut(self, index: int) -> Cut | None:
         """Of a card that can be cut, by the tool's number for it."""
-        return self._cuts.get(index)
+        return next((cut for row, cut in self._known.answer().items() if row.index == index), None)
 
-    def _look(self) -> None:
-        if self._clock() - self._asked < self._every:
-            return
-        try:
-            self._rows = tuple(rows(self._said())) or self._rows
-            self._cuts = self._cut([row.index for row in self._rows if row.virtual == DRS])
-            self.problem = ""
-        except ToolError as error:
-            self.problem = str(error)
-        self._asked = self._clock()
-
-    def _cut(self, indices: Sequence[int]) -> dict[int, Cut]:
+    def _told(self) -> Mapping[Row, Cut | None]:
         """All cards of a node can be cut alike: Enflame's agent counts on it, too."""
-        if not indices:
-            return {}
-        alike = profiles(self._said("-i", str(indices[0]), "--drs", "--list-profile"))
+        found = tuple(rows(self._said()))
+        first = next((row for row in found if row.virtual == DRS), None)
+        if first is None:
+            return dict.fromkeys(found)
+        alike = profiles(self._said("-i", str(first.index), "--drs", "--list-profile"))
         listing = self._said("-L")
-        return {index: Cut(profiles=alike, partitions=partitions(listing, index)) for index in indices}
+        return {
+            row: Cut(profiles=alike, partitions=partitions(listing, row.index)) if row.virtual == DRS else None
+            for row in found
+        }
 
     def _said(self, *arguments: str) -> str:
         return output(self._tool, *arguments, deadline=self._deadline)

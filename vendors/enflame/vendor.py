@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.pci import scan
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
-from hami_plugin.vendor import Family, Simulator, Vendor
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame import cards, drs
 from vendors.enflame.capacity import WORD
-from vendors.enflame.devices import PCI_VENDOR
+from vendors.enflame.devices import GCUS
 from vendors.enflame.node import open_driver
 from vendors.enflame.profiles import Wanted
 from vendors.enflame.settings import EnflameSettings
@@ -62,24 +60,8 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     )
 
 
-def _present(settings: EnflameSettings, paths: HostPaths) -> bool:
-    return bool(scan(settings.sysfs_root or paths.sysfs, PCI_VENDOR))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.enflame.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
-
-
+NODE = NodeSide(open=open_driver, present=GCUS.present, simulate=deferred("vendors.enflame.simulation.simulate"))
+FACTS = Facts(parity=_parity, described=_described)
 VENDOR = Vendor(
-    name="enflame",
-    title="Enflame GCUs",
-    settings=EnflameSettings,
-    open=open_driver,
-    present=_present,
-    families=families,
-    simulate=_simulate,
-    parity=_parity,
-    described=_described,
+    name="enflame", title="Enflame GCUs", settings=EnflameSettings, families=families, node=NODE, facts=FACTS
 )

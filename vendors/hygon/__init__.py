@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Simulator, Vendor
-from vendors.hygon.cards import on_bus
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import NodeSide, Vendor
+from vendors.hygon.cards import DCUS
 from vendors.hygon.family import families
 from vendors.hygon.node import open_driver
 from vendors.hygon.settings import HygonSettings
 
-
-def _present(settings: HygonSettings, paths: HostPaths) -> bool:
-    return bool(on_bus(settings.sysfs_root or paths.sysfs))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.hygon.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
-
-
-VENDOR = Vendor(
-    name="hygon",
-    title="Hygon DCUs",
-    settings=HygonSettings,
-    open=open_driver,
-    present=_present,
-    families=families,
-    simulate=_simulate,
-)
+NODE = NodeSide(open=open_driver, present=DCUS.present, simulate=deferred("vendors.hygon.simulation.simulate"))
+VENDOR = Vendor(name="hygon", title="Hygon DCUs", settings=HygonSettings, families=families, node=NODE)

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from vendors.hygon.places import Places
 
 WORD: Final = "DCU"
-PCI_VENDOR: Final = "1d94"
 DRIVERS: Final = ("hycu", "hydcu")
-ACCELERATORS: Final = ("03", "12")
+DCUS: Final = Hardware(title="Hygon DCU", vendors=("1d94",), kinds=("03", "12"), module=DRIVERS[0])
 """Hygon's processors have functions with the same vendor id; DCUs are display controllers or accelerators."""
 FIRST_RENDER: Final = 128
 MIB: Final = 1024 * 1024
@@ -35,11 +34,6 @@ class Card:
     compute_units: int = 0
 
 
-def on_bus(sysfs: Path) -> tuple[pci.PciDevice, ...]:
-    """The DCUs of this host, whether a driver is bound or not."""
-    return tuple(one for one in pci.scan(sysfs, PCI_VENDOR) if one.kind.startswith(ACCELERATORS))
-
-
 class Looker:
     """Looks at cards, and remembers by its address what each was when it last answered."""
 
@@ -49,9 +43,7 @@ class Looker:
         self._known: dict[str, Device] = {}
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
-        found = on_bus(self._paths.sysfs)
-        if not any(one.driver for one in found):
-            raise _absent(len(found))
+        found = DCUS.driven(self._paths)
         numa, units = self._places.numa(found), _compute_units(self._paths.sysfs)
         sightings, problems = [], [*self._places.problems]
         for one in found:
@@ -101,16 +93,6 @@ class Looker:
 
     def _folder(self, address: str) -> Path:
         return self._paths.sysfs / "bus/pci/devices" / address
-
-
-def _absent(count: int) -> DriverUnavailableError:
-    if not count:
-        return DriverUnavailableError(DriverReason.NO_DEVICES, "there is no Hygon DCU on the PCI bus")
-    return DriverUnavailableError(
-        DriverReason.NO_DRIVER,
-        f"{count} Hygon DCUs are on the PCI bus, and no driver is bound to them",
-        hint=f"install Hygon's driver, or load its module: modprobe {DRIVERS[0]}",
-    )
 
 
 def _name(folder: Path) -> str:

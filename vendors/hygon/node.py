@@ -8,16 +8,16 @@ from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
-from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.nodes import LEGACY_MODE, DeviceInfo, encode_legacy
-from vendors.hygon.cards import WORD, Card, Looker, on_bus
+from vendors.hygon.cards import DCUS, WORD, Card, Looker
 from vendors.hygon.places import Places
 from vendors.hygon.settings import HygonSettings
 from vendors.hygon.vdcu import PIPE, UNITS, number, part, text
@@ -29,31 +29,24 @@ DRIVER_INSIDE, HAL_INSIDE = "/opt/hygondriver", "/opt/hyhal"
 
 def open_driver(settings: HygonSettings, paths: HostPaths) -> Driver:
     """The DCU driver of this host. Nothing is read yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     return LookingDriver(Looker(roots, Places(settings.hy_smi)), partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     """How far apart the cards are on the PCI bus. The NUMA node is the device's: that of sysfs may be wrong."""
     numa = {device.pci: device.numa for device in devices}
-    bus = {one.address: replace(one, numa=numa.get(one.address)) for one in on_bus(paths.sysfs)}
-    there = [device for device in devices if device.pci in bus]
-    return symmetric(
-        {(a.uuid, b.uuid): scored(pci.level(bus[a.pci], bus[b.pci]), 0, "") for a in there for b in there if a is not b}
-    )
+    return distances(devices, [replace(one, numa=numa.get(one.address)) for one in DCUS.plugged(paths)])
 
 
 def served(settings: HygonSettings, family: Family) -> Family:
     """The family as this node serves it. Its scheduler side reads the text of old, and waits for handshakes."""
     return replace(
-        family,
-        delivery=settings.delivery,
+        family.delivered(settings, device_edits, shared_edits),
         replicas=lambda _device: settings.split_count,
         register=partial(register, settings),
         encode=encode_legacy,
         reports=True,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
         place=partial(place, settings),
     )
@@ -61,17 +54,9 @@ def served(settings: HygonSettings, family: Family) -> Family:
 
 def register(settings: HygonSettings, device: Device, _legacy: bool) -> DeviceInfo:
     """The scheduler finds the family's word in the type, and the rest of it is the model."""
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=settings.split_count,
-        devmem=settings.offered(device.memory),
-        devcore=100,
-        type=device.model if WORD in device.model else f"{WORD}-{device.model}",
-        numa=device.numa or 0,
-        mode=LEGACY_MODE,
-        health=device.health.offered,
-    )
+    kind = device.model if WORD in device.model else f"{WORD}-{device.model}"
+    count, memory = settings.split_count, settings.offered(device.memory)
+    return DeviceInfo.of(device, kind, count=count, memory=memory, numa=device.numa or 0, mode=LEGACY_MODE)
 
 
 def card(device: Device) -> Card:

@@ -20,12 +20,10 @@ class HygonCdi(CdiSettings):
 class HygonSettings(TreeSettings):
     """Keys of HAMi's ``hygon`` section with its defaults, then ours."""
 
-    environment: ClassVar[Mapping[str, str]] = {"HYGONPATH": "hygonPath"}
-
     count: ResourceName = setting("resourceCountName", "hygon.com/dcunum", "Number of DCUs.")
     memory: ResourceName = setting("resourceMemoryName", "hygon.com/dcumem", "Memory of each DCU.")
-    cores: ResourceName = setting("resourceCoreName", "hygon.com/dcucores", "Percent of each DCU's cores.")
     memory_factor: int = setting("memoryFactor", 1, "MiB that one unit of memory stands for.", ge=1)
+    cores: ResourceName = setting("resourceCoreName", "hygon.com/dcucores", "Percent of each DCU's cores.")
     split_count: int = setting("splitCount", 4, "How many containers may share a DCU.", ge=1, le=20)
     memory_scaling: float = setting(
         "memoryScaling", 1.0, "Which part of each DCU's memory is offered; a DCU lends no more than it has.", gt=0, le=1
@@ -38,6 +36,8 @@ class HygonSettings(TreeSettings):
         "hygonPath", Path("/opt/hygondriver"), "On the host, what a container needs to use a part of a DCU."
     )
     cdi: HygonCdi = Field(default_factory=HygonCdi, description="CDI names and specs.")
+
+    environment: ClassVar[Mapping[str, str]] = {"HYGONPATH": "hygonPath"}
 
     def offered(self, memory: int) -> int:
         """How much of a DCU's memory is offered, in MiB."""

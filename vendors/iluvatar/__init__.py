@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Family, Simulator, Vendor, as_described
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.iluvatar.family import families
-from vendors.iluvatar.node import chip_of, open_driver, present, served
+from vendors.iluvatar.node import GPUS, chip_of, open_driver, served
 from vendors.iluvatar.settings import IluvatarSettings
-
-
-def _served(settings: IluvatarSettings) -> tuple[Family, ...]:
-    return tuple(served(settings, family) for family in families(settings))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.iluvatar.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
 
 
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
@@ -28,13 +17,9 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     return tuple(info for info in as_described(family, machine) if info.index in named)
 
 
+NODE = NodeSide(open=open_driver, present=GPUS.present, simulate=deferred("vendors.iluvatar.simulation.simulate"))
+FACTS = Facts(described=_described)
+FAMILIES = serving(families, served)
 VENDOR = Vendor(
-    name="iluvatar",
-    title="Iluvatar GPUs",
-    settings=IluvatarSettings,
-    families=_served,
-    open=open_driver,
-    present=present,
-    simulate=_simulate,
-    described=_described,
+    name="iluvatar", title="Iluvatar GPUs", settings=IluvatarSettings, families=FAMILIES, node=NODE, facts=FACTS
 )

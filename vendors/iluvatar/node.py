@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, mebibytes
 from hami_plugin.host.tools import ToolError, output
-from hami_plugin.listed import Card, Hardware, ListedCards
+from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
@@ -21,22 +22,18 @@ from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.nodes import DeviceInfo, encode_legacy
 from vendors.iluvatar.settings import IluvatarSettings
 
-GPUS = Hardware(title="Iluvatar GPU", vendor="1e3e", module="iluvatar", node="iluvatar")
+GPUS = Hardware(title="Iluvatar GPU", vendors=("1e3e",), module="iluvatar", node="iluvatar")
 LOOK_EVERY_S = 5.0
 INDEX, UUID, MODEL, ADDRESS, MEMORY = FIELDS = ("index", "uuid", "name", "pci.bus_id", "memory.total")
 QUESTION = (f"--query-gpu={','.join(FIELDS)}", "--format=csv")
+CONTROL = "itrctl"
 LINK = "itrlink"
 """The node by which GPUs reach each other's memory, on machines that can."""
 
 
-def present(settings: IluvatarSettings, paths: HostPaths) -> bool:
-    """Whether there are such GPUs, whatever drives them."""
-    return bool(GPUS.plugged(paths.elsewhere(sysfs=settings.sysfs_root)))
-
-
 def open_driver(settings: IluvatarSettings, paths: HostPaths) -> Driver:
     """The GPUs of this host. Nothing is asked yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     words = [chip.word for chip in settings.chips]
 
     def naming(card: Card) -> tuple[str, str] | None:
@@ -83,30 +80,19 @@ def served(settings: IluvatarSettings, family: Family) -> Family:
     """The family of one chip as this node serves it. Its scheduler side reads the register of HAMi 2.7 to this day."""
     kind = f"{settings.delivery.kind}-{family.word.lower()}"
     return replace(
-        family,
+        family.delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
         replicas=lambda _device: settings.split_count,
         register=partial(register, settings),
         encode=encode_legacy,
         reports=True,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
     )
 
 
 def register(settings: IluvatarSettings, device: Device, _legacy: bool) -> DeviceInfo:
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=settings.split_count,
-        devmem=device.memory,
-        devcore=device.cores,
-        type=device.family,
-        numa=max(0, device.numa or 0),
-        mode=device.mode,
-        health=device.health.offered,
-    )
+    numa = max(0, device.numa or 0)
+    return DeviceInfo.of(device, device.family, count=settings.split_count, numa=numa, mode=device.mode)
 
 
 def device_edits(settings: IluvatarSettings, device: Device, host: HostFiles) -> ContainerEdits:
@@ -115,7 +101,7 @@ def device_edits(settings: IluvatarSettings, device: Device, host: HostFiles) ->
 
 def shared_edits(settings: IluvatarSettings, host: HostFiles) -> ContainerEdits:
     nodes = DeviceNodes(host=host, root=settings.dev_root)
-    control = nodes.need("itrctl", whose="the GPUs' driver").merged(nodes.take(LINK))
+    control = nodes.need(CONTROL, whose="the GPUs' driver").merged(nodes.take(LINK))
     return control.merged(mounted(host, settings.driver_files))
 
 

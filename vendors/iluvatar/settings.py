@@ -38,11 +38,7 @@ def _chip(word: str) -> Chip:
 class IluvatarCdi(CdiSettings):
     """CDI names of Iluvatar's GPUs."""
 
-    cls: CdiClass = Field(
-        "iluvatar",
-        alias="class",
-        description="Class part of the GPUs' CDI names; the chip's word follows it, as in `iluvatar-bi-v150`.",
-    )
+    cls: CdiClass = Field("iluvatar", alias="class", description="Class part of CDI names, before the chip's word.")
 
 
 class IluvatarSettings(ToolSettings):

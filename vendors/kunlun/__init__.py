@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from hami_plugin.model.machine import Machine
-from hami_plugin.parity import Parity
-from hami_plugin.vendor import Family, Simulator, Vendor
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor, serving
 from vendors.kunlun.family import families
-from vendors.kunlun.node import open_driver, present, served
+from vendors.kunlun.node import XPUS, open_driver, served
 from vendors.kunlun.settings import KunlunSettings
 
-
-def _served(settings: KunlunSettings) -> tuple[Family, ...]:
-    return tuple(served(settings, family) for family in families(settings))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.kunlun.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
-
-
-def _parity() -> Parity:
-    from vendors.kunlun.parity import parity  # noqa: PLC0415  # only comparisons with HAMi need it
-
-    return parity()
-
-
-VENDOR = Vendor(
-    name="kunlun",
-    title="Kunlun XPUs",
-    settings=KunlunSettings,
-    families=_served,
-    open=open_driver,
-    present=present,
-    simulate=_simulate,
-    parity=_parity,
-    machine_vendors=("kunlunxin",),
-)
+NODE = NodeSide(open=open_driver, present=XPUS.present, simulate=deferred("vendors.kunlun.simulation.simulate"))
+FACTS = Facts(parity=deferred("vendors.kunlun.parity.parity"), machines=("kunlunxin",))
+FAMILIES = serving(families, served)
+VENDOR = Vendor(name="kunlun", title="Kunlun XPUs", settings=KunlunSettings, families=FAMILIES, node=NODE, facts=FACTS)

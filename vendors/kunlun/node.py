@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, matrix, mebibytes
 from hami_plugin.host.tools import output
-from hami_plugin.listed import Card, Hardware, ListedCards
+from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
@@ -23,7 +24,8 @@ from hami_plugin.wire.nodes import DeviceInfo
 from vendors.kunlun.family import CARD, PART, WHOLE
 from vendors.kunlun.settings import KunlunSettings
 
-XPUS = Hardware(title="Kunlun XPU", vendor="1d22", module="kunlun", node="xpu")
+XPUS = Hardware(title="Kunlun XPU", vendors=("1d22",), module="kunlun", node="xpu")
+CONTROL = "xpuctrl"
 SMALLEST = CARD // 4
 LOOK_EVERY_S = 5.0
 """The tool opens every XPU to answer, which takes a while."""
@@ -34,14 +36,9 @@ _NAMED = re.compile(r"XPU\s+(\d+):.*?(GPU-[0-9A-Fa-f-]{36})")
 _LINKED = "XL"
 
 
-def present(settings: KunlunSettings, paths: HostPaths) -> bool:
-    """Whether there are such cards, whatever drives them."""
-    return bool(XPUS.plugged(paths.elsewhere(sysfs=settings.sysfs_root)))
-
-
 def open_driver(settings: KunlunSettings, paths: HostPaths) -> Driver:
     """The XPUs of this host. Nothing is asked yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
 
     def naming(card: Card) -> tuple[str, str]:
         """HAMi's scheduler makes names for whole XPUs up; parts are registered, under the XPU's own."""
@@ -88,13 +85,11 @@ def served(settings: KunlunSettings, family: Family) -> Family:
     """The family as this node serves it. Of whole XPUs the scheduler learns from their number alone."""
     kind = f"{settings.cdi.vendor}/{'v' if family.word == PART else ''}{settings.cdi.cls}"
     return replace(
-        family,
+        family.delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
         replicas=shares if family.word == PART else lambda _device: 1,
         register=register,
         reports=family.word == PART,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
     )
 
@@ -105,18 +100,8 @@ def shares(device: Device) -> int:
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=shares(device),
-        devmem=device.memory,
-        devcore=device.cores,
-        type=device.family,
-        numa=max(0, device.numa or 0),
-        mode=device.mode,
-        health=device.health.offered,
-        vendor=device.family,
-    )
+    kind, numa = device.family, max(0, device.numa or 0)
+    return DeviceInfo.of(device, kind, count=shares(device), numa=numa, mode=device.mode, vendor=kind)
 
 
 def device_edits(settings: KunlunSettings, device: Device, host: HostFiles) -> ContainerEdits:
@@ -124,7 +109,7 @@ def device_edits(settings: KunlunSettings, device: Device, host: HostFiles) -> C
 
 
 def shared_edits(settings: KunlunSettings, host: HostFiles) -> ContainerEdits:
-    control = DeviceNodes(host=host, root=settings.dev_root).need("xpuctrl", whose="the XPUs' driver")
+    control = DeviceNodes(host=host, root=settings.dev_root).need(CONTROL, whose="the XPUs' driver")
     return control.merged(mounted(host, settings.driver_files))
 
 

@@ -17,14 +17,14 @@ class XpuCdi(CdiSettings):
 
 
 class KunlunSettings(ToolSettings):
-    """Keys of HAMi's ``kunlun`` section with its defaults, then ours."""
+    """What this node serves, HAMi's keys of the section with their defaults, and where the tool is."""
 
-    count: ResourceName = setting("resourceCountName", "kunlunxin.com/xpu", "Number of whole XPUs.")
-    parts: ResourceName = setting("resourceVCountName", "kunlunxin.com/vxpu", "Number of parts, each of another XPU.")
-    memory: ResourceName = setting("resourceVMemoryName", "kunlunxin.com/vxpu-memory", "MiB of each part.")
     serve: Literal["whole", "parts"] = setting(
         "serve", "whole", "What this node offers of its XPUs: `whole` ones, or `parts` of a quarter, a half or all."
     )
+    count: ResourceName = setting("resourceCountName", "kunlunxin.com/xpu", "Number of whole XPUs.")
+    parts: ResourceName = setting("resourceVCountName", "kunlunxin.com/vxpu", "Number of parts, each of another XPU.")
+    memory: ResourceName = setting("resourceVMemoryName", "kunlunxin.com/vxpu-memory", "MiB of each part.")
     xpu_smi: AbsolutePath = setting(
         "xpuSmi", Path("/usr/local/bin/xpu-smi"), "Kunlunxin's tool, which lists the XPUs and how they are linked."
     )

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.pci import scan
+from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
-from hami_plugin.vendor import Family, Simulator, Vendor, as_described
+from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, node, sgpu
-from vendors.metax.cards import PCI_VENDOR
+from vendors.metax.cards import GPUS
 from vendors.metax.parity import DIFFERENCES
 from vendors.metax.settings import MetaxSettings
 
@@ -22,10 +20,6 @@ from vendors.metax.settings import MetaxSettings
 def families(settings: MetaxSettings, clock: Callable[[], int] = time.time_ns) -> tuple[Family, ...]:
     """Whole GPUs, and shares. ``clock`` says when a decision is written, in nanoseconds since 1970."""
     return (node.whole(settings, gpu.family(settings)), node.shared(settings, sgpu.family(settings, clock)))
-
-
-def _parity() -> Parity:
-    return Parity(differences=DIFFERENCES)
 
 
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
@@ -38,24 +32,6 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     )
 
 
-def _present(settings: MetaxSettings, paths: HostPaths) -> bool:
-    return bool(scan(settings.sysfs_root or paths.sysfs, PCI_VENDOR))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.metax.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
-
-
-VENDOR = Vendor(
-    name="metax",
-    title="MetaX GPUs",
-    settings=MetaxSettings,
-    open=node.open_driver,
-    present=_present,
-    families=families,
-    simulate=_simulate,
-    parity=_parity,
-    described=_described,
-)
+NODE = NodeSide(open=node.open_driver, present=GPUS.present, simulate=deferred("vendors.metax.simulation.simulate"))
+FACTS = Facts(parity=lambda: Parity(differences=DIFFERENCES), described=_described)
+VENDOR = Vendor(name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, node=NODE, facts=FACTS)

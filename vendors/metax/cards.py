@@ -13,6 +13,7 @@ from typing import Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.tools import ToolError
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
@@ -20,8 +21,7 @@ from vendors.metax import gpu, sgpu
 from vendors.metax.smi import Listed, Smi
 from vendors.metax.zones import connected
 
-PCI_VENDOR: Final = "9999"
-DRIVER: Final = "METAX"
+GPUS: Final = Hardware(title="MetaX GPU", vendors=("9999",), module="metax")
 CONTROL: Final = "mxcd"
 
 
@@ -45,9 +45,7 @@ class Looker:
         self._known: dict[str, Device] = {}
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
-        found = pci.scan(self._paths.sysfs, PCI_VENDOR)
-        if not any(one.driver for one in found):
-            raise _absent(len(found))
+        found = GPUS.driven(self._paths)
         listed, problems = self._listed({one.address for one in found})
         zones = connected(self._smi.linked, [one.number for one in listed.values()])
         sightings = []
@@ -65,7 +63,7 @@ class Looker:
             self._known[one.address] = device
             sightings.append(Sighting(device=device, fault=fault))
         sightings.sort(key=lambda sighting: sighting.device.index)
-        version = pci.text(self._paths.sysfs / "module/metax/version")
+        version = GPUS.version(self._paths)
         return Discovery(sightings=tuple(sightings), problems=tuple(problems), facts={"driver": version})
 
     def _listed(self, addresses: set[str]) -> tuple[Mapping[str, Listed], list[str]]:
@@ -113,16 +111,6 @@ class Looker:
         return (
             Fault(reason="DeviceNodeMissing", message=f"there is no {self._paths.dev / missing}") if missing else None
         )
-
-
-def _absent(count: int) -> DriverUnavailableError:
-    if not count:
-        return DriverUnavailableError(DriverReason.NO_DEVICES, "there is no MetaX GPU on the PCI bus")
-    return DriverUnavailableError(
-        DriverReason.NO_DRIVER,
-        f"{count} MetaX GPUs are on the PCI bus, and no driver is bound to them",
-        hint="install MetaX's driver, or load its module: modprobe metax",
-    )
 
 
 def _nodes(folder: Path) -> tuple[str, ...]:

@@ -9,18 +9,18 @@ from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import HamiError
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.grammar import to_json
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, sgpu
-from vendors.metax.cards import CONTROL, PCI_VENDOR, Card, Looker
+from vendors.metax.cards import CONTROL, GPUS, Card, Looker
 from vendors.metax.settings import MetaxSettings
 from vendors.metax.smi import Smi
 from vendors.metax.zones import foretold
@@ -30,49 +30,26 @@ OPTIONAL_CONTROL = ("mxnd", "mxgd")
 
 def open_driver(settings: MetaxSettings, paths: HostPaths) -> Driver:
     """The MetaX driver of this host. Nothing is read yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     look = Looker(roots, Smi(settings.mx_smi), whole=settings.mode == "native")
     return LookingDriver(look, partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     """MetaXLinks as the tool tells them, and the distance on the PCI bus."""
-    bus = {one.address: one for one in pci.scan(paths.sysfs, PCI_VENDOR)}
-    there = [device for device in devices if device.pci in bus]
-    return symmetric(
-        {
-            (a.uuid, b.uuid): scored(pci.level(bus[a.pci], bus[b.pci]), card(a).linked.count(b.index), "MX")
-            for a in there
-            for b in there
-            if a is not b
-        }
-    )
+    return distances(devices, GPUS.plugged(paths), lanes=lambda a, b: card(a).linked.count(b.index), fabric="MX")
 
 
 def whole(settings: MetaxSettings, family: Family) -> Family:
     """Whole GPUs. Their scheduler side counts them, and reads from the node what so many would be worth."""
-    return replace(
-        family,
-        delivery=settings.delivery,
-        register=partial(_info, family.word),
-        announce=forecasts,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
-        inject=inject,
-    )
+    handed = family.delivered(settings, device_edits, shared_edits)
+    return replace(handed, register=partial(_info, family.word), announce=forecasts, inject=inject)
 
 
 def shared(settings: MetaxSettings, family: Family) -> Family:
     """GPUs to share, with one container each: cutting them is left to MetaX's own tools."""
-    return replace(
-        family,
-        delivery=settings.shared_delivery,
-        register=_shared_info,
-        encode=encode,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
-        inject=inject,
-    )
+    handed = replace(family.delivered(settings, device_edits, shared_edits), delivery=settings.shared_delivery)
+    return replace(handed, register=_shared_info, encode=encode, inject=inject)
 
 
 def card(device: Device) -> Card:
@@ -108,17 +85,7 @@ def encode(infos: Sequence[DeviceInfo]) -> str:
 
 
 def _info(word: str, device: Device, _legacy: bool) -> DeviceInfo:
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=1,
-        devmem=device.memory,
-        devcore=100,
-        type=word,
-        numa=device.numa or 0,
-        health=device.health.offered,
-        vendor=word,
-    )
+    return DeviceInfo.of(device, word, numa=device.numa or 0, vendor=word)
 
 
 def _shared_info(device: Device, legacy: bool) -> DeviceInfo:

@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from cdi.edits import ContainerEdits
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, matrix, mebibytes
 from hami_plugin.host.tools import ToolError, json_object, output
-from hami_plugin.listed import Card, Hardware, ListedCards
+from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
@@ -23,19 +24,14 @@ from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, UNIT, WORD
 from vendors.mthreads.settings import MthreadsSettings
 
-GPUS = Hardware(title="Moore Threads GPU", vendor="1ed5", module="mtgpu", node="mtgpu.")
+GPUS = Hardware(title="Moore Threads GPU", vendors=("1ed5",), module="mtgpu", node="mtgpu.")
 LOOK_EVERY_S = 5.0
 _BONDED = re.compile(r"MT(\d{1,2})")
 
 
-def present(settings: MthreadsSettings, paths: HostPaths) -> bool:
-    """Whether there are such GPUs, whatever drives them."""
-    return bool(GPUS.plugged(paths.elsewhere(sysfs=settings.sysfs_root)))
-
-
 def open_driver(settings: MthreadsSettings, paths: HostPaths) -> Driver:
     """The GPUs of this host, by the names that HAMi's scheduler makes up. Nothing is asked yet."""
-    roots = paths.elsewhere(sysfs=settings.sysfs_root, dev=settings.dev_root)
+    roots = paths.rooted(settings)
     cards = ListedCards(
         GPUS,
         roots,
@@ -85,12 +81,9 @@ def linked(settings: MthreadsSettings) -> Mapping[tuple[int, int], int]:
 def served(settings: MthreadsSettings, family: Family) -> Family:
     """The family as this node serves it. It registers nothing: HAMi's scheduler reads the capacity."""
     return replace(
-        family,
-        delivery=settings.delivery,
+        family.delivered(settings, device_edits, shared_edits),
         replicas=lambda _device: settings.split_count,
         register=register,
-        device_edits=partial(device_edits, settings),
-        shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings),
         every_core=lambda _device: CARD_CORES,
         cores_are_counted=True,
@@ -111,15 +104,7 @@ def served(settings: MthreadsSettings, family: Family) -> Family:
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
     """The GPU as HAMi's scheduler makes it up from the node's capacity."""
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=100,
-        devmem=device.memory // UNIT * UNIT,
-        devcore=CARD_CORES,
-        type=WORD,
-        health=device.health.offered,
-    )
+    return DeviceInfo.of(device, WORD, count=100, memory=device.memory // UNIT * UNIT, cores=CARD_CORES)
 
 
 def device_edits(settings: MthreadsSettings, device: Device, host: HostFiles) -> ContainerEdits:

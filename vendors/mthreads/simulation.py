@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, boards, topology
-from hami_plugin.simulation.disturbed import FileSimulator
+from hami_plugin.simulation.boards import listed, topology
+from hami_plugin.simulation.tools import SILENT, Told, Tool
+from hami_plugin.simulation.trees import Files, on_bus
 from vendors.mthreads.node import GPUS
 
 
-def simulate(machine: Machine, directory: Path) -> FileSimulator:
-    """Write the machine into ``directory``, unless it is there already, with whatever faults it has by now."""
-    board = Board(
-        vendor=GPUS.vendor,
-        device="0x0323",
-        module=GPUS.module,
-        node=GPUS.node,
-        control=(),
-        tool="mthreads-gmi",
-        says=says,
-        drawing=True,
-    )
-    return boards(machine, directory, board, tool_setting="mthreadsGmi")
+def _drawn(machine: Machine, one: MachineDevice) -> Files:
+    """Its nodes to draw come after those of the host's own graphics card."""
+    names = f"card{one.index + 1}", f"renderD{one.index + 129}"
+    drawn = {f"{on_bus(machine, one)}/drm/{name}/dev": "226:0\n" for name in names}
+    return {**drawn, **{f"dev/dri/{name}": "" for name in names}}
 
 
-def says(machine: Machine, listed: list[MachineDevice], silent: frozenset[int]) -> dict[str, str]:
-    """What the tool prints of the GPUs that it knows; those that are ``silent`` tell no numbers."""
-    report = {"Attached GPUs": len(listed), "GPU": [_entry(one, one.index in silent) for one in listed]}
-    return {"-q --json": json.dumps(report, indent=1), "topo -m": topology(machine, "GPU", lambda lanes: f"MT{lanes}")}
+def _says(told: Told) -> Mapping[str, str]:
+    entries = [_entry(one, silent=told.noted(SILENT, one)) for one in told.listed]
+    report = json.dumps({"Attached GPUs": len(entries), "GPU": entries}, indent=1)
+    return {"-q --json": report, "topo -m": topology(told.machine, "GPU", lambda lanes: f"MT{lanes}")}
 
 
-def _entry(one: MachineDevice, silent: bool) -> dict[str, Any]:
+def _entry(one: MachineDevice, *, silent: bool) -> dict[str, Any]:
     return {
         "Index": str(one.index),
         "Product Name": one.model,
@@ -41,3 +34,7 @@ def _entry(one: MachineDevice, silent: bool) -> dict[str, Any]:
         "PCI": {"Bus ID": f"0000{one.pci.upper()}"},
         "FB Memory Usage": {"Total": "N/A" if silent else f"{one.memory}MiB", "Used": "0MiB"},
     }
+
+
+TOOL = Tool(path="bin/mthreads-gmi", setting="mthreadsGmi", says=_says)
+simulate = listed(GPUS, "0323", TOOL, more=_drawn).simulate

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hami_plugin.looking import Busy
 from hami_plugin.model.device import Device, Fault, Sighting
 from vendors.nvidia import mig_devices
 from vendors.nvidia.binding import NvmlError
@@ -18,21 +18,6 @@ from vendors.nvidia.trouble import fault_of, no_devices, no_permission
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
-
-
-class Busy:
-    """Which card is being asked. Written by the driver's thread, read by others."""
-
-    def __init__(self) -> None:
-        self.uuid: str | None = None
-
-    @contextmanager
-    def asking(self, uuid: str | None) -> Iterator[None]:
-        self.uuid = uuid
-        try:
-            yield
-        finally:
-            self.uuid = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

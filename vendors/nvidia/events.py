@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from hami_plugin.log import logger
+from hami_plugin.looking import Busy
 from hami_plugin.model.device import Fault
 from hami_plugin.vendor import HealthEvent
 from vendors.nvidia.binding import NvmlError
-from vendors.nvidia.discover import Busy
 from vendors.nvidia.library import Event, EventSet, Handle, Nvml
 from vendors.nvidia.trouble import fault_of
 from vendors.nvidia.xid import XidPolicy

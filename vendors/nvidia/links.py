@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hami_plugin.looking import Busy
 from hami_plugin.model.links import Links, symmetric
 from vendors.nvidia.binding import NvmlError
-from vendors.nvidia.discover import Busy
 from vendors.nvidia.host import pci_address
 from vendors.nvidia.library import MOST_NVLINKS, Handle, Nvml
 from vendors.nvidia.topology import Port, measured

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.log import logger
+from hami_plugin.looking import Busy
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import NO_LINKS, Links
 from hami_plugin.vendor import HealthEvent
 from vendors.nvidia.binding import BARE_NAME, NoLibraryError, NvmlError
-from vendors.nvidia.discover import Busy, Discoverer
+from vendors.nvidia.discover import Discoverer
 from vendors.nvidia.events import EventWatch
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.library import Handle, Nvml

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from hami_plugin.deferred import deferred
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.machine import Machine
-from hami_plugin.parity import Parity
-from hami_plugin.vendor import Driver, Simulator, Vendor
+from hami_plugin.vendor import Facts, NodeSide, Vendor
 from vendors.nvidia.family import families
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.settings import NvidiaSettings
-
-
-def _open(settings: NvidiaSettings, paths: HostPaths) -> Driver:
-    from vendors.nvidia.nvml import open_driver  # noqa: PLC0415  # listing vendors must not import the binding
-
-    return open_driver(settings, paths)
 
 
 def _present(settings: NvidiaSettings, paths: HostPaths) -> bool:
@@ -24,26 +15,10 @@ def _present(settings: NvidiaSettings, paths: HostPaths) -> bool:
     return settings.nvml_library is not None or trees.present()
 
 
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.nvidia.simulation import simulate  # noqa: PLC0415  # needs a compiled library, and only here
-
-    return simulate(machine, directory)
-
-
-def _parity() -> Parity:
-    from vendors.nvidia.scheduling.parity import parity  # noqa: PLC0415  # only comparisons with HAMi need it
-
-    return parity()
-
-
-VENDOR = Vendor(
-    name="nvidia",
-    title="NVIDIA GPUs",
-    settings=NvidiaSettings,
-    open=_open,
+NODE = NodeSide(
+    open=deferred("vendors.nvidia.nvml.open_driver"),
     present=_present,
-    families=families,
-    simulate=_simulate,
-    parity=_parity,
-    machine_vendors=("nvidia",),
+    simulate=deferred("vendors.nvidia.simulation.simulate"),
 )
+FACTS = Facts(parity=deferred("vendors.nvidia.scheduling.parity.parity"), machines=("nvidia",))
+VENDOR = Vendor(name="nvidia", title="NVIDIA GPUs", settings=NvidiaSettings, families=families, node=NODE, facts=FACTS)

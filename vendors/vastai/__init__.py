@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.machine import Machine
-from hami_plugin.parity import Parity
-from hami_plugin.vendor import Simulator, Vendor
-from vendors.vastai.dies import bus
+from hami_plugin.deferred import deferred
+from hami_plugin.vendor import Facts, NodeSide, Vendor
+from vendors.vastai.dies import DIES
 from vendors.vastai.family import families
-from vendors.vastai.node import open_driver, rooted
+from vendors.vastai.node import open_driver
 from vendors.vastai.settings import VastaiSettings
 
-
-def _present(settings: VastaiSettings, paths: HostPaths) -> bool:
-    return bool(bus(rooted(settings, paths)))
-
-
-def _simulate(machine: Machine, directory: Path) -> Simulator:
-    from vendors.vastai.simulation import simulate  # noqa: PLC0415  # needed only here
-
-    return simulate(machine, directory)
-
-
-def _parity() -> Parity:
-    from vendors.vastai.parity import parity  # noqa: PLC0415  # only comparisons with HAMi need it
-
-    return parity()
-
-
-VENDOR = Vendor(
-    name="vastai",
-    title="Vastai cards",
-    settings=VastaiSettings,
-    open=open_driver,
-    present=_present,
-    families=families,
-    simulate=_simulate,
-    parity=_parity,
-)
+NODE = NodeSide(open=open_driver, present=DIES.present, simulate=deferred("vendors.vastai.simulation.simulate"))
+FACTS = Facts(parity=deferred("vendors.vastai.parity.parity"))
+VENDOR = Vendor(name="vastai", title="Vastai cards", settings=VastaiSettings, families=families, node=NODE, facts=FACTS)
 __all__ = ["VENDOR", "VastaiSettings", "families"]

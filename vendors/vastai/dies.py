@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.tools import ToolError, json_object, output
 from hami_plugin.model.device import Device
@@ -17,9 +17,8 @@ from hami_plugin.model.device import Device
 WORD: Final = "Vastai"
 STRATEGY: Final = "DeviceStrategy"
 CARD: Final = "AIC"
-PCI_VENDORS: Final = ("1ec6", "1edb")
-"""Two that are seen for this vendor; the device id is the same."""
-PCI_DEVICES: Final = ("0100",)
+DIES: Final = Hardware(title="Vastai die", vendors=("1ec6", "1edb"), devices=("0100",), module="vastai_pci")
+"""Two ids are seen for this vendor; the device id is the same."""
 QUERY: Final = ("getmem", "--display-format=json")
 MEMORY: Final = ("Physical", "Physical memory")
 """What the tool calls a die's memory, on accelerators and on graphics cards."""
@@ -49,12 +48,6 @@ class Listed:
 def dies(device: Device) -> Dies:
     """The traits of a Vastai device; of one that nothing is known of, no dies."""
     return device.traits if isinstance(device.traits, Dies) else Dies(numbers=(), card="")
-
-
-def bus(paths: HostPaths) -> tuple[pci.PciDevice, ...]:
-    """The dies on the bus, by address."""
-    found = [one for vendor in PCI_VENDORS for one in pci.scan(paths.sysfs, vendor, PCI_DEVICES)]
-    return tuple(sorted(found, key=lambda one: one.address))
 
 
 def numbered(paths: HostPaths, addresses: Sequence[str], before: Mapping[str, int]) -> Mapping[str, int]:

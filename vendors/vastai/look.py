@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.kept import Kept
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.pci import PciDevice
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from vendors.vastai.dies import WORD, Dies, Listed, bus, dies, listed, numbered
+from vendors.vastai.dies import DIES, WORD, Dies, Listed, dies, listed, numbered
 
 ASK_EVERY_S = 10.0
 """How long the tool's answer is good for, while the same dies are there."""
@@ -43,17 +42,11 @@ class Looker:
         return Discovery(sightings=tuple(_cards(seen) if self._whole else seen), problems=problems)
 
     def _places(self) -> tuple[PciDevice, ...]:
-        places = bus(self._paths)
+        places = DIES.plugged(self._paths)
         if any(place.driver for place in places):
             return places
         self._numbers = {}  # a driver that comes back counts anew
-        if not places:
-            raise DriverUnavailableError(DriverReason.NO_DEVICES, "there is no Vastai die on the PCI bus")
-        raise DriverUnavailableError(
-            DriverReason.NO_DRIVER,
-            f"{len(places)} Vastai dies are on the PCI bus, and no driver has them",
-            hint="install the driver, or load its module: modprobe vastai_pci",
-        )
+        raise DIES.absent(self._paths)
 
     def _die(self, number: int, place: PciDevice, told: Mapping[str, Listed]) -> Sighting:
         known = self._known.get(place.address, Listed(card="", memory=0))

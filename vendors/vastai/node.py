@@ -8,16 +8,16 @@ from functools import partial
 
 from cdi.edits import ContainerEdits
 from hami_plugin.errors import HamiError
-from hami_plugin.host import pci
+from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
-from hami_plugin.model.links import Links, scored, symmetric
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.vastai.dies import CARD, STRATEGY, WORD, bus, dies
+from vendors.vastai.dies import CARD, DIES, STRATEGY, WORD, dies
 from vendors.vastai.look import Looker
 from vendors.vastai.settings import VastaiSettings
 
@@ -28,48 +28,25 @@ OF_A_DIE = ("vacc{}", "vastai_video{}", "va{}_ctl", "va_video{}", "vastai{}_vers
 
 def open_driver(settings: VastaiSettings, paths: HostPaths) -> Driver:
     """Vastai's driver of this host. Nothing is read yet."""
-    roots = rooted(settings, paths)
+    roots = paths.rooted(settings)
     return LookingDriver(Looker(roots, settings.vasmi, whole=settings.strategy == "card"), partial(links, roots))
-
-
-def rooted(settings: VastaiSettings, paths: HostPaths) -> HostPaths:
-    """The host's trees, where the settings say that they are."""
-    return paths.elsewhere(sysfs=settings.sysfs_root, proc=settings.proc_root, dev=settings.dev_root)
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     """Distances on the PCI bus, between the first dies."""
-    places = {one.address: one for one in bus(paths)}
-    pairs = [(a, b) for a in devices for b in devices if a is not b and {a.pci, b.pci} <= places.keys()]
-    return symmetric({(a.uuid, b.uuid): scored(pci.level(places[a.pci], places[b.pci]), 0, "") for a, b in pairs})
+    return distances(devices, DIES.plugged(paths))
 
 
 def served(settings: VastaiSettings, family: Family) -> Family:
     """The family as this node serves it: one container for each card or die."""
-    return replace(
-        family,
-        delivery=settings.delivery,
-        register=partial(register, settings),
-        reports=True,
-        device_edits=partial(device_edits, settings),
-        shared_edits=lambda host: DeviceNodes(host=host, root=settings.dev_root).take(*CONTROL),
-        inject=inject,
-    )
+    handed = family.delivered(settings, device_edits, shared_edits)
+    return replace(handed, register=partial(register, settings), reports=True, inject=inject)
 
 
 def register(settings: VastaiSettings, device: Device, _legacy: bool) -> DeviceInfo:
     """With what HAMi's scheduler keeps a container's dies together by."""
-    return DeviceInfo(
-        id=device.uuid,
-        index=device.index,
-        count=1,
-        devmem=device.memory,
-        devcore=100,
-        type=WORD,
-        numa=device.numa or 0,
-        health=device.health.offered,
-        custom={STRATEGY: settings.strategy, CARD: dies(device).card},
-    )
+    custom = {STRATEGY: settings.strategy, CARD: dies(device).card}
+    return DeviceInfo.of(device, WORD, numa=device.numa or 0, custom=custom)
 
 
 def device_edits(settings: VastaiSettings, device: Device, host: HostFiles) -> ContainerEdits:
@@ -79,6 +56,10 @@ def device_edits(settings: VastaiSettings, device: Device, host: HostFiles) -> C
     if not found or not all(edits.device_nodes for edits in found):
         raise HamiError(f"{device.uuid} has a die without nodes on this host", hint="its driver makes them")
     return ContainerEdits().merged(*found)
+
+
+def shared_edits(settings: VastaiSettings, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).take(*CONTROL)
 
 
 def inject(assignment: Assignment, _host: HostFiles) -> Injection:

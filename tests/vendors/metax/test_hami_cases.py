@@ -20,7 +20,7 @@ from vendors.metax import VENDOR, families, gpu, sgpu, tenants, zones
 from vendors.metax.settings import MetaxSettings
 
 FILES = sorted(path.stem for path in FOLDER.glob("metax_*.json"))
-PARITY = VENDOR.parity()
+PARITY = VENDOR.facts.parity()
 WHOLE, SHARED = (Known(vendor="metax", family=family, parity=PARITY) for family in families(MetaxSettings()))
 NAMES = {"custom_info": "custominfo", "pod_infos": "pods", "mem_percentagereq": "mempercentagereq"}
 Case = Mapping[str, Any]

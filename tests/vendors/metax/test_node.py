@@ -166,7 +166,7 @@ def test_a_gpu_that_falls_off_the_bus_leaves_the_others_their_numbers(tmp_path: 
         ("driver-gone", DriverReason.NO_DRIVER),
         ("no-devices", DriverReason.NO_DEVICES),
         ("tool-gone", DriverReason.NO_LIBRARY),
-        ("tool-garbled", DriverReason.FAILED),
+        ("tool-fails", DriverReason.FAILED),
     ],
 )
 def test_an_absent_driver_or_tool_has_a_reason_and_comes_back(fault: str, reason: DriverReason, tmp_path: Path) -> None:

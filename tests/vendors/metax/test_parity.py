@@ -7,7 +7,7 @@ from typing import Any
 
 from vendors.metax import VENDOR
 
-RULES = {one.id: one for one in VENDOR.parity().differences}
+RULES = {one.id: one for one in VENDOR.facts.parity().differences}
 Json = Mapping[str, Any]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hami_plugin.looking import Busy
 from hami_plugin.model.device import Action
 from vendors.nvidia.binding import NvmlError
-from vendors.nvidia.discover import Busy
 from vendors.nvidia.events import EventWatch
 from vendors.nvidia.library import Event, EventSet, Handle, Nvml
 from vendors.nvidia.xid import XidPolicy

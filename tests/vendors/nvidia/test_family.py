@@ -94,7 +94,7 @@ def test_the_vendor_is_found_by_its_name() -> None:
     vendor = load_vendor("nvidia")
 
     assert vendor.settings is NvidiaSettings
-    assert vendor.machine_vendors == ("nvidia",)
+    assert vendor.facts.machines == ("nvidia",)
     assert vendor.families(vendor.settings())[0].word == "NVIDIA"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from hami_plugin.looking import Busy
 from tests.support.hami import Json, asks
 from vendors.nvidia import links
-from vendors.nvidia.discover import Busy
 from vendors.nvidia.host import pci_address
 from vendors.nvidia.library import Nvml, NvmlError
 from vendors.nvidia.topology import Port, lanes, link

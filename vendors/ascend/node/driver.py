@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.looking import Busy
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.vendor import HealthEvent
@@ -41,11 +42,11 @@ class AscendDriver:
         self._sleep = sleep
         self._known: dict[Unit, Device] = {}
         self._told: dict[str, Fault | None] = {}
-        self._busy: str | None = None
+        self._busy = Busy()
 
     @property
     def busy_with(self) -> str | None:
-        return self._busy
+        return self._busy.uuid
 
     def discover(self) -> Discovery:
         units = self._units()
@@ -81,7 +82,7 @@ class AscendDriver:
                 if one == other:
                     continue
                 try:
-                    with self._asking(device.uuid):
+                    with self._busy.asking(device.uuid):
                         kind = self._dcmi.topology(one, other)
                     same_numa = device.numa is not None and device.numa == peer.numa
                     directed[device.uuid, peer.uuid] = link(kind, same_numa=same_numa)
@@ -124,7 +125,7 @@ class AscendDriver:
         """One NPU; in words, what keeps one from being served that cannot be named."""
         known = self._known.get(unit)
         try:
-            with self._asking(known.uuid if known else None):
+            with self._busy.asking(known.uuid if known else None):
                 device = self._described(unit)
         except DcmiError as error:
             return Sighting(device=known, fault=silent(error)) if known else f"{unit}: {error}"
@@ -154,18 +155,10 @@ class AscendDriver:
         )
 
     def _health(self, unit: Unit, uuid: str) -> Fault | None:
-        with self._asking(uuid):
+        with self._busy.asking(uuid):
             return examine(self._dcmi, unit, shared=self._soft)
 
     def _facts(self) -> dict[str, str]:
         with suppress(DcmiError):
             return {"driver": self._dcmi.version()}
         return {}
-
-    @contextmanager
-    def _asking(self, uuid: str | None) -> Iterator[None]:
-        self._busy = uuid
-        try:
-            yield
-        finally:
-            self._busy = None

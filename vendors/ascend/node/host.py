@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.pci import look, scan
+from hami_plugin.host.pci import look
 from vendors.ascend.node.codes import NOT_PERMITTED, DcmiError
 from vendors.ascend.node.settings import NodeSettings
 
 CONTROL_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
-_VENDOR, _ACCELERATOR = "19e5", "1200"
+NPUS = Hardware(title="NPU", vendors=("19e5",), kinds=("1200",), module="drv_davinci")
+"""Huawei's network cards are of another class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,8 @@ class HostTrees:
         return look(self.sysfs / "bus/pci/devices" / address).numa
 
     def plugged_in(self) -> int:
-        """How many NPUs are on the bus, whatever drives them. Huawei's network cards are of another class."""
-        return sum(one.kind.startswith(_ACCELERATOR) for one in scan(self.sysfs, _VENDOR))
+        """How many NPUs are on the bus, whatever drives them."""
+        return len(NPUS.plugged(HostPaths(sysfs=self.sysfs)))
 
     def unavailable(self, problem: str, error: DcmiError | None = None) -> DriverUnavailableError:
         """The reason that explains most: no NPU, else no kernel module, else what the library said.

@@ -131,15 +131,15 @@ API int dcmi_get_device_pcie_info_v2(int card, int chip, struct dcmi_pcie_info_a
     struct machine m;
     struct unit *u;
     int code = ask(&m, card, chip, &u);
-    if (code)
-        return code;
-    memset(info, 0, sizeof *info);
-    info->venderid = 0x19e5;
-    info->domain = (int)u->domain;
-    info->bdf_busid = u->bus;
-    info->bdf_deviceid = u->device;
-    info->bdf_funcid = u->function;
-    return OK;
+    if (!code)
+        *info = (struct dcmi_pcie_info_all){
+            .venderid = 0x19e5,
+            .domain = (int)u->domain,
+            .bdf_busid = u->bus,
+            .bdf_deviceid = u->device,
+            .bdf_funcid = u->function,
+        };
+    return code;
 }
 
 API int dcmi_get_device_health(int card, int chip, unsigned int *health)
