@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hami_plugin.aio import Watched
-from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Snapshot
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import NO_LINKS, Links
 from hami_plugin.policy.health import WELL, Condition, Patience, after_event, after_look, after_reload
 
@@ -57,13 +57,7 @@ class Inventory:
         sighted = {sighting.device.uuid for sighting in discovery.sightings}
         for sighting in discovery.sightings:
             uuid = sighting.device.uuid
-            before = self._known.get(uuid)
-            condition = before.condition if before else self._remembered.pop(uuid, WELL)
-            self._known[uuid] = Known(
-                device=sighting.device,
-                condition=after_look(condition, sighting.fault, now, self._patience),
-                seen=now,
-            )
+            self._known[uuid] = Known(device=sighting.device, condition=self._looked_at(sighting, now), seen=now)
         for uuid in set(self._known) - sighted:
             known = self._known[uuid]
             if now - known.seen > self._forget:
@@ -72,6 +66,14 @@ class Inventory:
                 condition = after_event(known.condition, GONE, now)
                 self._known[uuid] = replace(known, condition=replace(condition, broken=True))
         return self._publish(replace(self.snapshot.value, ready=True, reason="", message="", facts=discovery.facts))
+
+    def _looked_at(self, sighting: Sighting, now: float) -> Condition:
+        """After a look. One that was never seen well has not earned a second look: it is not offered first."""
+        before = self._known.get(sighting.device.uuid)
+        condition = before.condition if before else self._remembered.pop(sighting.device.uuid, None)
+        if condition is None and sighting.fault:
+            return after_look(WELL, sighting.fault, now, replace(self._patience, suspect_looks=1))
+        return after_look(condition or WELL, sighting.fault, now, self._patience)
 
     def linked(self, links: Links, answering: Collection[str]) -> None:
         """New measurements of the pairs among ``answering``. A pair with a silent device keeps its last."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_plugin.demo.stage import Stage, _family
+from hami_plugin.demo.stage import Stage
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.simulation.hardware import simulate_all
 from tests.e2e.steps import take_down
 from tests.e2e.test_other_vendors import node, run
 from tests.support.pages import generated
@@ -32,13 +30,8 @@ OF_PROMETHEUS = {"up": frozenset[str]()}
 @pytest.fixture
 async def mixed(set_up: Any) -> dict[str, Stage]:
     """A daemon that serves three vendors, and the stage of each by the vendor's name."""
-    stage = await set_up(PROFILES[0])
-    names, folder = ",".join(PROFILES), stage.directory / "node"
-    stage.options = {**stage.options, "--simulate": names, "--simulation-dir": str(folder)}
-    stages = {}
-    for machine in simulate_all(names, folder):
-        settings = machine.vendor.settings.model_validate(machine.settings)
-        stages[machine.vendor.name] = replace(stage, hardware=machine, family=_family(machine, settings))
+    stage = await set_up(",".join(PROFILES))
+    stages = {each.hardware.vendor.name: each for each in stage.each()}
     await stage.start_daemon()
     for each in stages.values():
         each.daemon = stage.daemon

@@ -178,3 +178,18 @@ def test_every_known_device_is_shown_once_and_changes_tell_every_difference(look
         assert set(after) <= set(seen)
         assert present <= set(after) or away
         assert all(after[n] != "healthy" for n in set(after) - present) or away
+
+
+def test_a_device_whose_first_look_fails_is_not_offered_before_a_good_one(inventory):
+    looked(inventory, 0.0, 0, 1, faults={0: LOST})
+    assert healths(inventory) == {0: "unhealthy", 1: "healthy"}
+
+    looked(inventory, 5.0, 0, 1, faults={1: LOST})
+    assert healths(inventory) == {0: "unhealthy", 1: "suspect"}
+
+
+def test_a_device_that_comes_later_and_fails_at_once_is_not_offered_either(inventory):
+    looked(inventory, 0.0, 0)
+    looked(inventory, 5.0, 0, 1, faults={1: LOST})
+
+    assert healths(inventory) == {0: "healthy", 1: "unhealthy"}
