@@ -58,10 +58,13 @@ async def allocations(stage: Stage, name: str) -> float:
 
 async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: dict[str, Stage]) -> None:
     registered = {one.resource_name for one in three["nvidia"].kubelet.registrations}
-    annotations = three["nvidia"].api.node(NODE)["metadata"]["annotations"]
+    registers = {three[name].family.annotations.register for name in ("nvidia", "ascend")}
+
+    def annotations() -> set[str]:
+        return set(three["nvidia"].api.node(NODE)["metadata"].get("annotations", {}))
 
     assert {stage.resource for stage in three.values()} <= registered
-    assert {three[name].family.annotations.register for name in ("nvidia", "ascend")} <= annotations.keys()
+    await three["nvidia"].until(lambda: registers <= annotations(), "the registers", 10)
     for vendor, stage in three.items():
         pod, answer = await run(stage, f"on-{vendor}", view(stage), **{stage.resource: 1})
         assert answer.edits.env, pod.key
