@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import vendors
 from hami_plugin.wire import keys
 from tests.e2e.manifests import small
 from tests.e2e.steps import confirm, sound, start, take_down
@@ -23,7 +24,9 @@ AT_MOST_S = 0.25
 @pytest.fixture
 async def both(set_up, monkeypatch, tmp_path):
     """A daemon that serves simulated GPUs, and cards of a vendor from another folder in a process of their own."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(Path(__file__).parent / "more"))))
+    more = Path(__file__).parent / "more"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(more))))
+    monkeypatch.setattr(vendors, "__path__", [*vendors.__path__, str(more / "vendors")])  # the stage reads it as well
     orders = tmp_path / "orders"
     stage = await set_up(vendors={"toy": {"enabled": True, "orders": str(orders)}})
     await start(stage)
