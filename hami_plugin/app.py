@@ -19,6 +19,7 @@ from hami_plugin.config.load import Configuration
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import Journal, StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
@@ -72,8 +73,8 @@ class Daemon:
         self._ledger = Ledger(Journal(settings.state_dir / "journal"))
         self._events = EventRecorder(cluster, settings.node_name)
         self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
-        self._resources = PodResourcesClient(settings.pod_resources_socket)
-        self.account = Account(self._resources, self._ledger)
+        self.account = Account(PodResourcesClient(settings.pod_resources_socket), self._ledger)
+        self._checkpoint = CheckpointFile(settings.kubelet_dir)
         self._host = HostFiles(paths=process.host)
         self._vendors = process.vendors
         parts = NodeParts(
@@ -81,7 +82,7 @@ class Daemon:
             pods=self._pods,
             ledger=self._ledger,
             settlement=self._settlement,
-            resources=self._resources,
+            checkpoint=self._checkpoint,
             events=self._events,
             host=self._host,
             memory=HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc)),
@@ -103,7 +104,7 @@ class Daemon:
             taken=lambda: {grant.uuid for held in self._ledger.held.values() for grant in held.grants},
         )
         self._recovery = Recovery(
-            ledger=self._ledger, pods=self._pods, settlement=self._settlement, resources=self._resources
+            ledger=self._ledger, pods=self._pods, settlement=self._settlement, checkpoint=self._checkpoint
         )
         self._blocked = "starting"
 

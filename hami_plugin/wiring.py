@@ -15,18 +15,18 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.discovery import Pace, Watch
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.holders import HolderCheck
 from hami_plugin.node.inventory import Inventory
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.memory import HealthMemory
 from hami_plugin.node.parts import FamilyPart, whole
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import PodResources
+from hami_plugin.node.ports import Checkpoint
 from hami_plugin.node.registration import Source
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.node.spec_files import SpecFiles
 from hami_plugin.node.specs import SpecPublisher
+from hami_plugin.node.starts import StartCheck
 from hami_plugin.policy.health import Patience
 from hami_plugin.serving import Line, Serving
 from hami_plugin.startup import Served
@@ -42,7 +42,7 @@ class NodeParts:
     pods: PodTable
     ledger: Ledger
     settlement: Settlement
-    resources: PodResources
+    checkpoint: Checkpoint
     events: EventRecorder
     host: HostFiles
     memory: HealthMemory
@@ -153,12 +153,12 @@ def _line(family: Family, snapshot: Watched[Snapshot], parts: NodeParts, units: 
     return Line(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
 
 
-def _check(allocator: Allocator, parts: NodeParts) -> HolderCheck | None:
+def _check(allocator: Allocator, parts: NodeParts) -> StartCheck | None:
     if parts.settings.identity_check != "required":
         return None
-    return HolderCheck(
+    return StartCheck(
         allocator.question,
-        resources=parts.resources,
+        checkpoint=parts.checkpoint,
         pods=parts.pods,
         ledger=parts.ledger,
         events=parts.events,

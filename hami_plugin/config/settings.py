@@ -267,7 +267,7 @@ class Settings(Section):
     identity_check: Literal["required", "off"] = Field(
         "required",
         alias="identityCheck",
-        description="Confirm with PodResources who holds the devices before a container starts.",
+        description="Confirm with the kubelet's checkpoint that a container starts with what was answered for it.",
     )
     decision_wait_seconds: float = Field(
         2.0,

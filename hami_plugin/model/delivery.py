@@ -47,6 +47,15 @@ class Delivery:
         return f"{self.kind}={device}"
 
 
+ANSWERED_FOR = "hami-plugin.io/answered-for"
+"""The annotation in which each answer says whom it was made for. The kubelet keeps it with the answer."""
+
+
+def whose(uid: str, container: str) -> str:
+    """A container of a pod, in that annotation."""
+    return f"{uid}/{container}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What the kubelet is answered for one container: edits it carries itself, and CDI names for the runtime."""

@@ -34,9 +34,7 @@ class Ledger:
 
     def __init__(self, journal: EntryLog) -> None:
         self._journal = journal
-        self.inherited: frozenset[Key] = frozenset()
         self._held: dict[Key, Held] = {}
-        self._lapsed: set[tuple[str, frozenset[str]]] = set()
 
     @property
     def held(self) -> Mapping[Key, Held]:
@@ -49,7 +47,6 @@ class Ledger:
                 self._replay(entry)
             except (KeyError, TypeError, ValueError) as error:
                 log.warning("journal entry passed over", problem=repr(error))
-        self.inherited = frozenset(self._held)
         return len(self._held)
 
     def reserve(self, held: Held) -> None:
@@ -60,13 +57,12 @@ class Ledger:
         others = [h for h in self._held.values() if h.uid != held.uid and _meet(held, h.resource, h.ids)]
         for other in others:
             del self._held[other.key]
-        self._lapsed = {(resource, ids) for resource, ids in self._lapsed if not _meet(held, resource, ids)}
         self._held[held.key] = held
 
     def write(self, held: Held) -> None:
         """Put a reserved share on file, before the kubelet hears of it. OSError when the disk refuses."""
         self._journal.append({"op": "hold", **_entry(held)})
-        if self._journal.lines > 2 * (len(self._held) + len(self._lapsed)) + self.SLACK:
+        if self._journal.lines > 2 * len(self._held) + self.SLACK:
             self._compact()
 
     def settle(self, keys: Iterable[Key]) -> None:
@@ -78,17 +74,10 @@ class Ledger:
                 self._note({"op": "settled", "key": list(key)})
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """These shares are nobody's any more, and their ids have lapsed."""
+        """These shares are nobody's any more."""
         for key in list(keys):
-            if self._forget(key):
+            if self._held.pop(key, None):
                 self._note({"op": "drop", "key": list(key)})
-
-    def lapsed(self, resource: str, ids: frozenset[str]) -> bool:
-        """Whether these ids went out with limits that were taken back or whose pod has ended, and not again since.
-
-        A container that starts with them has another one's limits: its own hand-out would be known.
-        """
-        return (resource, ids) in self._lapsed
 
     def of_pod(self, uid: str) -> list[Held]:
         return [held for held in self._held.values() if held.uid == uid]
@@ -103,7 +92,6 @@ class Ledger:
     def _compact(self) -> None:
         """Write only what still counts. A disk that refuses leaves the longer journal, which is as good."""
         entries = [{"op": "hold", **_entry(held)} for held in self._held.values()]
-        entries += [{"op": "lapsed", "resource": resource, "ids": sorted(ids)} for resource, ids in self._lapsed]
         try:
             self._journal.rewrite(entries)
         except OSError as error:
@@ -113,20 +101,12 @@ class Ledger:
         match entry["op"]:
             case "hold":
                 self.reserve(_held(entry))
-            case "lapsed":
-                self._lapsed.add((str(entry["resource"]), frozenset(map(str, entry["ids"]))))
             case "settled":
                 key = _key(entry)
                 if key in self._held:
                     self._held[key] = replace(self._held[key], settled=True)
             case "drop":
-                self._forget(_key(entry))
-
-    def _forget(self, key: Key) -> bool:
-        held = self._held.pop(key, None)
-        if held:
-            self._lapsed.add((held.resource, held.ids))
-        return held is not None
+                self._held.pop(_key(entry), None)
 
 
 def _meet(held: Held, resource: str, ids: frozenset[str]) -> bool:

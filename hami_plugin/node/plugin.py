@@ -8,15 +8,15 @@ from hami_plugin.aio import Watched
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import Allocator
-from hami_plugin.node.holders import HolderCheck
 from hami_plugin.node.ports import Offer
+from hami_plugin.node.starts import StartCheck
 from hami_plugin.policy.claims import Question
 
 
 class ResourcePlugin:
     """A ``DevicePlugin``. ``check`` is None when the operator has turned the identity check off."""
 
-    def __init__(self, allocator: Allocator, check: HolderCheck | None, snapshot: Watched[Snapshot]) -> None:
+    def __init__(self, allocator: Allocator, check: StartCheck | None, snapshot: Watched[Snapshot]) -> None:
         self._allocator = allocator
         self._check = check
         self._snapshot = snapshot

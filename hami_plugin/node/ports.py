@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from hami_plugin.aio import Watched
-from hami_plugin.model.delivery import Answer
+from hami_plugin.model.delivery import Answer, whose
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.views import NodeView, PodView
 
@@ -73,11 +73,29 @@ class Holder:
     ids: frozenset[str]
 
 
-class PodResources(Protocol):
-    """The kubelet's own account of who holds what."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the kubelet keeps for one container of a resource: its ids, and the answer that it will start it with.
 
-    async def holders(self, resource: str) -> tuple[Holder, ...]:
-        """Every container that holds devices of ``resource``. ``HamiError`` when the kubelet cannot be asked."""
+    ``answered_for`` is whom that answer was made for, as ``whose`` tells it; empty for an answer that is not ours.
+    """
+
+    uid: str
+    container: str
+    ids: frozenset[str]
+    answered_for: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer was made for this very container."""
+        return self.answered_for == whose(self.uid, self.container)
+
+
+class Checkpoint(Protocol):
+    """The kubelet's own memory of what it was answered, complete before any container of a pod starts."""
+
+    async def kept(self, resource: str) -> tuple[Kept, ...]:
+        """Every container with devices of ``resource``. ``HamiError`` when it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

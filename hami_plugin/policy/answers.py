@@ -5,14 +5,14 @@ from __future__ import annotations
 import uuid
 
 from cdi.edits import ContainerEdits
-from hami_plugin.model.delivery import Answer, Delivery, Way
+from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way, whose
 from hami_plugin.model.placement import Assignment
 
 
 def answered(delivery: Delivery, assignment: Assignment, own: ContainerEdits, described: ContainerEdits) -> Answer:
     """``own`` travels in any case; ``described`` is what the devices add where the answer must carry it itself."""
     names = tuple(delivery.name(share.device.uuid) for share in assignment.shares)
-    annotations = {}
+    annotations = {ANSWERED_FOR: whose(assignment.pod.uid, assignment.container.name)}
     if Way.CDI_ANNOTATIONS in delivery.ways:
         annotations[_key(delivery, assignment)] = ",".join(names)
     return Answer(

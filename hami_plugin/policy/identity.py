@@ -171,26 +171,8 @@ def _first(
     claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: Mapping[tuple[str, str, str], Held]
 ) -> Identity:
     """The claim that is first in line, unless another pod may stand in its place."""
-    rivals = _indistinct(claim, same_count)
-    if rivals:
-        return _ambiguous(len(claim.devices), [claim.pod, *rivals])
     tied = _tied(claim, same_count, ranks, held)
     return _unordered([claim.pod, *tied]) if tied else Found(claim=claim)
-
-
-def _indistinct(claim: Claim, same_count: Sequence[Claim]) -> list[PodView]:
-    """Pods that may be meant as well if ``claim`` is an init container's: no later check could tell.
-
-    The kubelet takes the ids that it was advised to, so they say nothing of who asks; and its account of who holds them
-    leaves plain init containers out.
-    """
-
-    def plain_init(other: Claim) -> bool:
-        return other.container.init and not other.container.restartable
-
-    if not plain_init(claim):
-        return []
-    return [other.pod for other in same_count if plain_init(other) and _shares(other) != _shares(claim)]
 
 
 def _tied(

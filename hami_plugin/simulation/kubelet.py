@@ -23,6 +23,7 @@ from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.simulation.kubelet_checkpoint import CHECKPOINT, write_checkpoint
 from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Ledger, Reuse, wanted
 from hami_plugin.simulation.kubelet_plugin import PluginConnection
 from hami_plugin.simulation.kubelet_podresources import PodResourcesServicer
@@ -231,6 +232,7 @@ class FakeKubelet(rpc.RegistrationServicer):
                 code=error.code().name,
             ) from error
         self.ledger.allotments[slot] = Allotment(ids=ids, answer=answer)
+        write_checkpoint(self.directory / CHECKPOINT, self.ledger)
 
     async def _choose(self, resource: str, amount: int, reusable: frozenset[str]) -> tuple[str, ...]:
         """Ids that init containers left come first. For the rest the plugin is asked, and may leave it to chance."""

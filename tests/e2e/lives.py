@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import PodView, pod_view
+from hami_plugin.policy.replicas import physical_counts
 from hami_plugin.simulation.api_objects import StatusError
 from hami_plugin.simulation.kubelet import StartError
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.simulation.scheduler import BINPACK, POLICY, TOPOLOGY_AWARE
 from hami_plugin.wire import keys
 from tests.e2e.manifests import NAMESPACE, asking, idle, manifest
-from tests.e2e.truth import annotation, difference
+from tests.e2e.truth import annotation, difference, grants_of
 
 MOST_ALIVE = 14
 LOCK_EXPIRES_S = 0.1
@@ -194,6 +195,7 @@ class Lives:
             await self._tell()
 
     async def _admit(self, life: Life, group: asyncio.TaskGroup) -> None:
+        life.orderly = life.orderly and self._has_room(life)
         try:
             await self._stage.kubelet.admit(life.pod)
         except AdmissionError as error:
@@ -202,6 +204,17 @@ class Lives:
             group.create_task(self._delete_later(life, 0.05))
             return
         group.create_task(self._start(life, group))
+
+    def _has_room(self, life: Life) -> bool:
+        """Whether the kubelet has ids enough of each decided device, also if it spends one on each container.
+
+        An init container's id passes on to a container that was decided another device, so it may need more ids of a
+        device than shares were decided.
+        """
+        resource = self._stage.family.resources.count
+        free = physical_counts(self._stage.kubelet.ledger.free(resource, 0))
+        wanted = [g.uuid for one in life.pod.containers for g in grants_of(self._stage, life.pod, one)]
+        return all(free[uuid] >= len(wanted) for uuid in wanted)
 
     async def _start(self, life: Life, group: asyncio.TaskGroup) -> None:
         for container in life.pod.containers:
@@ -312,14 +325,10 @@ def _short(words: str) -> str:
         "does not name the devices": "other devices than decided",
         "the kubelet offers": "other devices or another count than decided",
         "decided nothing": "not scheduled by HAMi",
-        "limits were handed out to": "wrong holder",
-        "limits of": "wrong holder",
-        "with the limits of another": "wrong holder, again",
+        "would start with what was answered for": "answered for another",
         "is not starting": "held by one that is not starting",
         "requested number of devices": "the kubelet has too few",
         "does not say yet": "holder not known",
-        "is not known from the API server": "holder not known",
-        "nobody is known to hold": "holder not known",
     }.items():
         if text in words:
             return name

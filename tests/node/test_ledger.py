@@ -82,7 +82,6 @@ def test_a_kill_between_any_two_entries_loses_nothing(path):
     for _ in history(ledger):
         again = opened(path)
         assert again.held == ledger.held
-        assert again._lapsed == ledger._lapsed
 
 
 def test_a_kill_within_any_entry_loses_that_entry_only(tmp_path, path):
@@ -142,7 +141,6 @@ def test_the_journal_stays_short_however_many_pods_come_and_go(path):
 
     assert len(path.read_text().splitlines()) < 1200
     assert opened(path).held == ledger.held
-    assert opened(path).lapsed(COUNT, frozenset(ids((3, 3))))
 
 
 class Stingy(Journal):
@@ -205,22 +203,6 @@ def test_containers_of_one_pod_may_share_an_id_as_after_an_init_container(path):
     hold(ledger, share(A, (0, 0), name="main"))
 
     assert len(ledger.held) == 2
-
-
-def test_ids_lapse_with_their_share_until_they_are_handed_out_anew(path):
-    ledger = opened(path)
-    both = frozenset(ids((0, 0), (1, 0)))
-    hold(ledger, share(A, (0, 0), (1, 0)))
-    assert not ledger.lapsed(COUNT, both)
-
-    ledger.drop([share(A).key])
-    assert ledger.lapsed(COUNT, both)
-    assert not ledger.lapsed("toy.io/other", both)
-    assert opened(path).lapsed(COUNT, both)
-
-    hold(ledger, share(B, (1, 0)))
-    assert not ledger.lapsed(COUNT, both)
-    assert not opened(path).lapsed(COUNT, both)
 
 
 def test_the_journal_tells_nothing_but_names_ids_and_shares(path):

@@ -9,7 +9,7 @@ from hami_plugin.aio import cancelled
 from hami_plugin.node.recovery import Recovery
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
 from tests.support.builders import container, grant, held_by, ids, pod
-from tests.support.kubelet import holder
+from tests.support.kubelet import kept
 from tests.support.node import until
 
 A = pod("a", pieces=[[grant(0)]])
@@ -34,7 +34,7 @@ async def recover(node):
             ledger=again.ledger,
             pods=again.pods,
             settlement=again.settlement,
-            resources=again.resources,
+            checkpoint=again.checkpoint,
             period=0.002,
         )
         task = asyncio.create_task(recovery.run())
@@ -58,7 +58,7 @@ async def test_nothing_to_reconcile_ends_at_once(recover):
 
 async def test_a_share_that_its_pod_holds_is_recorded_at_the_pod(node, recover):
     node.cluster.add(A)
-    node.resources.list = [holder(A, ONE)]
+    node.checkpoint.list = [kept(A, ONE)]
 
     again, task = await recover(share())
     await asyncio.wait_for(task, 2)
@@ -69,7 +69,7 @@ async def test_a_share_that_its_pod_holds_is_recorded_at_the_pod(node, recover):
 
 async def test_a_share_that_was_never_delivered_stays_reserved_while_its_pod_lives(node, recover):
     a = node.cluster.add(A)
-    node.resources.list = [holder(pod("b"), ids((1, 0))), holder(pod("b"), ONE)]
+    node.checkpoint.list = [kept(pod("b"), ids((1, 0))), kept(A, ONE, answered=(pod("b"), "main"))]
 
     again, task = await recover(share())
     await asyncio.sleep(0.02)
@@ -112,7 +112,7 @@ async def test_a_pod_of_the_same_name_is_not_the_pod(node, recover):
 
 async def test_shares_already_recorded_cost_no_call(node, recover):
     node.cluster.add(A)
-    node.resources.problem = "nobody may ask"
+    node.checkpoint.problem = "nobody may ask"
 
     again, task = await recover(share(settled=True))
     await asyncio.wait_for(task, 2)
@@ -122,20 +122,21 @@ async def test_shares_already_recorded_cost_no_call(node, recover):
 
 async def test_a_kubelet_that_does_not_answer_is_asked_again(node, recover):
     node.cluster.add(A)
-    node.resources.list = [holder(A, ONE)]
-    node.resources.problem = "connection refused"
+    node.checkpoint.list = [kept(A, ONE)]
+    node.checkpoint.problem = "connection refused"
 
     _, task = await recover(share())
     await asyncio.sleep(0.01)
     assert not task.done()
-    node.resources.problem = ""
+    node.checkpoint.problem = ""
 
     await asyncio.wait_for(task, 2)
 
 
-async def test_an_init_container_that_the_account_leaves_out_counts_after_some_rounds(node, recover):
+async def test_an_init_containers_share_is_recorded_when_the_checkpoint_has_it(node, recover):
     a = pod("a", [container("init", 1, init=True)], [[grant(0)]])
     node.cluster.add(a)
+    node.checkpoint.list = [kept(a, ONE, "init")]
 
     again, task = await recover(share(a, "init", init=True))
     await asyncio.wait_for(task, 2)
@@ -147,7 +148,7 @@ async def test_nothing_is_dropped_before_the_first_list_of_pods(node):
     node.ledger.reserve(share())
     node.pods.changes._value = False
     recovery = Recovery(
-        ledger=node.ledger, pods=node.pods, settlement=node.settlement, resources=node.resources, period=0.002
+        ledger=node.ledger, pods=node.pods, settlement=node.settlement, checkpoint=node.checkpoint, period=0.002
     )
     task = asyncio.create_task(recovery.run())
     await asyncio.sleep(0.02)

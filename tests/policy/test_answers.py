@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdi.edits import ContainerEdits, DeviceNode
-from hami_plugin.model.delivery import Answer, Delivery, Way
+from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
@@ -29,8 +29,27 @@ def answer(*ways, uuids=("a", "b"), container="main", kind="v.com/gpu"):
     return answered(delivery, assignment(*uuids, container=container), OWN, NODES)
 
 
+def names_of(told):
+    """The annotations that name devices."""
+    return {key: value for key, value in told.annotations.items() if key != ANSWERED_FOR}
+
+
+@pytest.mark.parametrize("way", Way)
+def test_every_answer_says_whom_it_was_made_for(way):
+    assert answer(way).annotations[ANSWERED_FOR] == "11-22/main"
+    assert answer(way, container="second").annotations[ANSWERED_FOR] == "11-22/second"
+
+
+def test_answers_of_several_families_for_one_container_agree_on_whom_they_were_made_for():
+    mine, theirs = answer(Way.ENVVAR), answer(Way.CDI_ANNOTATIONS, kind="v.com/npu")
+
+    assert mine.merged(theirs).annotations[ANSWERED_FOR] == "11-22/main"
+
+
 def test_inlined_devices_come_with_the_containers_own_edits():
-    assert answer(Way.DEVICE_SPECS) == Answer(edits=NODES.merged(OWN))
+    told = answer(Way.DEVICE_SPECS)
+
+    assert told == Answer(edits=NODES.merged(OWN), annotations={ANSWERED_FOR: "11-22/main"})
 
 
 def test_a_vendors_runtime_and_cdi_are_not_given_the_nodes_again():
@@ -39,7 +58,7 @@ def test_a_vendors_runtime_and_cdi_are_not_given_the_nodes_again():
 
 
 def test_the_annotation_lists_the_names_in_the_order_of_the_container():
-    ((key, names),) = answer(Way.CDI_ANNOTATIONS).annotations.items()
+    ((key, names),) = names_of(answer(Way.CDI_ANNOTATIONS)).items()
 
     assert key.startswith("cdi.k8s.io/hami-plugin_")
     assert len(key.removeprefix("cdi.k8s.io/")) <= 63
@@ -58,7 +77,7 @@ def test_a_repeated_answer_is_the_same_to_the_letter():
 def test_annotations_of_other_containers_and_families_have_other_keys(other):
     mine, theirs = answer(Way.CDI_ANNOTATIONS), answer(Way.CDI_ANNOTATIONS, **other)
 
-    assert mine.annotations.keys().isdisjoint(theirs.annotations)
+    assert names_of(mine).keys().isdisjoint(names_of(theirs))
 
 
 def test_two_answers_for_one_container_add_up():

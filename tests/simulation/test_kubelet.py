@@ -10,6 +10,7 @@ import pytest
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.model.delivery import Answer
@@ -181,6 +182,14 @@ async def test_pod_resources_name_the_holders_but_no_plain_init_container(kubele
         Holder(namespace="ns", pod="pod-1", container="side", ids=frozenset({"d0"})),
         Holder(namespace="ns", pod="pod-2", container="main", ids=frozenset({"d1", "d2"})),
     )
+
+
+async def test_the_checkpoint_names_every_container_before_any_starts(kubelet):
+    await kubelet.admit(pod("1", wants("init", 2, init=True), wants("main", 1)))
+
+    held = {one.container: (one.uid, len(one.ids)) for one in await CheckpointFile(kubelet.directory).kept(RESOURCE)}
+
+    assert held == {"init": ("1", 2), "main": ("1", 1)}
 
 
 async def test_a_restart_keeps_allotments_and_knows_no_device_until_the_plugin_is_back(kubelet, plugin):

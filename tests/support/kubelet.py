@@ -5,27 +5,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.errors import HamiError, RefusedError
+from hami_plugin.model.delivery import ANSWERED_FOR, whose
 from hami_plugin.model.views import PodView
-from hami_plugin.node.ports import Holder
+from hami_plugin.node.ports import Kept
 
 from .builders import COUNT
 
 
-class FakePodResources:
-    """The account, as a list that a test or the kubelet below fills."""
+class FakeCheckpoint:
+    """The kubelet's memory, as a list that a test or the kubelet below fills."""
 
-    def __init__(self, *holders: Holder) -> None:
-        self.list = list(holders)
+    def __init__(self, *kept: Kept) -> None:
+        self.list = list(kept)
         self.problem = ""
 
-    async def holders(self, resource: str) -> tuple[Holder, ...]:
+    async def kept(self, resource: str) -> tuple[Kept, ...]:
         if self.problem:
             raise HamiError(self.problem)
         return tuple(self.list)
 
 
-def holder(pod: PodView, replicas: Sequence[str], container: str = "main") -> Holder:
-    return Holder(namespace=pod.namespace, pod=pod.name, container=container, ids=frozenset(replicas))
+def kept(
+    pod: PodView, replicas: Sequence[str], container: str = "main", *, answered: tuple[PodView, str] | None = None
+) -> Kept:
+    """A container with the answer that was made for it, or for the one in ``answered``."""
+    other, name = answered or (pod, container)
+    return Kept(uid=pod.uid, container=container, ids=frozenset(replicas), answered_for=whose(other.uid, name))
 
 
 @dataclass
@@ -38,7 +43,7 @@ class Kubelet:
     plugin: object
     obedient: bool = True
     choose: random.Random = field(default_factory=lambda: random.Random(1))
-    account: FakePodResources = field(default_factory=FakePodResources)
+    checkpoint: FakeCheckpoint = field(default_factory=FakeCheckpoint)
     given: dict = field(default_factory=dict)
     used: set = field(default_factory=set)
 
@@ -52,14 +57,17 @@ class Kubelet:
                 if not count:
                     continue
                 replicas = await self._take(reusable, count)
-                edits[container.name] = await self.plugin.allocate(replicas)
+                answer = edits[container.name] = await self.plugin.allocate(replicas)
                 self.used |= set(replicas)
                 self.given[pod.uid, container.name] = replicas
+                made_for = answer.annotations[ANSWERED_FOR]
+                self.checkpoint.list.append(
+                    Kept(uid=pod.uid, container=container.name, ids=frozenset(replicas), answered_for=made_for)
+                )
                 if container.init and not container.restartable:
                     reusable |= set(replicas)
                 else:
                     reusable -= set(replicas)
-                    self.account.list.append(holder(pod, replicas, container.name))
         except RefusedError:
             self.forget(pod)
             raise
@@ -74,7 +82,7 @@ class Kubelet:
     def forget(self, pod: PodView) -> None:
         mine = [key for key in self.given if key[0] == pod.uid]
         self.used -= {replica for key in mine for replica in self.given.pop(key)}
-        self.account.list = [h for h in self.account.list if (h.namespace, h.pod) != (pod.namespace, pod.name)]
+        self.checkpoint.list = [h for h in self.checkpoint.list if h.uid != pod.uid]
 
     async def _take(self, reusable: set[str], count: int) -> list[str]:
         again = sorted(reusable)

@@ -9,7 +9,6 @@ from hami_plugin.host.files import Journal
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.holders import HolderCheck
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.lock import LockReaper
@@ -17,10 +16,11 @@ from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import NullObserver
 from hami_plugin.node.settlement import Settlement
+from hami_plugin.node.starts import StartCheck
 
 from .builders import FAMILY, NODE, QUESTION, snapshot
 from .cluster import FakeCluster
-from .kubelet import FakePodResources, Kubelet
+from .kubelet import FakeCheckpoint, Kubelet
 
 SOON = Backoff(first=0.001, cap=0.005)
 
@@ -46,7 +46,7 @@ class Node:
 
     root: Path
     cluster: FakeCluster = field(default_factory=FakeCluster)
-    resources: FakePodResources = field(default_factory=FakePodResources)
+    checkpoint: FakeCheckpoint = field(default_factory=FakeCheckpoint)
     wait: float = 0.02
     serve_unannotated: bool = False
     devices: int = 4
@@ -68,9 +68,9 @@ class Node:
         )
         self.host = HostFiles(paths=HostPaths(hook=self.root / "hook", hook_view=self.root / "hook"))
         self.allocator = self._allocator(FAMILY)
-        check = HolderCheck(
+        check = StartCheck(
             QUESTION,
-            resources=self.resources,
+            checkpoint=self.checkpoint,
             pods=self.pods,
             ledger=self.ledger,
             events=self.events,
@@ -84,7 +84,7 @@ class Node:
         self.allocator = self._allocator(family)
 
     def kubelet(self, **changes) -> Kubelet:
-        return Kubelet(plugin=self.plugin, account=self.resources, **changes)
+        return Kubelet(plugin=self.plugin, checkpoint=self.checkpoint, **changes)
 
     async def restart(self) -> "Node":
         await self.settlement.close()
@@ -92,7 +92,7 @@ class Node:
         return Node(
             root=self.root,
             cluster=self.cluster,
-            resources=self.resources,
+            checkpoint=self.checkpoint,
             wait=self.wait,
             serve_unannotated=self.serve_unannotated,
             devices=self.devices,

@@ -1,0 +1,69 @@
+"""The kubelet's device checkpoint, beside its socket: for each container its ids and the answer it was given.
+
+The kubelet replaces it after each container's Allocate, and reads it when it starts. Its format is the kubelet's own
+(``pkg/kubelet/cm/devicemanager/checkpoint``) and has changed once, in 1.20: ids stand in a list before, by NUMA node
+after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
+from hami_plugin.model.delivery import ANSWERED_FOR
+from hami_plugin.node.ports import Kept
+
+NAME = "kubelet_internal_checkpoint"
+
+
+class CheckpointFile:
+    """``ports.Checkpoint`` over the kubelet's file in ``directory``. ``timeout`` in seconds."""
+
+    def __init__(self, directory: Path, *, timeout: float = 5.0) -> None:
+        self.path = directory / NAME
+        self._timeout = timeout
+
+    async def kept(self, resource: str) -> tuple[Kept, ...]:
+        """Every container with devices of ``resource``, init containers too. ``HamiError`` when it cannot be read."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                text = await asyncio.to_thread(self.path.read_bytes)
+            return tuple(kept_in(text, resource))
+        except TimeoutError as error:
+            raise self._failed(f"no answer within {self._timeout:g} s") from error
+        except OSError as error:
+            raise self._failed(error.strerror or repr(error)) from error
+        except (AttributeError, KeyError, TypeError, ValueError, DecodeError) as error:
+            raise self._failed(f"it is not in a known format ({error!r})") from error
+
+    def _failed(self, why: str) -> HamiError:
+        return HamiError(
+            f"the kubelet's device checkpoint {self.path} cannot be read: {why}",
+            hint="mount the kubelet's device-plugins directory, or set identityCheck: off to do without this proof",
+        )
+
+
+def kept_in(text: bytes, resource: str) -> Iterator[Kept]:
+    """What a checkpoint has of ``resource``. KeyError, TypeError, ValueError, DecodeError for anything else."""
+    for entry in json.loads(text)["Data"]["PodDeviceEntries"] or ():
+        if entry["ResourceName"] == resource:
+            answer = pb.ContainerAllocateResponse.FromString(b64decode(entry["AllocResp"] or ""))
+            yield Kept(
+                uid=entry["PodUID"],
+                container=entry["ContainerName"],
+                ids=_ids(entry["DeviceIDs"]),
+                answered_for=answer.annotations.get(ANSWERED_FOR, ""),
+            )
+
+
+def _ids(told: Any) -> frozenset[str]:
+    lists = told.values() if isinstance(told, dict) else [told or ()]
+    return frozenset(device for one in lists for device in one or ())

@@ -1,0 +1,147 @@
+"""Before a container starts: was the answer that it will start with made for it?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
+from hami_plugin.log import logger
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.pods import PodTable
+from hami_plugin.node.ports import Checkpoint, Kept, Observer
+from hami_plugin.policy.claims import Question, claims
+from hami_plugin.policy.identity import Held
+from hami_plugin.policy.replicas import physical_counts
+
+log = logger(__name__)
+
+
+class StartCheck:
+    """Reads in the kubelet's checkpoint which container has the ids, and for which one they were answered.
+
+    The answer itself says so, so neither a restart nor a lost journal, nor a pod's end, can hide an exchange. Answers
+    of another plugin, from before this one served the node, say nothing: there the pod's own decision counts.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        *,
+        checkpoint: Checkpoint,
+        pods: PodTable,
+        ledger: Ledger,
+        events: EventRecorder,
+        observer: Observer,
+        fail: Callable[[PodView], None] = lambda _pod: None,
+    ) -> None:
+        self._question = question
+        self._checkpoint = checkpoint
+        self._pods = pods
+        self._ledger = ledger
+        self._events = events
+        self._observer = observer
+        self._fail = fail
+
+    async def confirm(self, ids: Sequence[str]) -> None:
+        """Return if the container may start; ``RefusedError`` otherwise. The kubelet will ask again at each start."""
+        outcome = "failed"
+        try:
+            for kept in await self._owners(frozenset(ids)):
+                self._judge(kept)
+            outcome = "ok"
+        except RefusedError as refusal:
+            outcome = refusal.reason
+            log.warning("container start refused", resource=self._question.resource, why=refusal.message)
+            raise
+        finally:
+            self._observer.container_start(self._question.resource, outcome)
+
+    async def _owners(self, ids: frozenset[str]) -> list[Kept]:
+        """Who has exactly these ids: one container, or several of a pod where one takes an init container's."""
+        if not ids:
+            raise RefusedError(RefusalReason.INVALID_REQUEST, "no device ids were named", code="INVALID_ARGUMENT")
+        try:
+            kept = await self._checkpoint.kept(self._question.resource)
+        except HamiError as error:
+            raise _unknown(f"nobody can tell who has {min(ids)}: {error.message}", hint=error.hint) from error
+        found = [one for one in kept if one.ids == ids]
+        if not found:
+            raise _unknown(f"the kubelet's checkpoint does not say yet who has {min(ids)}")
+        return found
+
+    def _judge(self, kept: Kept) -> None:
+        if not kept.answered_for:
+            self._judge_by_decision(kept)
+        elif not kept.right:
+            given = self._given(kept)
+            to = f"container {given.container} of pod {given.namespace}/{given.pod}" if given else kept.answered_for
+            raise self._wrong(f"{self._named(kept)} would start with what was answered for {to}", kept, given)
+
+    def _judge_by_decision(self, kept: Kept) -> None:
+        """The pod's own decision must name the devices that the container has."""
+        pod = self._pods.get(kept.uid)
+        if pod is None:
+            raise _unknown(f"{self._named(kept)} is not known from the API server yet")
+        if self._question.allocated not in pod.annotations:
+            return  # served whole devices by the kubelet's own ids: what it holds is what it was given
+        try:
+            shares = claims(pod, self._question)
+        except WireError as error:
+            raise self._wrong(str(error), kept) from error
+        # An init container's devices pass on to later containers, whatever was decided for those.
+        own = [s for s in shares if s.container.name == kept.container or _passes_on(s.container)]
+        if not any(Counter(share.devices) == physical_counts(kept.ids) for share in own):
+            raise self._wrong(f"the decision for pod {pod.key} does not name the devices that it holds", kept)
+
+    def _given(self, kept: Kept) -> Held | None:
+        """The share that reached another container than its own, if it is still on record."""
+        uid, _, container = kept.answered_for.partition("/")
+        held = self._ledger.held.get((uid, container, self._question.resource))
+        return held if held and held.ids == kept.ids else None
+
+    def _named(self, kept: Kept) -> str:
+        pod = self._pods.get(kept.uid)
+        return f"container {kept.container} of {f'pod {pod.key}' if pod else f'the pod with UID {kept.uid}'}"
+
+    def _wrong(self, message: str, kept: Kept, given: Held | None = None) -> RefusedError:
+        """Take back what was ``given`` to the wrong one, so that it can be handed out again, and say so."""
+        if given and not given.settled:
+            self._ledger.drop([given.key])
+        if given:
+            self._fail_if_shifted(given)
+        refusal = RefusedError(
+            RefusalReason.WRONG_HOLDER, message, hint="delete the pod; its controller will start another one"
+        )
+        pod = self._pods.get(kept.uid)
+        if pod:
+            self._events.refused([pod], RefusalReason.WRONG_HOLDER, str(refusal))
+            self._fail(pod)  # its admission is over: what it still seems to wait for, it will never ask for
+        return refusal
+
+    def _fail_if_shifted(self, lost: Held) -> None:
+        """Fail a pod that got shares after the one that it ``lost``: each of them reached the container before."""
+        pod = self._pods.get(lost.uid)
+        order = [container.name for container in pod.containers] if pod else []
+        if pod is None or lost.container not in order:
+            return
+        later = order[order.index(lost.container) + 1 :]
+        shifted = [h for h in self._ledger.of_pod(lost.uid) if h.resource == lost.resource and h.container in later]
+        if shifted:
+            self._ledger.drop([held.key for held in shifted])
+            self._fail(pod)
+
+
+def _passes_on(container: ContainerView) -> bool:
+    return container.init and not container.restartable
+
+
+def _unknown(message: str, *, hint: str = "") -> RefusedError:
+    return RefusedError(
+        RefusalReason.HOLDER_UNKNOWN,
+        message,
+        code="UNAVAILABLE",
+        hint=hint or "the kubelet tries the container again by itself",
+    )

@@ -1,0 +1,83 @@
+"""The kubelet's own file: which ids a container has, and for whom they were answered."""
+
+import asyncio
+import json
+from base64 import b64encode
+from dataclasses import replace
+
+import pytest
+
+from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.checkpoint import NAME, CheckpointFile
+from hami_plugin.kubelet.messages import allocate_response
+from hami_plugin.model.delivery import ANSWERED_FOR, Answer
+from hami_plugin.node.ports import Kept
+
+RESOURCE = "example.com/gpu"
+KEPT = Kept(uid="u", container="init", ids=frozenset({"a", "b"}), answered_for="u/init")
+MADE_BY_US = Answer(annotations={ANSWERED_FOR: "u/init", "other": "x"})
+OURS = b64encode(allocate_response(MADE_BY_US).SerializeToString()).decode()
+
+
+def checkpoint(ids, *, resource=RESOURCE, answer=OURS):
+    entry = {"PodUID": "u", "ContainerName": "init", "ResourceName": resource, "DeviceIDs": ids, "AllocResp": answer}
+    return json.dumps({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {resource: ["a", "b"]}}})
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [["a", "b"], {"0": ["a"], "1": ["b"]}, {"0": ["a", "b"], "1": ["b"]}, {"-1": ["b", "a"], "0": None}],
+    ids=["before 1.20", "by NUMA node", "at two nodes", "a node without any"],
+)
+async def test_ids_and_answers_are_read_in_every_format_that_kubelets_write(tmp_path, ids):
+    (tmp_path / NAME).write_text(checkpoint(ids))
+
+    assert await CheckpointFile(tmp_path).kept(RESOURCE) == (KEPT,)
+
+
+async def test_other_resources_do_not_count(tmp_path):
+    (tmp_path / NAME).write_text(checkpoint(["a"], resource="example.com/other"))
+
+    assert await CheckpointFile(tmp_path).kept(RESOURCE) == ()
+
+
+async def test_a_kubelet_that_gave_out_nothing_yet_names_nobody(tmp_path):
+    (tmp_path / NAME).write_text('{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}')
+
+    assert await CheckpointFile(tmp_path).kept(RESOURCE) == ()
+
+
+@pytest.mark.parametrize("answer", ["", None, b64encode(allocate_response(Answer()).SerializeToString()).decode()])
+async def test_an_answer_of_another_plugin_says_nothing_of_whom_it_was_made_for(tmp_path, answer):
+    (tmp_path / NAME).write_text(checkpoint(["a", "b"], answer=answer))
+
+    assert await CheckpointFile(tmp_path).kept(RESOURCE) == (replace(KEPT, answered_for=""),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"Data": {"PodDeviceEntries": [{}]}}', checkpoint(7), checkpoint([], answer="////"), "\xff"],
+)
+async def test_a_file_of_another_format_is_told_with_its_place_and_the_way_out(tmp_path, text):
+    (tmp_path / NAME).write_text(text, encoding="latin-1")
+
+    with pytest.raises(HamiError, match="not in a known format") as caught:
+        await CheckpointFile(tmp_path).kept(RESOURCE)
+
+    assert str(tmp_path / NAME) in str(caught.value)
+    assert "identityCheck: off" in str(caught.value)
+
+
+async def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(HamiError, match="No such file"):
+        await CheckpointFile(tmp_path).kept(RESOURCE)
+
+
+async def test_a_disk_that_hangs_is_given_up_on(tmp_path, monkeypatch):
+    async def hang(_call):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("hami_plugin.kubelet.checkpoint.asyncio.to_thread", hang)
+
+    with pytest.raises(HamiError, match="no answer within"):
+        await CheckpointFile(tmp_path, timeout=0.01).kept(RESOURCE)

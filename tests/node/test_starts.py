@@ -1,0 +1,230 @@
+"""Before a container starts: was the answer that the kubelet keeps for it made for it?"""
+
+from dataclasses import replace
+
+import pytest
+
+from hami_plugin.errors import RefusalReason, RefusedError
+from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, ids, pod
+from tests.support.kubelet import kept
+
+A = pod("a", pieces=[[grant(0)]])
+B = pod("b", pieces=[[grant(0, 2000)]])
+ONE, TWO = ids((0, 0)), ids((1, 0))
+KINDS = pytest.mark.parametrize("kind", [{}, {"init": True}, {"sidecar": True}], ids=["main", "init", "sidecar"])
+
+
+async def refused(node, replicas=ONE) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        await node.plugin.pre_start(replicas)
+    return caught.value
+
+
+@KINDS
+async def test_a_container_starts_with_its_own_answer_before_and_after_a_restart(node, kind):
+    a = node.cluster.add(pod("a", [container(count=1, **kind)], [[grant(0)]]))
+    kubelet = node.kubelet()
+    await kubelet.admit(a)
+    await kubelet.start(a)
+    again = await node.restart()
+
+    await again.plugin.pre_start(kubelet.given[a.uid, "main"])
+
+    assert (node.observer.starts, again.observer.starts) == (["ok"], ["ok"])
+
+
+async def test_no_ids_are_an_invalid_argument(node):
+    assert (await refused(node, [])).code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("problem", ["", "no such file"], ids=["not in it", "not readable"])
+async def test_a_checkpoint_that_does_not_tell_is_a_reason_to_wait(node, problem):
+    node.cluster.add(A)
+    await node.allocator.allocate(ONE)
+    node.checkpoint.problem = problem
+
+    refusal = await refused(node)
+
+    assert (refusal.reason, refusal.code) == (RefusalReason.HOLDER_UNKNOWN, "UNAVAILABLE")
+    assert problem in refusal.message
+    assert len(node.ledger.held) == 1
+    assert node.observer.starts == ["HolderUnknown"]
+
+
+@KINDS
+@pytest.mark.parametrize("fate", ["waits", "marked", "gone"])
+async def test_an_answer_for_another_pod_stops_a_container_at_every_try(node, kind, fate):
+    """B is admitted first, and only A is known then. B may be deleted while it starts."""
+    first, later = (
+        pod(name, [container(count=1, **kind)], pieces=[[grant(0, memory)]])
+        for name, memory in (("first", 1000), ("later", 2000))
+    )
+    node.cluster.add(first)
+    await node.kubelet().admit(later)
+    later = node.cluster.add(later)
+    match fate:
+        case "marked":
+            node.cluster.change(later, deleted=True)
+        case "gone":
+            node.cluster.remove(later)
+
+    for given in ("container main of pod default/first", "first-uid/main"):
+        refusal = await refused(node, next(iter(node.checkpoint.list)).ids)
+        assert (refusal.reason, refusal.code) == (RefusalReason.WRONG_HOLDER, "FAILED_PRECONDITION")
+        owner = "the pod with UID later-uid" if fate == "gone" else "pod default/later"
+        assert f"container main of {owner} would start with what was answered for {given}" in refusal.message
+    assert (("later", "WrongHolder") in {event[:2] for event in await node.told()}) is (fate != "gone")
+    await node.settled()
+
+
+async def test_what_another_pod_had_instead_is_handed_out_to_its_own_pod_and_the_other_asks_for_nothing_more(node):
+    node.cluster.add(A)
+    await node.allocator.allocate(ONE)
+    b = node.cluster.add(B)
+    node.checkpoint.list = [kept(b, ONE, answered=(A, "main"))]
+    await refused(node)
+
+    again = ids((0, 1))
+    assert (await node.allocator.allocate(again)).edits.env["POD"] == "a-uid"
+    node.checkpoint.list = [kept(A, again)]
+    await node.plugin.pre_start(again)
+
+    assert node.settlement.failed(b.uid)
+    await node.settled()
+
+
+async def test_an_exchange_is_found_after_a_restart_that_lost_the_journal_and_after_the_pods_end(node):
+    a = node.cluster.add(A)
+    b = node.cluster.add(B)
+    node.checkpoint.list = [kept(b, ONE, answered=(A, "main"))]
+    node = await node.restart()
+    node.cluster.remove(a)
+
+    assert (await refused(node)).reason is RefusalReason.WRONG_HOLDER
+    await node.settlement.close()
+
+
+async def test_an_answer_for_a_former_pod_of_the_same_name_stops_the_new_one(node):
+    b = node.cluster.add(replace(B, name="a", uid="another-uid"))
+    node.checkpoint.list = [kept(b, ONE, answered=(A, "main"))]
+
+    assert "answered for a-uid/main" in (await refused(node)).message
+
+
+async def test_answers_for_each_others_containers_stop_both(node):
+    a = pod("a", [container("one", 1), container("two", 1)], [[grant(0, 1000)], [grant(0, 2000)]])
+    node.cluster.add(a)
+    here, there = ids((0, 0)), ids((0, 1))
+    node.checkpoint.list = [kept(a, here, "one", answered=(a, "two")), kept(a, there, "two", answered=(a, "one"))]
+
+    for replicas in (here, there) * 2:
+        assert (await refused(node, replicas)).reason is RefusalReason.WRONG_HOLDER
+
+
+async def test_a_share_that_another_pod_got_takes_all_later_shares_of_its_pod_with_it(node):
+    victim = node.cluster.add(pod("victim", [container("c0", 1), container("c1", 1)], [[grant(0)], [grant(1, 2000)]]))
+    await node.allocator.allocate(ONE)
+    await node.allocator.allocate(TWO)
+    node.checkpoint.list = [kept(A, ONE, answered=(victim, "c0")), kept(victim, TWO, "c0", answered=(victim, "c1"))]
+
+    assert (await refused(node, ONE)).reason is RefusalReason.WRONG_HOLDER
+    assert (await refused(node, TWO)).reason is RefusalReason.WRONG_HOLDER
+
+    assert node.ledger.held == {}
+    assert node.settlement.failed(victim.uid)
+
+
+async def test_an_init_containers_ids_pass_on_with_an_answer_for_each(node):
+    a = node.cluster.add(pod("a", [container("i", 1, init=True), container("c", 1)], [[grant(0)], [grant(1)]]))
+    kubelet = node.kubelet()
+    await kubelet.admit(a)
+
+    await kubelet.start(a)
+
+    assert [one.ids for one in node.checkpoint.list] == [frozenset(ONE)] * 2
+    node.checkpoint.list[0] = kept(a, ONE, "i", answered=(a, "c"))
+    assert "container i of pod default/a would start with" in (await refused(node)).message
+
+
+async def test_an_admission_that_failed_halfway_leaves_nothing_that_another_pod_could_start_with(node):
+    """Pods alike, of which one is deleted while the kubelet admits it: all later ones are off by one container.
+
+    The ledger is told that ``second`` has got an answer for its init container. That answer went to a pod whose
+    admission failed after it; in the kubelet the init container has the next one.
+    """
+    second = pod("second", [container("i", 1, init=True), container("c", 1)], [[grant(0, 1000)], [grant(0, 2000)]])
+    first = pod("first", [container("i", 1, init=True), container("c", 1), container("d", 1)])
+    node.cluster.add(second)
+    await node.allocator.allocate(ONE)  # asked for by ``first``, which nobody here knows; it fails and gives back
+    assert (await node.allocator.allocate(ONE)).edits.env["POD"] == "second-uid"  # for the init container of ``second``
+    await node.allocator.allocate(ONE)  # for its main container: the kubelet passes the ids on
+    assert {held.container: held.ids for held in node.ledger.held.values()} == {
+        "i": frozenset(ONE),
+        "c": frozenset(ONE),
+    }
+    node.checkpoint.list = [kept(second, ONE, "i", answered=(second, "c")), kept(second, ONE, "c")]
+
+    refusal = await refused(node)
+
+    assert "container i of pod default/second would start with what was answered for container c" in refusal.message
+    assert first.uid not in {held.uid for held in node.ledger.held.values()}
+
+
+@KINDS
+async def test_pods_that_wait_together_are_told_apart_by_their_devices(kind, node):
+    for number in (0, 1):
+        share = grant(number, 1000 * (number + 1))
+        node.cluster.add(pod(f"p{number}", [container(count=1, **kind)], pieces=[[share]]))
+
+    assert (await node.allocator.allocate(TWO)).edits.env["POD"] == "p1-uid"
+
+
+class TestAnswersOfAnotherPlugin:
+    """They say nothing about whom they were made for: a node that ran another plugin before."""
+
+    @staticmethod
+    def theirs(owner, replicas, name="main"):
+        return replace(kept(owner, replicas, name), answered_for="")
+
+    async def test_count_where_the_pods_own_decision_names_the_devices(self, node):
+        node.cluster.add(A)
+        node.checkpoint.list = [self.theirs(A, ONE)]
+
+        await node.plugin.pre_start(ONE)
+
+    async def test_stop_a_container_where_the_decision_names_others(self, node):
+        node.cluster.add(A)
+        node.checkpoint.list = [self.theirs(A, TWO)]
+
+        assert (await refused(node, TWO)).reason is RefusalReason.WRONG_HOLDER
+
+    async def test_do_not_count_for_another_containers_share(self, node):
+        a = pod("a", [container("one", 1), container("two", 1)], [[grant(0)], [grant(1)]])
+        node.cluster.add(a)
+        node.checkpoint.list = [self.theirs(a, TWO, "one")]
+
+        assert (await refused(node, TWO)).reason is RefusalReason.WRONG_HOLDER
+
+    async def test_count_with_an_init_containers_devices_that_passed_on(self, node):
+        a = pod("a", [container("init", 1, init=True), container("one", 1)], [[grant(0)], [grant(1)]])
+        node.cluster.add(a)
+        node.checkpoint.list = [self.theirs(a, ONE, "init"), self.theirs(a, ONE, "one")]
+
+        await node.plugin.pre_start(ONE)
+
+    async def test_stop_a_pod_whose_decision_is_unreadable(self, node):
+        a = node.cluster.add(pod("a", [container(count=1)], annotations={TO_ALLOCATE: ";", ALLOCATED: "x,y;"}))
+        node.checkpoint.list = [self.theirs(a, ONE)]
+
+        assert (await refused(node)).reason is RefusalReason.WRONG_HOLDER
+
+    async def test_count_for_a_pod_without_a_decision(self, node):
+        a = node.cluster.add(pod("a", [container(count=1)]))
+        node.checkpoint.list = [self.theirs(a, ONE)]
+
+        await node.plugin.pre_start(ONE)
+
+    async def test_wait_for_a_pod_that_is_not_known_yet(self, node):
+        node.checkpoint.list = [self.theirs(A, ONE)]
+
+        assert (await refused(node)).code == "UNAVAILABLE"
