@@ -191,6 +191,12 @@ class FakeKubelet(rpc.RegistrationServicer):
             merged = merged.merged(held.answer)
         return merged
 
+    def give(self, pod: PodView, container: str, resource: str, allotment: Allotment) -> None:
+        """The container has this now, which is written down at once."""
+        self.ledger.pods[pod.uid] = pod
+        self.ledger.allotments[pod.uid, container, resource] = allotment
+        write_checkpoint(self.directory / CHECKPOINT, self.ledger)
+
     def remove(self, uid: str) -> None:
         """The pod has ended: its ids are free."""
         self.ledger.remove(uid)
@@ -231,8 +237,7 @@ class FakeKubelet(rpc.RegistrationServicer):
                 f"Allocate failed due to rpc error: code = {error.code().name} desc = {error.details()}",
                 code=error.code().name,
             ) from error
-        self.ledger.allotments[slot] = Allotment(ids=ids, answer=answer)
-        write_checkpoint(self.directory / CHECKPOINT, self.ledger)
+        self.give(pod, container.name, resource, Allotment(ids=ids, answer=answer))
 
     async def _choose(self, resource: str, amount: int, reusable: frozenset[str]) -> tuple[str, ...]:
         """Ids that init containers left come first. For the rest the plugin is asked, and may leave it to chance."""

@@ -90,7 +90,7 @@ async def test_the_same_answer_without_cdi_names_nothing(set_up, directories):
 
     _pod, given = await answer(stage, small("plain", stage.family.resources))
 
-    assert given.annotations == {}
+    assert annotated(given.annotations) == ()
     assert given.cdi_devices == ()
     assert given.edits.env["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
     assert list(directories[-1].iterdir()) == []

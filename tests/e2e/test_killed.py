@@ -41,8 +41,7 @@ async def repeat(stage, pod):
         return
     ids = tuple(first[0].ids)
     response = await stage.kubelet.plugin(stage.resource).allocate(ids)
-    stage.kubelet.ledger.pods[pod.uid] = pod
-    stage.kubelet.ledger.allotments[pod.uid, "main", stage.resource] = Allotment(ids=ids, answer=response)
+    stage.kubelet.give(pod, "main", stage.resource, Allotment(ids=ids, answer=response))
 
 
 async def other_pods_are_served(stage):

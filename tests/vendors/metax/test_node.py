@@ -11,6 +11,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.tools import ToolError
+from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.registration import Style, wanted_annotations
 from hami_plugin.simulation.machines import load_machine, machine_names
@@ -88,6 +89,7 @@ def test_the_kinds_of_whole_and_shared_gpus_differ_and_what_images_lack_is_mount
     assert made.answer(pod, snapshot.devices) == {
         "ids": [snapshot.devices[7].uuid],
         "cdiDevices": [f"hami.io/metax-sgpu={snapshot.devices[7].uuid}"],
+        "annotations": {ANSWERED_FOR: "u1/main"},
     }
     assert families(made.settings)[0].delivery.kind == "hami.io/metax-gpu"
 
