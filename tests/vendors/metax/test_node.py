@@ -87,6 +87,7 @@ def test_the_kinds_of_whole_and_shared_gpus_differ_and_what_images_lack_is_mount
 
     assert made.answer(pod, snapshot.devices) == {
         "ids": [snapshot.devices[7].uuid],
+        "annotations": {"hami-plugin.io/answered-for": "u1/main"},
         "cdiDevices": [f"hami.io/metax-sgpu={snapshot.devices[7].uuid}"],
     }
     assert families(made.settings)[0].delivery.kind == "hami.io/metax-gpu"
