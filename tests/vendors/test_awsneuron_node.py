@@ -10,7 +10,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedErro
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.node.allocation import question_of
+from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.rigs import Rig, as_in_profile, golden, rig

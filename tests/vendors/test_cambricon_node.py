@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
-from hami_plugin.node.allocation import question_of
+from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from tests.support.rigs import Rig, as_in_profile, golden, rig
 from vendors.cambricon.devices import Board

@@ -10,7 +10,7 @@ import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
 from hami_plugin.model.placement import Grant
-from hami_plugin.node.allocation import question_of
+from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from hami_plugin.policy.consumed import record
 from tests.support.rigs import Rig, as_in_profile, golden, rig
