@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.simulation.kubelet_checkpoint import CHECKPOINT, write_checkpoint
 from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment
 from hami_plugin.wire import keys
 from tests.e2e import dying
@@ -43,6 +44,7 @@ async def repeat(stage, pod):
     response = await stage.kubelet.plugin(stage.resource).allocate(ids)
     stage.kubelet.ledger.pods[pod.uid] = pod
     stage.kubelet.ledger.allotments[pod.uid, "main", stage.resource] = Allotment(ids=ids, answer=response)
+    write_checkpoint(stage.kubelet.directory / CHECKPOINT, stage.kubelet.ledger)
 
 
 async def other_pods_are_served(stage):
