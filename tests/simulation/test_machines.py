@@ -44,6 +44,7 @@ def test_a_name_that_is_like_nothing_is_answered_with_all() -> None:
         "id: x",
         "id: x\nvendor: y\ndevices: 3",
         "a: [",
+        "[" * 5000,
         "id: x\nvendor: y\ndevices: []",
         "id: x\nvendor: y\ndevices: [{index: 0}]\np2p_level: [[X], [X]]",
         "id: x\nvendor: y\ndevices: [{index: 0}]\nfabric: [1]",
