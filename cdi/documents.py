@@ -76,7 +76,7 @@ def _parsed(text: str, file: str, yaml: YamlReader | None) -> object:
         return yaml(text)
     except RecursionError:
         message = "is nested too deeply"
-    except Exception as error:  # noqa: BLE001  # what a reader of YAML raises is its own affair
+    except Exception as error:  # noqa: BLE001  # the reader is the caller's, and what it raises its own affair
         message = f"is not readable: {error}"
     raise InvalidSpecError([Problem(file=file, message=message)])
 

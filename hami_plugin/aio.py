@@ -96,3 +96,11 @@ async def cancelled(task: asyncio.Task[object]) -> None:
     """Cancel ``task`` and wait until it has ended, whatever it ends with."""
     task.cancel()
     await asyncio.wait([task])
+
+
+async def happened(event: asyncio.Event, *, within: float) -> bool:
+    """Wait for ``event`` at most ``within`` seconds, and leave nothing behind that waits on. Whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            await event.wait()
+    return event.is_set()

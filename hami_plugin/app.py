@@ -14,6 +14,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from hami_plugin.aio import happened
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
 from hami_plugin.errors import HamiError
@@ -173,7 +174,7 @@ class Daemon:
                 if self._blocked != words:
                     log.warning("waiting", why=words, state=str(directory))
                 self._blocked = words
-                await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=1.0)
+                await happened(stop, within=1.0)
         except OSError as error:
             raise HamiError(
                 f"the state directory {directory} cannot be used: {error}", hint="set stateDir to a writable directory"

@@ -182,7 +182,8 @@ def look(options: Options, environment: Mapping[str, str]) -> Iterator[Snapshot]
         found += 1
         yield snapshot
     if not found:
-        raise HamiError("no devices were found. " + " ".join(problems), hint="or try it with --simulate dgx-h100")
+        why = "; ".join(problems) or "this host shows no hardware of any vendor"
+        raise HamiError(f"no devices were found: {why}", hint="try it with --simulate dgx-h100")
 
 
 def vendor_facts() -> list[dict[str, Any]]:

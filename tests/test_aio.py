@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.aio import Backoff, Watched, cancelled
+from hami_plugin.aio import Backoff, Watched, cancelled, happened
 
 
 async def test_a_change_wakes_every_waiter_and_an_equal_value_none():
@@ -164,3 +164,13 @@ async def test_a_task_that_is_cancelled_has_ended_whatever_it_ends_with(ending):
 
     assert task.done()
     assert ending != "fails" or isinstance(task.exception(), ValueError)
+
+
+async def test_waiting_again_and_again_leaves_no_task_behind():
+    event = asyncio.Event()
+
+    answers = [await happened(event, within=0.001) for _ in range(5)]
+    event.set()
+
+    assert [*answers, await happened(event, within=5)] == [False] * 5 + [True]
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -15,7 +15,7 @@ import click
 
 from cdi.errors import CdiError
 from hami_plugin.cli.cdi import cdi
-from hami_plugin.cli.options import configuration_options, quietly
+from hami_plugin.cli.options import configuration_options, quietly, words_of
 from hami_plugin.errors import ConfigError, HamiError
 
 USAGE_ERROR = 2
@@ -192,8 +192,20 @@ def conformance(files: tuple[Path, ...], vendor: str | None, as_json: bool, diff
     envvar="CONFIG_FILE",
     help="HAMi's device-config.yaml, for resource names and defaults.",
 )
-@click.option("--gpu-scheduler-policy", default="spread", show_default=True, help="The scheduler's order of devices.")
-@click.option("--node-scheduler-policy", default="binpack", show_default=True, help="The scheduler's order of nodes.")
+@click.option(
+    "--gpu-scheduler-policy",
+    callback=words_of("binpack", "spread", "numa", "mutex", "topology-aware"),
+    default="spread",
+    show_default=True,
+    help="The scheduler's order of devices.",
+)
+@click.option(
+    "--node-scheduler-policy",
+    type=click.Choice(["binpack", "spread"]),
+    default="binpack",
+    show_default=True,
+    help="The scheduler's order of nodes.",
+)
 @click.option("--explain", is_flag=True, help="Every device, what admission adds, and what would be written.")
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
 def fit(explain: bool, as_json: bool, **options: Any) -> None:

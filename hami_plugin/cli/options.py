@@ -20,6 +20,18 @@ def quietly() -> AbstractContextManager[object]:
     return closing(configure("warning", "auto", sys.stderr))
 
 
+def words_of(*known: str) -> Callable[[click.Context, click.Parameter, str], str]:
+    """The check of an option whose value is words out of ``known``, parted by commas."""
+
+    def checked(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+        for word in value.split(","):
+            if word.strip() not in known:
+                raise click.BadParameter(f"{word.strip()!r} is not one of {', '.join(known)}")
+        return value
+
+    return checked
+
+
 def configuration_options(command: F) -> F:
     """The options by which every command finds its configuration."""
     path = click.Path(path_type=Path, dir_okay=False)

@@ -13,7 +13,7 @@ from hami_plugin.errors import RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import PodView
-from hami_plugin.node.allocation import question_of
+from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import Claim, claims
 
 

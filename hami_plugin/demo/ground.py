@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hami_plugin.errors import HamiError
+from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.simulation.hardware import SimulatedHardware
@@ -36,6 +36,8 @@ def served(options: Mapping[str, str]) -> tuple[Served, ...]:
     words = {name.removeprefix("--").replace("-", "_"): value for name, value in options.items()}
     paths = {name: Path(words[name]) for name in ("config", "simulation_dir")}
     ready = plan({**dict.fromkeys(READ_ONCE), **words, **paths}, {})
+    if not ready.simulated:
+        raise ConfigError(["no machine is named; `hami-plugin discover --list-profiles` prints the names"])
     return tuple(_served(ready, hardware) for hardware in ready.simulated)
 
 

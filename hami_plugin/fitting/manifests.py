@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from hami_plugin.errors import HamiError
+from hami_plugin.fitting.shapes import misshapen
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 
 STANDARD_INPUT = Path("-")
@@ -77,11 +78,15 @@ def _objects(path: Path) -> Iterator[Json]:
         text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
         documents = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise HamiError(f"{path}: is neither YAML nor JSON: {error}") from error
+        raise HamiError(
+            f"{path}: is neither YAML nor JSON: {error}", hint="save it with kubectl get -o yaml"
+        ) from error
+    except RecursionError:
+        raise HamiError(f"{path}: is nested too deeply", hint="save it with kubectl get -o yaml") from None
     for document in documents:
         if not isinstance(document, Mapping):
             continue
+        if wrong := misshapen(document):
+            raise HamiError(f"{path}: {wrong}", hint="write it as `kubectl explain` has it")
         items = document.get("items")
-        for item in items if isinstance(items, list) else [document]:
-            if isinstance(item, Mapping):
-                yield item
+        yield from [document] if items is None else items

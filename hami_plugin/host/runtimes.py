@@ -7,7 +7,7 @@ without its devices. So a runtime that nothing is known of counts as one that ca
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,9 @@ def _imported(file: Path, content: Mapping[str, Any]) -> Iterator[Path]:
     for pattern in content.get("imports", ()):
         path = Path(pattern)
         base = Path(path.anchor) if path.is_absolute() else file.parent
-        yield from sorted(base.glob(str(path.relative_to(path.anchor))))
+        relative = path.relative_to(path.anchor)
+        if relative.parts:  # an empty name takes nothing in
+            yield from sorted(base.glob(str(relative)))
 
 
 def _toml(file: Path) -> Mapping[str, Any]:
@@ -125,8 +127,12 @@ def _last(*sections: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for section in sections for key, value in section.items()}
 
 
-def _directories(said: Sequence[str] | None) -> tuple[Path, ...]:
-    return USUAL_DIRECTORIES if said is None else tuple(map(Path, said))
+def _directories(said: object) -> tuple[Path, ...]:
+    if said is None:
+        return USUAL_DIRECTORIES
+    if not isinstance(said, list):
+        raise TypeError(f"cdi_spec_dirs is {said!r}, and must be a list")
+    return tuple(map(Path, said))
 
 
 def _plain(directory: Path) -> Path:

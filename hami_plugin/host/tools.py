@@ -13,6 +13,9 @@ from typing import Any
 
 from hami_plugin.errors import HamiError
 
+FAREWELL_S = 1.0
+"""How long a tool that was killed is waited for."""
+
 
 class ToolError(HamiError):
     """A tool that is not there, failed, took too long or printed something else than was asked for."""
@@ -33,14 +36,27 @@ def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
     try:
         printed, complaint = process.communicate(timeout=deadline)
     except subprocess.TimeoutExpired as error:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        _end(process)
         raise ToolError(f"{tool} has not answered within {deadline:g} s") from error
     if process.returncode:
         why = " ".join((complaint or printed).decode("utf-8", errors="replace").split())[:200]
         raise ToolError(f"{tool} ended with status {process.returncode}: {why or 'it did not say why'}")
     return printed.decode("utf-8", errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the tool with its group, and leave it to itself where even that does not end it.
+
+    A call that hangs in the kernel cannot be killed, and a child in a session of its own holds the pipes open.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=FAREWELL_S)
+    process.poll()
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
 
 
 def json_object(printed: str, tool: Path) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ class CheckpointFile:
             raise self._failed(f"no answer within {self._timeout:g} s") from error
         except OSError as error:
             raise self._failed(error.strerror or repr(error)) from error
-        except (AttributeError, KeyError, TypeError, ValueError, DecodeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError, DecodeError) as error:
             raise self._failed(f"it is not in a known format ({error!r})") from error
 
     def _failed(self, why: str) -> HamiError:
@@ -52,7 +52,7 @@ class CheckpointFile:
 
 
 def kept_in(text: bytes, resource: str) -> Iterator[Kept]:
-    """What a checkpoint has of ``resource``. KeyError, TypeError, ValueError, DecodeError for anything else."""
+    """What a checkpoint has of ``resource``. Raises for anything else; ``CheckpointFile`` says what."""
     for entry in json.loads(text)["Data"]["PodDeviceEntries"] or ():
         if entry["ResourceName"] == resource:
             answer = pb.ContainerAllocateResponse.FromString(b64decode(entry["AllocResp"] or ""))

@@ -47,7 +47,7 @@ class Listener:
         try:
             identity = await _bind(server, path)
             await _check(path, timeout)
-        except BaseException:
+        except BaseException:  # also when the wait is cancelled: no server may be left behind
             await server.stop(None)
             raise
         return cls(path, server, servicer, identity)

@@ -113,9 +113,10 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         context: Context,  # noqa: ARG002
     ) -> pb.PreferredAllocationResponse:
         """Advice, so no error: one would fail the pod, and Allocate says better what is wrong."""
+        until = asyncio.get_running_loop().time() + self._deadline
         return pb.PreferredAllocationResponse(
             container_responses=[
-                pb.ContainerPreferredAllocationResponse(deviceIDs=await self._preferred(container))
+                pb.ContainerPreferredAllocationResponse(deviceIDs=await self._preferred(container, until))
                 for container in request.container_requests
             ]
         )
@@ -162,13 +163,14 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
             self._streams[stream] = True
             self._changed()
 
-    async def _preferred(self, request: pb.ContainerPreferredAllocationRequest) -> Sequence[str]:
+    async def _preferred(self, request: pb.ContainerPreferredAllocationRequest, until: float) -> Sequence[str]:
         available, must = tuple(request.available_deviceIDs), tuple(request.must_include_deviceIDs)
         size = request.allocation_size
         try:
             if not 0 < size <= len(set(available)) or len(set(must)) > size or not set(must) <= set(available):
                 return ()
-            preferred = tuple(await self._plugin.prefer(available, must, size))
+            async with asyncio.timeout_at(until):
+                preferred = tuple(await self._plugin.prefer(available, must, size))
         except Exception:  # boundary: an error here would fail the pod, and the kubelet can choose by itself
             log.exception("preferred allocation failed", resource=self._plugin.resource, size=size)
             return ()

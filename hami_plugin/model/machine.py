@@ -53,6 +53,8 @@ def machine(description: Mapping[str, Any]) -> Machine:
         fabric = description.get("fabric") or {}
         devices = tuple(_device(item) for item in description["devices"])
         size = len(devices)
+        if not devices:
+            raise ValueError("devices: a machine has one or more")
         result = Machine(
             name=str(description["id"]),
             title=str(description.get("title", description["id"])),
@@ -68,7 +70,7 @@ def machine(description: Mapping[str, Any]) -> Machine:
             extra={key: value for key, value in description.items() if key not in _MACHINE_KEYS}
             | {f"fabric_{key}": value for key, value in fabric.items() if key != "links"},
         )
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not a machine profile: {error!r}") from error
     return result
 

@@ -48,7 +48,10 @@ class HealthMemory:
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
             text = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("remembered health not read", path=str(self._path), problem=str(error))
             return {}
         if not isinstance(text, dict) or text.get("boot") != self._boot or not isinstance(text.get("vendors"), dict):
             return {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.errors import HamiError
+from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.model.machine import Machine
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor import Simulator, Vendor, load_vendor, vendor_names
@@ -36,13 +36,18 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
             hint="choose another profile; `hami-plugin fit --profile` takes this one",
         )
     folder = directory or _temporary()
-    simulator = vendor.simulate(machine, folder)
+    try:
+        simulator = vendor.simulate(machine, folder)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError([f"machine profile {profile} cannot be simulated: {_lacking(error)}"]) from error
     return SimulatedHardware(machine=machine, vendor=vendor, simulator=simulator, settings=simulator.settings())
 
 
 def simulate_all(profiles: str, directory: Path | None = None) -> tuple[SimulatedHardware, ...]:
     """Machines of different vendors in one node, their names parted by commas. Several have a folder each."""
     names = [name.strip() for name in profiles.split(",") if name.strip()]
+    if profiles and not names:
+        raise ConfigError([f"{profiles!r} names no machine; `hami-plugin discover --list-profiles` prints the names"])
     if len(names) < 2:
         return tuple(simulate(name, directory) for name in names)
     folder = directory or _temporary()
@@ -52,6 +57,11 @@ def simulate_all(profiles: str, directory: Path | None = None) -> tuple[Simulate
     if twice:
         raise HamiError(f"--simulate {profiles}: two machines have {twice.title}", hint="one machine for each vendor")
     return machines
+
+
+def _lacking(error: Exception) -> str:
+    """What a vendor's simulation missed in a profile. A missing key is known by its name alone."""
+    return f"it needs the key {error} of each device" if isinstance(error, KeyError) else str(error)
 
 
 def _temporary() -> Path:
@@ -71,5 +81,5 @@ def vendor_of(machine: Machine) -> Vendor:
         words += (name, *vendor.facts.machines)
     raise HamiError(
         f"profile {machine.name} is a machine of {machine.vendor!r}, which no vendor module serves yet",
-        hint=f"choose a profile of: {', '.join(sorted(words))}",
+        hint=f"choose a profile of: {', '.join(sorted(set(words)))}",
     )

@@ -164,7 +164,7 @@ class FakeKubelet(rpc.RegistrationServicer):
                     for resource, amount in wanted(container, self.ledger.resources).items():
                         await self._allocate(pod, container, resource, amount, reuse.of(resource))
                     reuse.after(container, self.ledger.held_by(pod.uid, container.name))
-            except BaseException:
+            except BaseException:  # also when the call is cancelled: a pod that was not admitted holds nothing
                 self.ledger.remove(pod.uid)
                 raise
             finally:

@@ -38,6 +38,8 @@ def load_machine(name_or_path: str | Path) -> Machine:
         return machine(description)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
         raise ConfigError([f"machine profile {text}: {error}"]) from error
+    except RecursionError:
+        raise ConfigError([f"machine profile {text}: is nested too deeply"]) from None
 
 
 def _completed(text: str) -> str:

@@ -15,6 +15,7 @@ from hami_plugin.host.files import Journal
 from hami_plugin.node import settlement
 from hami_plugin.node.allocation import Allocator
 from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.preparation import Preparation
 from hami_plugin.node.settlement import Settlement
 
 # Time for the reply to leave: it goes out on the same event loop, a few turns later.
@@ -66,7 +67,7 @@ def half_an_entry(self, entry):
 
 BEFORE_THE_REPLY = {
     "asked": lambda: setattr(Allocator, "allocate", before_any_thought),
-    "directories made": lambda: after(Allocator, "_inject"),
+    "directories made": lambda: after(Preparation, "answer"),
     "reserved": lambda: after(Ledger, "reserve"),
     "half an entry written": lambda: setattr(Journal, "append", half_an_entry),
     "written": lambda: after(Ledger, "write"),

@@ -89,3 +89,16 @@ def test_a_file_that_cannot_be_understood_counts_as_a_runtime_without_cdi(tmp_pa
 
     assert not runtime.cdi
     assert "cannot be read" in runtime.why
+
+
+def test_an_import_without_a_name_takes_nothing_in(tmp_path):
+    runtime = configured(tmp_path, f'version = 2\nimports = [""]\n{CRI_2}enable_cdi = true\n')
+
+    assert runtime.cdi
+
+
+def test_directories_that_are_no_list_are_not_taken_apart(tmp_path):
+    runtime = configured(tmp_path, f'version = 2\n{CRI_2}enable_cdi = true\ncdi_spec_dirs = "/etc/cdi"\n')
+
+    assert not runtime.cdi
+    assert "cdi_spec_dirs is '/etc/cdi', and must be a list" in runtime.why

@@ -41,6 +41,7 @@ class Plugin:
         return Answer(edits=ContainerEdits(env={"IDS": ",".join(sorted(ids))}))
 
     async def prefer(self, available, must_include, size):
+        await asyncio.sleep(self.delay)
         return self.preference(available, must_include, size)
 
     async def pre_start(self, ids):

@@ -56,7 +56,17 @@ async def test_an_answer_of_another_plugin_says_nothing_of_whom_it_was_made_for(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"Data": {"PodDeviceEntries": [{}]}}', checkpoint(7), checkpoint([], answer="////"), "\xff"],
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"Data": {"PodDeviceEntries": [{}]}}',
+        checkpoint(7),
+        checkpoint([], answer="////"),
+        "\xff",
+        "[" * 100_000,
+    ],
 )
 async def test_a_file_of_another_format_is_told_with_its_place_and_the_way_out(tmp_path, text):
     (tmp_path / NAME).write_text(text, encoding="latin-1")

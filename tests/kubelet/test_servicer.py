@@ -161,6 +161,14 @@ async def test_a_bad_preference_is_none_and_never_an_error(stub, plugin, prefere
     assert [list(container.deviceIDs) for container in answer.container_responses] == [[]]
 
 
+async def test_advice_that_takes_too_long_is_none_and_never_an_error(stub, plugin):
+    plugin.delay = 20.0
+
+    answer = await stub.GetPreferredAllocation(prefer(["a", "b", "c"], ["b"], 2), timeout=10.0)
+
+    assert [list(container.deviceIDs) for container in answer.container_responses] == [[]]
+
+
 @pytest.mark.parametrize(
     "request_", [prefer([], [], 1), prefer(["a"], [], 2), prefer(["a"], ["b"], 1), prefer(["a"], [], -1)]
 )

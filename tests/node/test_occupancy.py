@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.aio import Watched
-from hami_plugin.node.allocation import question_of
 from hami_plugin.node.occupancy import occupied
+from hami_plugin.node.questions import question_of
 from hami_plugin.node.registration import Source
 from hami_plugin.policy.claims import claims
 from hami_plugin.simulation.hardware import vendor_of

@@ -98,7 +98,7 @@ async def test_files_are_written_before_the_answer(node):
         plain = FAMILY.inject(assignment, host)
         return replace(plain, directories=(folder,), files={folder / "limits": "half\n"})
 
-    node.allocator._family = replace(FAMILY, inject=inject)
+    node.use(replace(FAMILY, inject=inject))
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
     await node.allocator.allocate(ids((0, 0)))

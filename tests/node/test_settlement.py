@@ -178,7 +178,7 @@ async def test_a_repeated_call_writes_nothing_and_reads_nothing(node):
 
 
 async def test_a_pod_without_a_decision_is_not_written_to(node):
-    node.allocator._rules = replace(node.allocator._rules, serve_unannotated=True)
+    node.decide(serve_unannotated=True)
     node.cluster.add(pod("s", [container(count=1)]))
 
     await node.allocator.allocate(ids((0, 0)))

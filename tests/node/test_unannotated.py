@@ -1,7 +1,6 @@
 """A pod that no scheduler of HAMi decided about: whole devices, or nothing."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -86,7 +85,7 @@ async def test_a_kubelet_that_asks_is_led_to_a_device_of_its_own(serving):
 
 
 async def test_a_device_that_goes_while_a_decision_is_awaited_is_refused(serving):
-    serving.allocator._rules = replace(serving.allocator._rules, wait=0.05)
+    serving.decide(wait=0.05, serve_unannotated=True)
     serving.cluster.add(pod("s", [container(count=1)]))
     asked = asyncio.create_task(serving.allocator.allocate(ids((3, 0))))
     await asyncio.sleep(0.01)

@@ -38,7 +38,17 @@ def test_a_name_that_is_like_nothing_is_answered_with_all() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1, 2]", "id: x", "id: x\nvendor: y\ndevices: 3", "a: [", "id: x\nvendor: y\ndevices: []\np2p_level: [[X]]"],
+    [
+        "",
+        "[1, 2]",
+        "id: x",
+        "id: x\nvendor: y\ndevices: 3",
+        "a: [",
+        "[" * 5000,
+        "id: x\nvendor: y\ndevices: []",
+        "id: x\nvendor: y\ndevices: [{index: 0}]\np2p_level: [[X], [X]]",
+        "id: x\nvendor: y\ndevices: [{index: 0}]\nfabric: [1]",
+    ],
 )
 def test_a_file_that_is_no_profile_is_named(text: str, tmp_path: Path) -> None:
     file = tmp_path / "odd.yaml"

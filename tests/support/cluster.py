@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from dataclasses import replace
-from typing import NoReturn
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import ClusterError
@@ -15,8 +14,8 @@ from .builders import NODE
 
 
 class FakeCluster:
-    """A ``Cluster``. What it is told to do itself (``add``, ``remove``, …) reaches its readers at once, or by
-    ``catch_up`` while ``lagging``."""
+    """What a ``Cluster`` reads and writes. What it is told to do itself (``add``, ``remove``, …) reaches its readers at
+    once, or by ``catch_up`` while ``lagging``."""
 
     def __init__(self) -> None:
         self.reachable: Watched[str] = Watched("")
@@ -126,12 +125,6 @@ class FakeCluster:
     async def create_event(self, subject, *, reason: str, message: str, warning: bool) -> None:
         await self._call("create", "events")
         self.events.append((subject.name, str(reason), message))
-
-    async def follow_pods(self, feed) -> NoReturn:
-        raise NotImplementedError
-
-    async def follow_node(self, deliver) -> NoReturn:
-        raise NotImplementedError
 
     async def _call(self, verb: str, kind: str) -> None:
         self.calls.append((verb, kind))

@@ -83,6 +83,12 @@ class Node:
     def use(self, family):
         self.allocator = self._allocator(family)
 
+    def decide(self, *, wait=0.02, serve_unannotated=False):
+        """The same node under other rules."""
+        self.wait, self.serve_unannotated = wait, serve_unannotated
+        self.use(FAMILY)
+        self.plugin = ResourcePlugin(self.allocator, self.plugin._check, self.snapshot)
+
     def kubelet(self, **changes) -> Kubelet:
         return Kubelet(plugin=self.plugin, checkpoint=self.checkpoint, **changes)
 

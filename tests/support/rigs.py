@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cdi.edits import ContainerEdits
 from cdi.plain import plain_edits
+from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.node.allocation import question_of
+from hami_plugin.node.questions import question_of
 from hami_plugin.node.registration import Style, wanted_annotations
 from hami_plugin.policy.answers import answered
 from hami_plugin.policy.claims import claims, excess
@@ -69,6 +72,11 @@ class Rig:
         pod = PodView(uid="u1", namespace="default", name="p1", node=NODE, containers=(container,))
         pod = replace(pod, annotations={**annotations, ASSIGNED_NODE: NODE})
         return replace(pod, annotations={**pod.annotations, **decision(self.family, node, pod)})
+
+    def received(self, limits: Mapping[str, object], **labels: str) -> dict[str, Any]:
+        """What a container with these limits is answered, on a node with nothing else. ``labels`` are the node's."""
+        snapshot = self.snapshot()
+        return self.answer(self.decided(self.node(snapshot, **labels), limits), snapshot.devices)
 
     def answer(self, pod: PodView, devices: Sequence[Device], others: Sequence[Grant] = ()) -> dict[str, Any]:
         """What the pod's container receives, in plain values, with ``ROOT`` in place of the machine's folder.
@@ -153,3 +161,33 @@ def golden(file: Path, value: Any) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     assert value == json.loads(file.read_text(encoding="utf-8"))
+
+
+def kept_back_and_healed(rig: Rig, fault: str, reason: str, index: int = 2) -> None:
+    """A device with this fault is told of with its reason, keeps what is known of it, and heals to what it was."""
+    before = rig.snapshot().devices
+    rig.simulator.inject(fault, index)
+    assert [(event.uuid, event.fault.reason) for event in rig.driver.poll(2.0)] == [(before[index].uuid, reason)]
+    assert rig.faults() == {index: reason}
+    assert rig.driver.discover().sightings[index].device == before[index]
+    rig.simulator.inject("back", index)
+    assert rig.faults() == {}
+    assert rig.snapshot().devices == before
+
+
+def lost_alone(rig: Rig, index: int) -> None:
+    """A device that falls off the bus is told of as gone, and all others are what they were."""
+    before = rig.snapshot().devices
+    rig.simulator.inject("lost", index)
+    assert [(event.uuid, event.fault.reason) for event in rig.driver.poll(2.0)] == [(before[index].uuid, "DeviceGone")]
+    assert rig.snapshot().devices == (*before[:index], *before[index + 1 :])
+
+
+def absent_and_back(rig: Rig, fault: str, reason: DriverReason, words: str | None = None) -> None:
+    """Without its driver, devices or tool the vendor says what is missing; with it again every device is well."""
+    rig.simulator.inject(fault)
+    with pytest.raises(DriverUnavailableError, match=words) as caught:
+        rig.driver.discover()
+    assert caught.value.reason is reason
+    rig.simulator.inject("tool-back" if fault.startswith("tool") else "driver-back")
+    assert rig.faults() == {}

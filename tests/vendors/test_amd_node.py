@@ -11,7 +11,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedErro
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.wire.nodes import decode_json
-from tests.support.rigs import Rig, as_in_profile, golden, rig
+from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, rig
 from vendors.amd.devices import Gpu, gpu
 from vendors.amd.node import place
 
@@ -114,14 +114,7 @@ def test_a_limit_that_nothing_would_enforce_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("fault", "reason"), [("ras", "RasUncorrectable"), ("no-node", "DeviceNodeMissing")])
 def test_a_faulty_card_is_kept_back_and_heals(fault: str, reason: str, tmp_path: Path) -> None:
     machine = rig(PROFILE, tmp_path)
-    before = machine.snapshot().devices
-
-    machine.simulator.inject(fault, 3)
-
-    assert [(event.uuid, event.fault.reason) for event in machine.driver.poll(2.0)] == [(before[3].uuid, reason)]
-    assert machine.faults() == {3: reason}
-    machine.simulator.inject("back", 3)
-    assert machine.faults() == {}
+    kept_back_and_healed(machine, fault, reason, 3)
 
 
 def test_a_card_that_falls_off_the_bus_leaves_the_others_their_names(tmp_path: Path) -> None:
@@ -170,12 +163,8 @@ def test_an_absent_driver_has_a_reason_and_comes_back(fault: str, reason: Driver
     machine = rig(PROFILE, tmp_path)
     before = machine.snapshot()
 
-    machine.simulator.inject(fault)
+    absent_and_back(machine, fault, reason)
 
-    with pytest.raises(DriverUnavailableError) as caught:
-        machine.driver.discover()
-    assert caught.value.reason is reason
-    machine.simulator.inject("driver-back")
     assert machine.snapshot() == before
 
 

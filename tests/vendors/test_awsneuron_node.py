@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
+from hami_plugin.errors import DriverReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.node.allocation import question_of
+from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from hami_plugin.simulation.machines import load_machine, machine_names
-from tests.support.rigs import Rig, as_in_profile, golden, rig
+from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, lost_alone, rig
 from vendors.awsneuron.chips import chip
 from vendors.awsneuron.places import Places
 
@@ -62,18 +62,14 @@ def test_hamis_scheduler_makes_the_same_devices_of_the_capacity(profile: str, tm
 )
 def test_a_decided_pod_receives_its_devices(name: str, profile: str, limits: dict[str, int], tmp_path: Path) -> None:
     machine = rig(profile, tmp_path)
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot, **kind(machine)), limits)
 
-    golden(GOLDEN / f"{name}.json", machine.answer(pod, snapshot.devices))
+    golden(GOLDEN / f"{name}.json", machine.received(limits, **kind(machine)))
 
 
 def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
     machine = rig("aws-inf2-24xlarge", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri")
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot, **kind(machine)), {"aws.amazon.com/neuroncore": 1})
 
-    golden(GOLDEN / "one-core-cdi.json", machine.answer(pod, snapshot.devices))
+    golden(GOLDEN / "one-core-cdi.json", machine.received({"aws.amazon.com/neuroncore": 1}, **kind(machine)))
 
 
 def test_the_second_core_of_a_shared_device_is_its_second_bit(tmp_path: Path) -> None:
@@ -127,15 +123,7 @@ def test_physical_cores_can_be_counted_where_the_runtime_does(tmp_path: Path) ->
 )
 def test_a_faulty_device_is_kept_back_and_heals(fault: str, reason: str, tmp_path: Path) -> None:
     machine = rig("aws-inf2-24xlarge", tmp_path)
-    before = machine.snapshot().devices
-
-    machine.simulator.inject(fault, 2)
-
-    assert [(event.uuid, event.fault.reason) for event in machine.driver.poll(2.0)] == [(before[2].uuid, reason)]
-    assert machine.faults() == {2: reason}
-    assert machine.driver.discover().sightings[2].device == before[2]
-    machine.simulator.inject("back", 2)
-    assert machine.faults() == {}
+    kept_back_and_healed(machine, fault, reason)
 
 
 def test_memory_errors_ask_for_a_reset(tmp_path: Path) -> None:
@@ -150,14 +138,7 @@ def test_memory_errors_ask_for_a_reset(tmp_path: Path) -> None:
 
 def test_a_device_that_falls_off_the_bus_leaves_the_others(tmp_path: Path) -> None:
     machine = rig("aws-trn2-48xlarge", tmp_path)
-    before = machine.snapshot()
-
-    machine.simulator.inject("lost", 5)
-
-    (event,) = machine.driver.poll(2.0)
-    assert (event.uuid, event.fault.reason) == (before.device("n1-AWSNeuron-5").uuid, "DeviceGone")  # type: ignore[union-attr]  # it was there
-    after = machine.snapshot()
-    assert [device for device in before.devices if device.index != 5] == list(after.devices)
+    lost_alone(machine, 5)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +148,8 @@ def test_an_absent_driver_has_a_reason_and_comes_back(fault: str, reason: Driver
     machine = rig("aws-inf2-24xlarge", tmp_path)
     before = machine.snapshot()
 
-    machine.simulator.inject(fault)
+    absent_and_back(machine, fault, reason)
 
-    with pytest.raises(DriverUnavailableError) as caught:
-        machine.driver.discover()
-    assert caught.value.reason is reason
-    machine.simulator.inject("driver-back")
     assert machine.snapshot() == before
 
 

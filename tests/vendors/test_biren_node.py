@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.wire.nodes import decode_json
-from tests.support.rigs import Rig, golden, rig
+from tests.support.rigs import Rig, absent_and_back, golden, lost_alone, rig
 from vendors.biren import NODE
 from vendors.biren.devices import Looker
 
@@ -59,12 +59,7 @@ def test_its_scheduler_side_waits_for_a_report(machine: Rig) -> None:
 
 @pytest.mark.parametrize(("name", "count"), [("one", 1), ("three", 3)])
 def test_a_decided_pod_receives_its_gpus(name: str, count: int, machine: Rig) -> None:
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), {"birentech.com/gpu": count})
-
-    answer = machine.answer(pod, snapshot.devices)
-
-    golden(GOLDEN / f"{name}.json", answer)
+    golden(GOLDEN / f"{name}.json", machine.received({"birentech.com/gpu": count}))
 
 
 def test_without_driver_libraries_on_the_host_there_is_nothing_to_mount(tmp_path: Path) -> None:
@@ -99,12 +94,7 @@ def test_a_gpu_that_turns_silent_keeps_its_name(machine: Rig, monkeypatch: pytes
 
 
 def test_a_gpu_that_falls_off_the_bus_leaves_the_others_as_they_are(machine: Rig) -> None:
-    before = machine.snapshot().devices
-
-    machine.simulator.inject("lost", 2)
-
-    assert [event.uuid for event in machine.driver.poll(2.0)] == [before[2].uuid]
-    assert machine.snapshot().devices == (*before[:2], *before[3:])
+    lost_alone(machine, 2)
 
 
 @pytest.mark.parametrize(
@@ -119,14 +109,9 @@ def test_a_gpu_that_falls_off_the_bus_leaves_the_others_as_they_are(machine: Rig
 def test_a_driver_that_is_not_there_says_what_is_missing(
     fault: str, reason: DriverReason, words: str, machine: Rig
 ) -> None:
-    machine.simulator.inject(fault)
+    absent_and_back(machine, fault, reason, words)
 
-    with pytest.raises(DriverUnavailableError, match=words) as caught:
-        machine.driver.discover()
-
-    assert caught.value.reason is reason
-    machine.simulator.inject("tool-back" if fault.startswith("tool") else "driver-back")
-    assert len(machine.driver.discover().sightings) == 8
+    assert len(machine.snapshot().devices) == 8
 
 
 def test_a_tool_that_hangs_is_ended(machine: Rig) -> None:

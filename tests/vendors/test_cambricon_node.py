@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
-from hami_plugin.node.allocation import question_of
+from hami_plugin.errors import DriverReason, RefusedError
+from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
-from tests.support.rigs import Rig, as_in_profile, golden, rig
+from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, lost_alone, rig
 from vendors.cambricon.devices import Board
 from vendors.cambricon.tool import Card, Cnmon, cards, linked
 
@@ -58,18 +58,14 @@ def test_the_two_chips_of_a_board_are_two_devices_of_one_serial_number(tmp_path:
 
 @pytest.mark.parametrize(("name", "limits"), [("share", SHARE), ("two-whole", {MLU: 2})])
 def test_a_decided_pod_receives_its_mlus(name: str, limits: dict[str, int], machine: Rig) -> None:
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), limits)
 
-    golden(GOLDEN / f"{name}.json", machine.answer(pod, snapshot.devices))
+    golden(GOLDEN / f"{name}.json", machine.received(limits))
 
 
 def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
     machine = rig("cambricon-mlu590-8", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri")
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), SHARE)
 
-    golden(GOLDEN / "share-cdi.json", machine.answer(pod, snapshot.devices))
+    golden(GOLDEN / "share-cdi.json", machine.received(SHARE))
 
 
 def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(machine: Rig) -> None:
@@ -98,25 +94,11 @@ def test_a_share_that_nothing_limits_can_be_refused(tmp_path: Path) -> None:
     [("garbled", "DriverFailed"), ("no-node", "DeviceNodeMissing")],
 )
 def test_a_faulty_mlu_is_kept_back_and_heals(fault: str, reason: str, machine: Rig) -> None:
-    before = machine.snapshot().devices
-
-    machine.simulator.inject(fault, 2)
-
-    assert [(event.uuid, event.fault.reason) for event in machine.driver.poll(2.0)] == [(before[2].uuid, reason)]
-    assert machine.faults() == {2: reason}
-    assert machine.driver.discover().sightings[2].device == before[2]
-    machine.simulator.inject("back", 2)
-    assert machine.faults() == {}
+    kept_back_and_healed(machine, fault, reason)
 
 
 def test_an_mlu_that_falls_off_the_bus_leaves_the_others(machine: Rig) -> None:
-    before = machine.snapshot()
-
-    machine.simulator.inject("lost", 5)
-
-    (event,) = machine.driver.poll(2.0)
-    assert (event.uuid, event.fault.reason) == ("n1-cambricon-mlu-5", "DeviceGone")
-    assert list(machine.snapshot().devices) == [device for device in before.devices if device.index != 5]
+    lost_alone(machine, 5)
 
 
 @pytest.mark.parametrize(
@@ -125,12 +107,8 @@ def test_an_mlu_that_falls_off_the_bus_leaves_the_others(machine: Rig) -> None:
 def test_an_absent_driver_has_a_reason_and_comes_back(fault: str, reason: DriverReason, machine: Rig) -> None:
     before = machine.snapshot()
 
-    machine.simulator.inject(fault)
+    absent_and_back(machine, fault, reason)
 
-    with pytest.raises(DriverUnavailableError) as caught:
-        machine.driver.discover()
-    assert caught.value.reason is reason
-    machine.simulator.inject("driver-back")
     assert machine.snapshot() == before
 
 

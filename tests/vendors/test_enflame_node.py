@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
+from hami_plugin.errors import DriverReason, RefusedError
 from hami_plugin.model.placement import Grant
-from hami_plugin.node.allocation import question_of
+from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from hami_plugin.policy.consumed import record
-from tests.support.rigs import Rig, as_in_profile, golden, rig
+from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, lost_alone, rig
 from vendors.enflame import VENDOR
 from vendors.enflame.capacity import CAPACITY
 from vendors.enflame.node import NAMES, slices
@@ -86,18 +86,14 @@ def test_a_card_that_is_unwell_is_left_out_of_the_announcement(tmp_path: Path) -
 )
 def test_a_decided_pod_receives_its_cards(name: str, way: str, limits: dict[str, int], tmp_path: Path) -> None:
     found = machine(way, tmp_path)
-    snapshot = found.snapshot()
-    pod = found.decided(found.node(snapshot), limits)
 
-    golden(GOLDEN / f"{name}.json", found.answer(pod, snapshot.devices))
+    golden(GOLDEN / f"{name}.json", found.received(limits))
 
 
 def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
     found = machine("shared", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri")
-    snapshot = found.snapshot()
-    pod = found.decided(found.node(snapshot), {SHARED: 1, "enflame.com/vgcu-percentage": 25})
 
-    golden(GOLDEN / "quarter-cdi.json", found.answer(pod, snapshot.devices))
+    golden(GOLDEN / "quarter-cdi.json", found.received({SHARED: 1, "enflame.com/vgcu-percentage": 25}))
 
 
 def test_no_two_containers_have_the_same_partition(tmp_path: Path) -> None:
@@ -156,25 +152,12 @@ def test_a_decision_that_another_family_wrote_under_the_same_name_does_not_hold_
 @pytest.mark.parametrize(("fault", "reason"), [("no-driver", "DriverFailed"), ("no-node", "DeviceNodeMissing")])
 def test_a_faulty_card_is_kept_back_and_heals(fault: str, reason: str, tmp_path: Path) -> None:
     found = machine("whole", tmp_path)
-    before = found.snapshot().devices
-
-    found.simulator.inject(fault, 2)
-
-    assert [(event.uuid, event.fault.reason) for event in found.driver.poll(2.0)] == [(before[2].uuid, reason)]
-    assert found.faults() == {2: reason}
-    found.simulator.inject("back", 2)
-    assert found.faults() == {}
+    kept_back_and_healed(found, fault, reason)
 
 
 def test_a_card_that_falls_off_the_bus_leaves_the_others(tmp_path: Path) -> None:
     found = machine("whole", tmp_path)
-    before = found.snapshot()
-
-    found.simulator.inject("lost", 5)
-
-    (event,) = found.driver.poll(2.0)
-    assert (event.uuid, event.fault.reason) == ("n1-GCU-5", "DeviceGone")
-    assert list(found.snapshot().devices) == [device for device in before.devices if device.index != 5]
+    lost_alone(found, 5)
 
 
 @pytest.mark.parametrize(
@@ -184,12 +167,8 @@ def test_an_absent_driver_has_a_reason_and_comes_back(fault: str, reason: Driver
     found = machine("whole", tmp_path)
     before = found.snapshot()
 
-    found.simulator.inject(fault)
+    absent_and_back(found, fault, reason)
 
-    with pytest.raises(DriverUnavailableError) as caught:
-        found.driver.discover()
-    assert caught.value.reason is reason
-    found.simulator.inject("driver-back")
     assert found.snapshot() == before
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
+from hami_plugin.errors import DriverReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.simulation.machines import load_machine, machine_names
 from hami_plugin.vendor import Injection
-from tests.support.rigs import Rig, as_in_profile, golden, rig
+from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, lost_alone, rig
 from vendors.hygon.cards import DCUS, Card
 from vendors.hygon.places import Places
 
@@ -59,18 +59,14 @@ def test_hamis_scheduler_reads_the_same_devices_in_the_text_of_old(profile: str,
 )
 def test_a_decided_pod_receives_its_devices(name: str, limits: dict[str, int], tmp_path: Path) -> None:
     machine = rig("hygon-k100ai-8", tmp_path)
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), limits)
 
-    golden(GOLDEN / f"{name}.json", machine.answer(pod, snapshot.devices))
+    golden(GOLDEN / f"{name}.json", machine.received(limits))
 
 
 def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
     machine = rig("hygon-z100-4", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri")
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), {"hygon.com/dcunum": 1, "hygon.com/dcumem": 4000})
 
-    golden(GOLDEN / "part-cdi.json", machine.answer(pod, snapshot.devices))
+    golden(GOLDEN / "part-cdi.json", machine.received({"hygon.com/dcunum": 1, "hygon.com/dcumem": 4000}))
 
 
 class Node:
@@ -190,15 +186,7 @@ def test_a_part_of_the_memory_can_be_kept_back(tmp_path: Path) -> None:
 )
 def test_a_faulty_device_is_kept_back_and_heals(fault: str, reason: str, tmp_path: Path) -> None:
     machine = rig("hygon-k100ai-8", tmp_path)
-    before = machine.snapshot().devices
-
-    machine.simulator.inject(fault, 2)
-
-    assert [(event.uuid, event.fault.reason) for event in machine.driver.poll(2.0)] == [(before[2].uuid, reason)]
-    assert machine.faults() == {2: reason}
-    machine.simulator.inject("back", 2)
-    assert machine.faults() == {}
-    assert machine.snapshot().devices == before
+    kept_back_and_healed(machine, fault, reason)
 
 
 def test_memory_errors_ask_for_a_reset(tmp_path: Path) -> None:
@@ -213,13 +201,7 @@ def test_memory_errors_ask_for_a_reset(tmp_path: Path) -> None:
 
 def test_a_card_that_falls_off_the_bus_leaves_the_others_their_numbers(tmp_path: Path) -> None:
     machine = rig("hygon-k100ai-8", tmp_path)
-    before = machine.snapshot()
-
-    machine.simulator.inject("lost", 0)
-
-    (event,) = machine.driver.poll(2.0)
-    assert (event.uuid, event.fault.reason) == (before.devices[0].uuid, "DeviceGone")
-    assert machine.snapshot().devices == before.devices[1:]
+    lost_alone(machine, 0)
 
 
 def test_a_card_that_never_told_its_name_is_a_problem_in_words(tmp_path: Path) -> None:
@@ -238,13 +220,9 @@ def test_a_card_that_never_told_its_name_is_a_problem_in_words(tmp_path: Path) -
 def test_an_absent_driver_has_a_reason_and_comes_back(fault: str, reason: DriverReason, tmp_path: Path) -> None:
     machine = rig("hygon-z100-4", tmp_path)
     before = machine.snapshot()
-    machine.simulator.inject(fault)
 
-    with pytest.raises(DriverUnavailableError) as caught:
-        machine.driver.discover()
+    absent_and_back(machine, fault, reason)
 
-    assert caught.value.reason is reason
-    machine.simulator.inject("driver-back")
     assert machine.snapshot() == before
 
 

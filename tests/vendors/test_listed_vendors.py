@@ -13,7 +13,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from tests.support.rigs import as_in_profile, rig
+from tests.support.rigs import absent_and_back, as_in_profile, rig
 
 PROFILES = ["kunlun-p800-8", "iluvatar-biv100-4", "iluvatar-biv150-8", "mthreads-s4000-8"]
 
@@ -81,12 +81,8 @@ def test_what_is_absent_has_a_reason_and_comes_back(
     machine = rig(profile, tmp_path, toolSeconds=0.3)
     before = machine.snapshot()
 
-    machine.simulator.inject(fault)
+    absent_and_back(machine, fault, reason, words)
 
-    with pytest.raises(DriverUnavailableError, match=words) as caught:
-        machine.driver.discover()
-    assert caught.value.reason is reason
-    machine.simulator.inject("driver-back")
     assert machine.snapshot() == before
 
 

@@ -11,7 +11,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.wire.nodes import decode_json
-from tests.support.rigs import Rig, golden, rig
+from tests.support.rigs import Rig, golden, lost_alone, rig
 from vendors.vastai import NODE
 from vendors.vastai.dies import Dies, dies, listed
 
@@ -105,12 +105,7 @@ def test_hamis_scheduler_reads_the_same_devices_from_the_annotation(build: Any, 
 @pytest.mark.parametrize(("strategy", "count"), [("card", 1), ("die", 1), ("die", 3)])
 def test_a_decided_pod_receives_its_dies(build: Any, strategy: str, count: int) -> None:
     machine = build(deviceStrategy=strategy)
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), {"vastaitech.com/va": count})
-
-    answer = machine.answer(pod, snapshot.devices)
-
-    golden(GOLDEN / f"{strategy}-{count}.json", answer)
+    golden(GOLDEN / f"{strategy}-{count}.json", machine.received({"vastaitech.com/va": count}))
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("silent", "DeviceSilent"), ("garbled", "DeviceSilent")])
@@ -131,12 +126,7 @@ def test_a_card_suffers_what_one_of_its_dies_does(cards: Rig) -> None:
 
 
 def test_a_die_that_falls_off_the_bus_takes_no_other_dies_number(single: Rig) -> None:
-    before = single.snapshot().devices
-
-    single.simulator.inject("lost", 2)
-
-    assert [event.uuid for event in single.driver.poll(2.0)] == [before[2].uuid]
-    assert single.snapshot().devices == (*before[:2], *before[3:])
+    lost_alone(single, 2)
 
 
 def test_dies_that_nobody_can_number_are_not_offered(single: Rig) -> None:

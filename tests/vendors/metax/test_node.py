@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.errors import DriverReason
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.tools import ToolError
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.registration import Style, wanted_annotations
 from hami_plugin.simulation.machines import load_machine, machine_names
-from tests.support.rigs import Rig, as_in_profile, golden, rig
+from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, lost_alone, rig
 from vendors.metax import families
 from vendors.metax.cards import Looker
 from vendors.metax.gpu import FORETOLD, forecast
@@ -75,10 +75,8 @@ def test_a_decided_pod_receives_its_devices(
     name: str, mode: dict[str, str], limits: dict[str, int], tmp_path: Path
 ) -> None:
     made = machine("metax-c500-8", tmp_path, **mode)
-    snapshot = made.snapshot()
-    pod = made.decided(made.node(snapshot), limits)
 
-    golden(GOLDEN / f"{name}.json", made.answer(pod, snapshot.devices))
+    golden(GOLDEN / f"{name}.json", made.received(limits))
 
 
 def test_the_kinds_of_whole_and_shared_gpus_differ_and_what_images_lack_is_mounted(tmp_path: Path) -> None:
@@ -88,6 +86,7 @@ def test_the_kinds_of_whole_and_shared_gpus_differ_and_what_images_lack_is_mount
 
     assert made.answer(pod, snapshot.devices) == {
         "ids": [snapshot.devices[7].uuid],
+        "annotations": {"hami-plugin.io/answered-for": "u1/main"},
         "cdiDevices": [f"hami.io/metax-sgpu={snapshot.devices[7].uuid}"],
         "annotations": {ANSWERED_FOR: "u1/main"},
     }
@@ -153,13 +152,7 @@ def test_a_faulty_device_is_kept_back_and_heals(fault: str, reason: str, tmp_pat
 
 def test_a_gpu_that_falls_off_the_bus_leaves_the_others_their_numbers(tmp_path: Path) -> None:
     made = machine("metax-c600a-16", tmp_path)
-    before = made.snapshot()
-
-    made.simulator.inject("lost", 0)
-
-    (event,) = made.driver.poll(2.0)
-    assert (event.uuid, event.fault.reason) == (before.devices[0].uuid, "DeviceGone")
-    assert [device.index for device in made.snapshot().devices] == list(range(1, 16))
+    lost_alone(made, 0)
 
 
 @pytest.mark.parametrize(
@@ -173,13 +166,8 @@ def test_a_gpu_that_falls_off_the_bus_leaves_the_others_their_numbers(tmp_path: 
 )
 def test_an_absent_driver_or_tool_has_a_reason_and_comes_back(fault: str, reason: DriverReason, tmp_path: Path) -> None:
     made = machine("metax-c500-8", tmp_path)
-    made.simulator.inject(fault)
+    absent_and_back(made, fault, reason)
 
-    with pytest.raises(DriverUnavailableError) as caught:
-        made.driver.discover()
-
-    assert caught.value.reason is reason
-    made.simulator.inject("tool-back" if fault.startswith("tool") else "driver-back")
     assert len(made.snapshot().devices) == 8
 
 

@@ -12,7 +12,7 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node.allocation import question_of
+from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import Claim, Question, claims
 from hami_plugin.policy.identity import Found, Held, Identity, Pending, Unknown, identify, pending
 from hami_plugin.policy.preferred import preferred

@@ -1,0 +1,53 @@
+"""The ids of one resource: what the kubelet is told that this node has, and whether it asks for what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hami_plugin.aio import Watched
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.model.device import Snapshot
+from hami_plugin.node.ports import Offer
+from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
+from hami_plugin.vendor import Family, Units
+
+MOST_IDS = 4096
+
+
+class Offering:
+    """Shares of a family's devices, or their ``units``."""
+
+    def __init__(self, family: Family, units: Units | None, snapshot: Watched[Snapshot]) -> None:
+        self._numa_hints = family.numa_hints
+        self._replicas = units.of_device if units else family.replicas
+        self._snapshot = snapshot
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Every share of every device, sorted by device index; all shares of a device share its health."""
+        return tuple(
+            Offer(
+                id=replica,
+                healthy=device.health.offered,
+                numa=device.numa if self._numa_hints else None,
+            )
+            for device in self._snapshot.value.devices
+            for replica in replica_ids(device.uuid, self._replicas(device))
+        )
+
+    def check(self, ids: Sequence[str]) -> None:
+        """``RefusedError`` unless these are different ids of devices that are here now."""
+        if not ids or len(ids) > MOST_IDS or len(set(ids)) != len(ids):
+            raise RefusedError(
+                RefusalReason.INVALID_REQUEST,
+                f"an Allocate must name 1 to {MOST_IDS} different device ids, this one names {len(ids)}",
+                code="INVALID_ARGUMENT",
+            )
+        for replica in ids:
+            device = self._snapshot.value.device(physical_id(replica))
+            if device is None or not is_replica(replica, device.uuid, self._replicas(device)):
+                raise RefusedError(
+                    RefusalReason.UNKNOWN_DEVICE,
+                    f"this node has no device {replica[:96]!r}",
+                    code="INVALID_ARGUMENT",
+                    hint="the kubelet has not taken the newest list yet; delete the pod so that it is tried again",
+                )

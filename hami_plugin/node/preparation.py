@@ -1,0 +1,106 @@
+"""What a container receives for its grants, with the host made ready for it before the answer is given."""
+
+from __future__ import annotations
+
+from cdi.edits import ContainerEdits
+from hami_plugin.aio import Watched
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
+from hami_plugin.host.files import make_shared_directory, write_shared
+from hami_plugin.host.paths import HostFiles
+from hami_plugin.log import logger
+from hami_plugin.model.delivery import Answer, Way
+from hami_plugin.model.device import Snapshot
+from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.node.ports import Observer
+from hami_plugin.node.refusals import Refusals
+from hami_plugin.policy.answers import answered
+from hami_plugin.policy.identity import Held
+from hami_plugin.vendor import Family, Injection
+
+log = logger(__name__)
+
+
+class Preparation:
+    """One family's. ``RefusedError`` with the reason where the grants cannot be carried out on this host."""
+
+    def __init__(
+        self,
+        family: Family,
+        resource: str,
+        *,
+        snapshot: Watched[Snapshot],
+        host: HostFiles,
+        refusals: Refusals,
+        observer: Observer,
+    ) -> None:
+        self._family = family
+        self._resource = resource
+        self._snapshot = snapshot
+        self._host = host
+        self._refusals = refusals
+        self._observer = observer
+
+    def require(self) -> None:
+        """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again.
+
+        A runtime need not miss a mount's source: containerd makes an empty directory of it, and the container would run
+        without limits.
+        """
+        problem = self._family.host_problem(self._host)
+        if problem:
+            log.warning("container start refused", resource=self._resource, why=problem)
+            self._observer.container_start(self._resource, RefusalReason.NOT_PREPARED)
+            raise RefusedError(
+                RefusalReason.NOT_PREPARED, problem, code="UNAVAILABLE", hint="the kubelet tries again by itself"
+            )
+
+    def assigned(self, held: Held, pod: PodView, container: ContainerView) -> Assignment:
+        """Each grant beside its device, in device order: the order in which the container will number them."""
+        shares: list[Share] = []
+        for grant in held.grants:
+            device = self._snapshot.value.device(grant.uuid)
+            if device is None:
+                message = f"the decision for pod {pod.key} names {grant.uuid}, which is not on this node"
+                raise self._refusals.failed(RefusalReason.UNKNOWN_DEVICE, message, pod)
+            if not device.health.offered:
+                message = (
+                    f"{grant.uuid} for pod {pod.key} is {device.health}: {device.reason} {device.message}".rstrip()
+                )
+                raise self._refusals.failed(RefusalReason.UNHEALTHY_DEVICE, message, pod)
+            shares.append(Share(grant=grant, device=device))
+        shares.sort(key=lambda share: (share.device.index, share.device.uuid))
+        return Assignment(pod=pod, container=container, shares=tuple(shares))
+
+    def answer(self, assignment: Assignment) -> Answer:
+        """What the container receives. Its directories and files are there when this returns."""
+        try:
+            injection = self._family.inject(assignment, self._host)
+            answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
+            self._write(injection)
+        except RefusedError as refusal:
+            told = self._refusals.failed(
+                refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint
+            )
+            raise told from refusal
+        except (OSError, HamiError) as error:  # also a device that cannot be described, as its node has gone
+            raise self.unprepared(assignment.pod, assignment.container, error) from error
+        return answer
+
+    def unprepared(self, pod: PodView, container: ContainerView, error: OSError | HamiError) -> RefusedError:
+        """The refusal for what this host could not do for a container."""
+        message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"
+        return self._refusals.failed(RefusalReason.NOT_PREPARED, message, pod)
+
+    def _write(self, injection: Injection) -> None:
+        for directory in injection.directories:
+            make_shared_directory(self._host.writable(directory))
+        for path, text in injection.files.items():
+            write_shared(self._host.writable(path), text)
+
+    def _described(self, assignment: Assignment) -> ContainerEdits:
+        """What a runtime would find in CDI specs, for the answer that must carry it itself."""
+        if Way.DEVICE_SPECS not in self._family.delivery.ways:
+            return ContainerEdits()
+        devices = (self._family.device_edits(share.device, self._host) for share in assignment.shares)
+        return self._family.shared_edits(self._host).merged(*devices)

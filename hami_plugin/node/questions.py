@@ -1,0 +1,25 @@
+"""How a family's decisions are read from a pod, by the resource that the kubelet counts."""
+
+from __future__ import annotations
+
+from hami_plugin.policy.claims import Question
+from hami_plugin.vendor import Family, Units
+
+
+def question_of(family: Family, units: Units | None = None) -> Question:
+    """The question about whole devices or shares of them, or about ``units``."""
+    names = family.resources
+    counted = (names.count, *(one.resource for one in family.units))
+    resource = units.resource if units else names.count
+    return Question(
+        resource=resource,
+        to_allocate=family.annotations.to_allocate,
+        allocated=family.annotations.allocated,
+        memory=names.memory,
+        memory_percent=names.memory_percent,
+        cores="" if family.cores_are_bits or family.cores_are_counted else names.cores,
+        memory_factor=family.memory_factor,
+        also=tuple(name for name in counted if name != resource),
+        ids=units.of_grant if units else family.ids,
+        lock=family.lock.annotation if family.lock and not family.lock.named else "",
+    )

@@ -1,0 +1,60 @@
+"""The pods that wait for a resource, and which of them the kubelet asks for. It may be ahead of our watch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from hami_plugin.errors import RefusalReason
+from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.pods import PodTable
+from hami_plugin.node.settlement import Settlement
+from hami_plugin.policy.claims import Question, ReadOnce
+from hami_plugin.policy.identity import Again, Found, Identity, Pending, Unknown, identify, pending
+
+
+class Waiting:
+    """``node`` is this node's name. Both waits end after ``within`` seconds with what is known by then."""
+
+    def __init__(
+        self, question: Question, *, pods: PodTable, ledger: Ledger, settlement: Settlement, node: str, within: float
+    ) -> None:
+        self._question = question
+        self._pods = pods
+        self._ledger = ledger
+        self._settlement = settlement
+        self._node = node
+        self._within = within
+        self._read = ReadOnce()
+
+    def known(self) -> Pending:
+        """Who waits as of now, without pods whose decision has failed."""
+        pods = [pod for pod in self._pods.pods if not self._settlement.failed(pod.uid)]
+        self._read.keep(pods)
+        return pending(pods, self._ledger.held, self._question, self._node, read=self._read, ranks=self._pods.ranks)
+
+    async def of_size(self, size: int) -> Pending:
+        """Who waits, once somebody among them wants ``size`` ids, with a decision or without."""
+        deadline = time.monotonic() + self._within
+        while not self._wants(size) and (left := deadline - time.monotonic()) > 0:
+            await self._pods.changes.changed(self._pods.changes.version, timeout=left)
+        return self.known()
+
+    def _wants(self, size: int) -> bool:
+        known = self.known()
+        return any(len(claim.devices) == size for claim in known.next) or any(
+            stranger.container.amount(self._question.resource) == size for stranger in known.unannotated
+        )
+
+    async def identify(self, ids: Sequence[str]) -> Identity:
+        """Who asks for these ids, where a decision that is still on its way has a moment to arrive."""
+        deadline = time.monotonic() + self._within
+        while True:
+            seen = self._pods.changes.version
+            identity = identify(ids, self.known(), self._ledger.held, self._question)
+            left = deadline - time.monotonic()
+            if isinstance(identity, Found | Again) or left <= 0:
+                return identity
+            if isinstance(identity, Unknown) and identity.reason is RefusalReason.AMBIGUOUS:
+                return identity
+            await self._pods.changes.changed(seen, timeout=left)

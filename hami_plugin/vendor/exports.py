@@ -1,0 +1,106 @@
+"""What a vendor's module exports: its families, its half of a node, and what is known of it elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.machine import Machine
+from hami_plugin.parity import Parity
+from hami_plugin.vendor.driver import Driver
+from hami_plugin.vendor.family import Family
+from hami_plugin.wire.nodes import DeviceInfo
+
+if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
+    from hami_plugin.config.settings import VendorSettings
+
+
+def as_described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
+    """A machine's devices as most node agents register them: ten shares, and cores in percent."""
+    return tuple(
+        DeviceInfo(
+            id=device.uuid or f"{machine.name}-{device.index}",
+            index=device.index,
+            count=10,
+            devmem=device.memory,
+            devcore=100,
+            type=family.word,
+            numa=max(0, device.numa),
+            mode="hami-core",
+            health=True,
+            vendor=family.word,
+        )
+        for device in machine.devices
+    )
+
+
+def _always(*_asked: object) -> bool:
+    return True
+
+
+class Simulator(Protocol):
+    """A vendor's simulated hardware that another process may disturb while it runs."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """Vendor settings under which the real driver finds the simulated hardware."""
+
+    def inject(self, fault: str, device: int | None = None, value: int | str = 0) -> None:
+        """Cause a fault by name (``lost``, ``back``, ``xid``, …); ValueError lists the names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSide:
+    """What a vendor has on a node: how its driver is opened, and ``simulate`` sets up a machine to play it with.
+
+    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
+    that nobody has enabled or disabled. ``isolated``: its driver runs in a process of its own, unless somebody has set
+    otherwise; for libraries that may take their process down.
+    """
+
+    open: Callable[[Any, HostPaths], Driver]
+    present: Callable[[Any, HostPaths], bool] = _always
+    isolated: bool = False
+    simulate: Callable[[Machine, Path], Simulator] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a vendor away from any node.
+
+    ``parity`` is how its answers are compared with HAMi's; ``described`` are the devices that its node agents would
+    register on a machine of a profile, of one family; ``machines`` are further names of the vendor in profiles.
+    """
+
+    parity: Callable[[], Parity] = Parity
+    described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
+    machines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """What a module in ``vendors`` exports as ``VENDOR``. Without ``node`` its own device plugin serves the node."""
+
+    name: str
+    title: str
+    settings: type[VendorSettings]
+    families: Callable[[Any], tuple[Family, ...]]
+    node: NodeSide | None = None
+    facts: Facts = field(default_factory=Facts)
+
+    @property
+    def open(self) -> Callable[[Any, HostPaths], Driver] | None:
+        return self.node.open if self.node else None
+
+    @property
+    def simulate(self) -> Callable[[Machine, Path], Simulator] | None:
+        return self.node.simulate if self.node else None
+
+
+def serving(
+    families: Callable[[Any], tuple[Family, ...]], served: Callable[[Any, Family], Family]
+) -> Callable[[Any], tuple[Family, ...]]:
+    """All families as a node serves them, each with its other half."""
+    return lambda settings: tuple(served(settings, family) for family in families(settings))
