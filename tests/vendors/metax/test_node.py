@@ -86,7 +86,6 @@ def test_the_kinds_of_whole_and_shared_gpus_differ_and_what_images_lack_is_mount
 
     assert made.answer(pod, snapshot.devices) == {
         "ids": [snapshot.devices[7].uuid],
-        "annotations": {"hami-plugin.io/answered-for": "u1/main"},
         "cdiDevices": [f"hami.io/metax-sgpu={snapshot.devices[7].uuid}"],
         "annotations": {ANSWERED_FOR: "u1/main"},
     }
