@@ -80,8 +80,8 @@ class Node:
         self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
         self.cluster.attach(self.pods, self.live)
 
-    def use(self, family):
-        self.allocator = self._allocator(family)
+    def use(self, family, units=None):
+        self.allocator = self._allocator(family, units)
 
     def kubelet(self, **changes) -> Kubelet:
         return Kubelet(plugin=self.plugin, checkpoint=self.checkpoint, **changes)
@@ -113,9 +113,10 @@ class Node:
         self.settlement.forget(pod.uid)
         self.ledger.drop([held.key for held in self.ledger.of_pod(pod.uid)])
 
-    def _allocator(self, family):
+    def _allocator(self, family, units=None):
         return Allocator(
             family,
+            units=units,
             snapshot=self.snapshot,
             pods=self.pods,
             ledger=self.ledger,

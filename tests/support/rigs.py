@@ -121,7 +121,8 @@ def rig(profile: str, root: Path, **settings: Any) -> Rig:
     assert vendor.simulate
     assert vendor.open
     simulator = vendor.simulate(machine, root)
-    chosen = vendor.settings.model_validate({"deviceListStrategy": "device-specs", **simulator.settings(), **settings})
+    plain = {"deviceListStrategy": vendor.settings.plain}
+    chosen = vendor.settings.model_validate({**plain, **simulator.settings(), **settings})
     driver = vendor.open(chosen, HostPaths(node=NODE))
     return Rig(
         root=root,
