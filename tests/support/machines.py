@@ -283,7 +283,8 @@ def registered(found: Found) -> tuple[DeviceInfo, ...]:
 def known_by(found: Found) -> str:
     """What a scheduler knows the devices by."""
     key = found.family.annotations.register
-    return key or f"capacity of {', '.join(sorted(found.node.capacity))}"
+    counts = (f"{name} {count}" for name, count in sorted(found.node.capacity.items()))
+    return key or f"capacity: {', '.join(counts)}"
 
 
 def _line(info: DeviceInfo) -> str:

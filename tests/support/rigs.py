@@ -134,20 +134,6 @@ def rig(profile: str, root: Path, **settings: Any) -> Rig:
     )
 
 
-def as_in_profile(rig: Rig, snapshot: Snapshot) -> None:
-    """The snapshot has the profile's devices, and its levels and lanes between every two of them."""
-    found = [(d.index, d.model, d.memory, d.pci, d.numa) for d in snapshot.devices]
-    assert found == [(d.index, d.model, d.memory, d.pci, d.numa if d.numa >= 0 else None) for d in rig.machine.devices]
-    assert all(device.health.offered for device in snapshot.devices)
-    assert snapshot.links.problems == ()
-    assert snapshot.links.asymmetric == ()
-    for i, a in enumerate(snapshot.devices):
-        links = [snapshot.links.between(a.uuid, b.uuid) for b in snapshot.devices[:i]]
-        assert [(link.level, link.lanes) for link in links if link] == list(
-            zip(rig.machine.levels[i][:i], rig.machine.lanes[i][:i], strict=True)
-        )
-
-
 def golden(file: Path, value: Any) -> None:
     """``value`` is what ``file`` says. With ``UPDATE_GOLDEN=1`` it is written, to be looked at before it is kept."""
     if os.environ.get("UPDATE_GOLDEN"):

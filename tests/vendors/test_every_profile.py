@@ -59,6 +59,8 @@ def test_what_is_found_is_the_profile(case: Case, seen: Found) -> None:
     if case.way.joined:
         return
     assert [one.model for one in snapshot.devices] == [one.model for one in machine.devices]
+    minors = [one.extra.get("phy_id", one.extra.get("drm_render", one.minor)) for one in machine.devices]
+    assert [one.minor for one in snapshot.devices] in (minors, [None] * len(minors))
     for i, a in enumerate(snapshot.devices):
         links = [snapshot.links.between(a.uuid, b.uuid) for b in snapshot.devices[:i]]
         lanes = [0] * i if machine.vendor in UNTOLD else list(machine.lanes[i][:i])

@@ -80,7 +80,7 @@ def test_hamis_scheduler_reads_the_same_devices_from_the_annotation(build: Any, 
     assert machine.family.reports
 
 
-@pytest.mark.parametrize(("strategy", "count"), [("card", 1), ("die", 1), ("die", 3)])
+@pytest.mark.parametrize(("strategy", "count"), [("card", 2), ("die", 3)])
 def test_a_decided_pod_receives_its_dies(build: Any, strategy: str, count: int) -> None:
     machine = build(deviceStrategy=strategy)
     snapshot = machine.snapshot()
