@@ -44,7 +44,7 @@ def test_a_pod_receives_two_mlus(machine: Rig) -> None:
 
 
 def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
-    machine = rig("cambricon-mlu590-8", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri")
+    machine = rig("cambricon-mlu590-8", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri", unlimitedShares=True)
     snapshot = machine.snapshot()
     pod = machine.decided(machine.node(snapshot), SHARE)
 
@@ -62,14 +62,11 @@ def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(machine: Rig) 
     assert {question.lock for question in questions} == {"cambricon.com/dsmlu.lock"}
 
 
-def test_a_share_that_nothing_limits_can_be_refused(tmp_path: Path) -> None:
-    machine = rig("cambricon-mlu590-8", tmp_path, unenforcedShares="refuse")
+def test_all_of_the_memory_with_a_part_of_the_cores_is_a_share_too(machine: Rig) -> None:
     snapshot = machine.snapshot()
-    node = machine.node(snapshot)
 
     with pytest.raises(RefusedError, match="no sMLU instance limits it"):
-        machine.answer(machine.decided(node, SHARE), snapshot.devices)
-    assert machine.answer(machine.decided(node, {MLU: 1}), snapshot.devices)["edits"]
+        machine.answer(machine.decided(machine.node(snapshot), {MLU: 1, CORES: 10}), snapshot.devices)
 
 
 @pytest.mark.parametrize(
