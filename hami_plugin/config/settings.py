@@ -182,8 +182,8 @@ class TrustSettings(TreeSettings):
     )
 
 
-class ToolSettings(TrustSettings):
-    """What a vendor has whose own tool lists the devices, and whose shares nothing on the node limits."""
+class ToolSettings(TreeSettings):
+    """What a vendor has whose own tool lists the devices."""
 
     tool_seconds: float = Field(10.0, gt=0, le=20, alias="toolSeconds", description="How long the tool may take.")
     driver_files: tuple[AbsolutePath, ...] = Field(
