@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from hami_plugin.simulation.hardware import vendor_of
+from hami_plugin.vendor import load_vendor, vendor_names
 from tests.support.machines import known, profiles
 from tests.support.pages import ROOT, generated
 
@@ -47,6 +48,13 @@ def test_the_table_of_machines_is_what_the_profiles_say() -> None:
     wanted = f"\n{table(heads, rows)}\n"
 
     assert generated(PAGE, "machines", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+
+
+def test_the_first_page_names_every_vendor() -> None:
+    titles = [load_vendor(name).title for name in vendor_names()]
+    wanted = f"\n{', '.join(titles)}.\n\n"
+
+    assert generated("README.md", "makers", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
