@@ -20,7 +20,9 @@ from hami_plugin.model.links import Links
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A card as the tool tells of it. ``memory`` in MiB; ``trouble`` is what the tool could not tell."""
+    """A card as the tool tells of it. ``memory`` in MiB; ``trouble`` is what the tool could not tell, and ``traits``
+    what its vendor alone makes something of.
+    """
 
     index: int
     uuid: str
@@ -28,6 +30,7 @@ class Card:
     address: str
     memory: int = 0
     trouble: str = ""
+    traits: object | None = None
 
 
 Listing = Callable[[], Iterable[Card | str]]
@@ -133,6 +136,7 @@ class ListedCards:
             memory=card.memory,
             pci=card.address,
             numa=place.numa if place else None,
+            traits=card.traits,
         )
         if card.trouble:
             return Sighting(device=known or device, fault=Fault(reason="DeviceSilent", message=card.trouble))

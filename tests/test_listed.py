@@ -54,6 +54,12 @@ def test_cards_stand_in_the_order_of_their_numbers_and_a_numa_node_of_minus_one_
     assert faults(found) == ["", ""]
 
 
+def test_what_a_vendor_notes_of_a_card_is_the_devices(tmp_path: Path) -> None:
+    found = look(host(tmp_path, "0000:00:00.0"), replace(card(0), traits="slot 3"))
+
+    assert [one.device.traits for one in found.sightings] == ["slot 3"]
+
+
 def test_two_cards_of_one_name_are_one_that_is_not_offered(tmp_path: Path) -> None:
     found = look(host(tmp_path, "0000:00:00.0", "0000:01:00.0"), card(0, uuid="A"), card(1, uuid="A"))
 

@@ -172,19 +172,24 @@ class TreeSettings(ServedSettings):
     dev_root: AbsolutePath | None = Field(None, alias="devRoot", description="Another place than /dev, on the host.")
 
 
+class TrustSettings(TreeSettings):
+    """What a vendor has whose shares nothing on the node limits."""
+
+    unlimited_shares: bool = Field(
+        False,
+        alias="unlimitedShares",
+        description="Serve shares of a device although nothing on this node holds a container to its share.",
+    )
+
+
 class ToolSettings(TreeSettings):
-    """What a vendor has whose own tool lists the devices, and whose shares nothing on the node limits."""
+    """What a vendor has whose own tool lists the devices."""
 
     tool_seconds: float = Field(10.0, gt=0, le=20, alias="toolSeconds", description="How long the tool may take.")
     driver_files: tuple[AbsolutePath, ...] = Field(
         (),
         alias="driverFiles",
         description="Files and folders of the host's driver that containers receive, read-only, where they exist.",
-    )
-    unlimited_shares: bool = Field(
-        False,
-        alias="unlimitedShares",
-        description="Serve shares of a device although nothing on this node holds a container to its share.",
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Mapping
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -19,6 +21,17 @@ def matrix(text: str, label: str) -> dict[tuple[int, int], str]:
         for words in rows[1:]
         for column, cell in zip(columns, words[1:], strict=False)
     }
+
+
+def rows(text: str, *columns: str) -> list[Mapping[str, str]]:
+    """The rows of a table with commas under a line of its columns' names, by those names. Versions of a tool add units
+    to them, as ``memory.total [MiB]``. ValueError where a column is missing.
+    """
+    lines = list(csv.reader(text.splitlines(), skipinitialspace=True))
+    header = [name.split(" ")[0].strip() for name in lines[0]] if lines else []
+    if not set(columns) <= set(header):
+        raise ValueError(f"another table than was asked for: {text[:120]!r}")
+    return [dict(zip(header, line, strict=False)) for line in lines[1:] if line]
 
 
 def address(text: str) -> str:

@@ -71,8 +71,9 @@ class Settlement:
         return uid in self._failed
 
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
-        self._failed.discard(uid)
+        """The pod is gone or has ended. One that failed just now still gives back the lock."""
+        if uid not in self._tasks:
+            self._failed.discard(uid)
         self._unlocked.discard(uid)
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_plugin.host.printed import address, matrix, mebibytes
+from hami_plugin.host.printed import address, matrix, mebibytes, rows
 
 TABLE = """
         \x1b[4mGPU0  GPU1  GPU2  NIC0  CPU Affinity  NUMA Affinity\x1b[0m
@@ -24,6 +24,19 @@ def test_a_table_of_links_is_read_without_its_network_cards_and_processors() -> 
     assert cells[0, 1] == cells[1, 0] == "MT2"
     assert len(cells) == 9
     assert {cells[i, i] for i in range(3)} == {"X"}
+
+
+def test_a_row_is_read_by_the_names_of_its_columns_with_or_without_units() -> None:
+    for heading in ("memory.total", "memory.total [MiB]"):
+        (row,) = rows(f"index, {heading}, name\n0, 98304 MiB, One\n\n", "index", "memory.total")
+
+        assert row == {"index": "0", "memory.total": "98304 MiB", "name": "One"}
+
+
+@pytest.mark.parametrize("text", ["", "oops\n", "index, name\n0, One\n"])
+def test_a_table_without_what_was_asked_for_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="another table"):
+        rows(text, "index", "memory.total")
 
 
 def test_the_table_of_a_single_device_has_one_cell() -> None:

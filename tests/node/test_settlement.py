@@ -242,6 +242,16 @@ async def test_a_failure_is_written_once_and_frees_the_lock(node):
     assert node.cluster.bodies == [{BIND_PHASE: PHASE_FAILED}, {NODE_LOCK: None}]
 
 
+async def test_a_failure_frees_the_lock_although_the_kubelet_ends_the_pod_at_once(node):
+    a = bound(node)
+
+    node.settlement.fail(a)
+    node.cluster.change(a, phase="Failed")
+    await node.settled()
+
+    assert NODE_LOCK not in node.cluster.node.annotations
+
+
 async def test_a_restart_finishes_what_was_not_recorded(node):
     bound(node)
     node.cluster.down = True

@@ -11,7 +11,7 @@ from hami_plugin.simulation.machines import load_machine, machine_names
 def test_all_packaged_machines_load_under_their_own_names() -> None:
     names = machine_names()
 
-    assert len(names) == 50
+    assert len(names) >= 50
     assert list(names) == sorted(names)
     for name in names:
         assert load_machine(name).name == name

@@ -80,8 +80,8 @@ class Node:
         self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
         self.cluster.attach(self.pods, self.live)
 
-    def use(self, family):
-        self.allocator = self._allocator(family)
+    def use(self, family, units=None):
+        self.allocator = self._allocator(family, units)
 
     def decide(self, *, wait=0.02, serve_unannotated=False):
         """The same node under other rules."""
@@ -119,9 +119,10 @@ class Node:
         self.settlement.forget(pod.uid)
         self.ledger.drop([held.key for held in self.ledger.of_pod(pod.uid)])
 
-    def _allocator(self, family):
+    def _allocator(self, family, units=None):
         return Allocator(
             family,
+            units=units,
             snapshot=self.snapshot,
             pods=self.pods,
             ledger=self.ledger,

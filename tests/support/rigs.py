@@ -129,7 +129,8 @@ def rig(profile: str, root: Path, **settings: Any) -> Rig:
     assert vendor.simulate
     assert vendor.open
     simulator = vendor.simulate(machine, root)
-    chosen = vendor.settings.model_validate({"deviceListStrategy": "device-specs", **simulator.settings(), **settings})
+    plain = {"deviceListStrategy": vendor.settings.plain}
+    chosen = vendor.settings.model_validate({**plain, **simulator.settings(), **settings})
     driver = vendor.open(chosen, HostPaths(node=NODE))
     return Rig(
         root=root,
@@ -139,20 +140,6 @@ def rig(profile: str, root: Path, **settings: Any) -> Rig:
         driver=driver,
         family=vendor.families(chosen)[0],
     )
-
-
-def as_in_profile(rig: Rig, snapshot: Snapshot) -> None:
-    """The snapshot has the profile's devices, and its levels and lanes between every two of them."""
-    found = [(d.index, d.model, d.memory, d.pci, d.numa) for d in snapshot.devices]
-    assert found == [(d.index, d.model, d.memory, d.pci, d.numa if d.numa >= 0 else None) for d in rig.machine.devices]
-    assert all(device.health.offered for device in snapshot.devices)
-    assert snapshot.links.problems == ()
-    assert snapshot.links.asymmetric == ()
-    for i, a in enumerate(snapshot.devices):
-        links = [snapshot.links.between(a.uuid, b.uuid) for b in snapshot.devices[:i]]
-        assert [(link.level, link.lanes) for link in links if link] == list(
-            zip(rig.machine.levels[i][:i], rig.machine.lanes[i][:i], strict=True)
-        )
 
 
 def golden(file: Path, value: Any) -> None:

@@ -10,8 +10,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
-from hami_plugin.wire.nodes import decode_json
-from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, rig
+from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, rig
 from vendors.amd.devices import Gpu, gpu
 from vendors.amd.node import place
 
@@ -37,47 +36,26 @@ def card(count: int) -> Device:
     return Device(uuid="GPU-1", family="AMD", index=0, model="", memory=1, traits=Gpu(units=count, node=2, dev=()))
 
 
-def test_what_is_discovered_is_the_profile(tmp_path: Path) -> None:
+def test_a_card_knows_its_compute_units_and_its_nodes(tmp_path: Path) -> None:
     machine = rig(PROFILE, tmp_path)
 
     snapshot = machine.snapshot()
 
-    as_in_profile(machine, snapshot)
     described = machine.machine.devices
-    assert [device.uuid for device in snapshot.devices] == [one.uuid for one in described]
     assert [units(device) for device in snapshot.devices] == [one.extra["compute_units"] for one in described]
     assert [gpu(device).dev for device in snapshot.devices] == [
         (f"dri/card{one.extra['drm_card']}", f"dri/renderD{one.extra['drm_render']}") for one in described
     ]
 
 
-def test_hamis_scheduler_reads_the_same_devices_from_the_annotation(tmp_path: Path) -> None:
-    machine = rig(PROFILE, tmp_path)
-    snapshot = machine.snapshot()
-    node = machine.node(snapshot)
-
-    decoded = machine.family.node_devices(node)
-
-    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
-    assert decoded == decode_json(node.annotations["hami.io/node-amd-register"])
-    assert {(info.devmem, info.devcore, info.type) for info in decoded} == {(196592, 304, "AMD_Instinct_MI300X")}
-
-
-@pytest.mark.parametrize(
-    ("name", "limits"),
-    [
-        ("shared", {"amd.com/gpu": 1, "amd.com/gpumem": 16384, "amd.com/gpucores": 25}),
-        ("whole", {"amd.com/gpu": 1}),
-        ("two-parts", {"amd.com/gpu": 2, "amd.com/gpumem": 16384, "amd.com/gpucores": 33}),
-    ],
-)
-def test_a_decided_pod_receives_its_share(name: str, limits: dict[str, int], tmp_path: Path) -> None:
+def test_a_pod_receives_parts_of_two_cards(tmp_path: Path) -> None:
     machine = with_limiter(tmp_path)
     snapshot = machine.snapshot()
+    limits = {"amd.com/gpu": 2, "amd.com/gpumem": 16384, "amd.com/gpucores": 33}
 
     answer = machine.answer(machine.decided(machine.node(snapshot), limits), snapshot.devices)
 
-    golden(GOLDEN / f"{name}.json", answer)
+    golden(GOLDEN / "two-parts.json", answer)
 
 
 def test_two_shares_of_one_card_have_different_compute_units(tmp_path: Path) -> None:

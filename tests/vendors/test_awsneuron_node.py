@@ -13,7 +13,7 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from hami_plugin.simulation.machines import load_machine, machine_names
-from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, lost_alone, rig
+from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.awsneuron.chips import chip
 from vendors.awsneuron.places import Places
 
@@ -27,35 +27,20 @@ def kind(rig: Rig) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_what_is_discovered_is_the_profile(profile: str, tmp_path: Path) -> None:
+def test_a_device_knows_its_cores_and_its_instance_type(profile: str, tmp_path: Path) -> None:
     machine = rig(profile, tmp_path)
 
     snapshot = machine.snapshot()
 
-    as_in_profile(machine, snapshot)
     described = machine.machine.devices
     assert [chip(device).cores for device in snapshot.devices] == [one.extra["nc_count"] for one in described]
     assert snapshot.facts["instance type"] == machine.machine.extra["instance_type"]
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_hamis_scheduler_makes_the_same_devices_of_the_capacity(profile: str, tmp_path: Path) -> None:
-    machine = rig(profile, tmp_path)
-    snapshot = machine.snapshot()
-    node = machine.node(snapshot, **kind(machine))
-
-    decoded = machine.family.node_devices(node)
-
-    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
-    assert node.annotations == {}
 
 
 @pytest.mark.parametrize(
     ("name", "profile", "limits"),
     [
         ("four-devices", "aws-trn1-32xlarge", {"aws.amazon.com/neuron": 4}),
-        ("one-device", "aws-inf2-xlarge", {"aws.amazon.com/neuron": 1}),
-        ("one-core", "aws-inf2-xlarge", {"aws.amazon.com/neuroncore": 1}),
         ("four-cores", "aws-inf2-24xlarge", {"aws.amazon.com/neuroncore": 4}),
         ("logical-cores", "aws-trn2-48xlarge", {"aws.amazon.com/neuroncore": 16}),
     ],

@@ -8,7 +8,6 @@ import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.wire.nodes import decode_json
 from tests.support.rigs import Rig, absent_and_back, golden, lost_alone, rig
 from vendors.biren import NODE
 from vendors.biren.devices import Looker
@@ -27,29 +26,8 @@ def asked_anew(machine: Rig) -> Rig:
     return rig(PROFILE, machine.root)
 
 
-def test_what_is_discovered_is_the_profile_without_its_blinks(machine: Rig) -> None:
-    snapshot = machine.snapshot()
-
-    described = machine.machine.devices
-    assert [(d.index, d.uuid, d.model, d.memory, d.pci, d.numa) for d in snapshot.devices] == [
-        (d.index, d.uuid, d.model, d.memory, d.pci, d.numa) for d in described
-    ]
-    assert all(device.health.offered for device in snapshot.devices)
-    for i, a in enumerate(snapshot.devices):
-        links = [snapshot.links.between(a.uuid, b.uuid) for b in snapshot.devices[:i]]
-        assert [link.level for link in links if link] == list(machine.machine.levels[i][:i])
-    assert snapshot.facts == {"driver": "1.12.0"}
-
-
-def test_hamis_scheduler_reads_the_same_devices_from_the_annotation(machine: Rig) -> None:
-    snapshot = machine.snapshot()
-    node = machine.node(snapshot)
-
-    decoded = machine.family.node_devices(node)
-
-    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
-    assert decoded == decode_json(node.annotations["hami.io/node-biren-register"])
-    assert {(info.count, info.devmem, info.devcore, info.type) for info in decoded} == {(1, 32768, 100, "Biren")}
+def test_the_drivers_version_is_told(machine: Rig) -> None:
+    assert machine.snapshot().facts == {"driver": "1.12.0"}
 
 
 def test_its_scheduler_side_waits_for_a_report(machine: Rig) -> None:
@@ -57,9 +35,13 @@ def test_its_scheduler_side_waits_for_a_report(machine: Rig) -> None:
     assert machine.family.annotations.handshake == "hami.io/node-handshake-biren"
 
 
-@pytest.mark.parametrize(("name", "count"), [("one", 1), ("three", 3)])
-def test_a_decided_pod_receives_its_gpus(name: str, count: int, machine: Rig) -> None:
-    golden(GOLDEN / f"{name}.json", machine.received({"birentech.com/gpu": count}))
+def test_a_pod_receives_three_gpus(machine: Rig) -> None:
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), {"birentech.com/gpu": 3})
+
+    answer = machine.answer(pod, snapshot.devices)
+
+    golden(GOLDEN / "three.json", answer)
 
 
 def test_without_driver_libraries_on_the_host_there_is_nothing_to_mount(tmp_path: Path) -> None:

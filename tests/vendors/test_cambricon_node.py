@@ -9,11 +9,10 @@ import pytest
 from hami_plugin.errors import DriverReason, RefusedError
 from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
-from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, lost_alone, rig
+from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.cambricon.devices import Board
 from vendors.cambricon.tool import Card, Cnmon, cards, linked
 
-PROFILES = ["cambricon-mlu370x8-16", "cambricon-mlu590-8"]
 GOLDEN = Path(__file__).parent / "golden" / "cambricon"
 MLU, MEMORY, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 SHARE = {MLU: 1, MEMORY: 20, CORES: 10}
@@ -24,27 +23,8 @@ def machine(tmp_path: Path) -> Rig:
     return rig("cambricon-mlu590-8", tmp_path)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_what_is_discovered_is_the_profile(profile: str, tmp_path: Path) -> None:
-    machine = rig(profile, tmp_path)
-
-    snapshot = machine.snapshot()
-
-    as_in_profile(machine, snapshot)
-    assert snapshot.facts == {"driver": "v5.10.22"}
-    assert isinstance(snapshot.devices[0].traits, Board)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_hamis_scheduler_makes_the_same_devices_of_the_capacity(profile: str, tmp_path: Path) -> None:
-    machine = rig(profile, tmp_path)
-    snapshot = machine.snapshot()
-    node = machine.node(snapshot)
-
-    assert machine.family.node_devices(node) == tuple(
-        machine.family.register(device, False) for device in snapshot.devices
-    )
-    assert node.annotations == {}
+def test_the_drivers_version_is_told(machine: Rig) -> None:
+    assert machine.snapshot().facts == {"driver": "v5.10.22"}
 
 
 def test_the_two_chips_of_a_board_are_two_devices_of_one_serial_number(tmp_path: Path) -> None:
@@ -56,14 +36,15 @@ def test_the_two_chips_of_a_board_are_two_devices_of_one_serial_number(tmp_path:
     assert len(set(serials)) == 8
 
 
-@pytest.mark.parametrize(("name", "limits"), [("share", SHARE), ("two-whole", {MLU: 2})])
-def test_a_decided_pod_receives_its_mlus(name: str, limits: dict[str, int], machine: Rig) -> None:
+def test_a_pod_receives_two_mlus(machine: Rig) -> None:
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), {MLU: 2})
 
-    golden(GOLDEN / f"{name}.json", machine.received(limits))
+    golden(GOLDEN / "two-whole.json", machine.answer(pod, snapshot.devices))
 
 
 def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
-    machine = rig("cambricon-mlu590-8", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri")
+    machine = rig("cambricon-mlu590-8", tmp_path, deviceListStrategy="cdi-annotations,cdi-cri", unlimitedShares=True)
 
     golden(GOLDEN / "share-cdi.json", machine.received(SHARE))
 
@@ -79,14 +60,11 @@ def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(machine: Rig) 
     assert {question.lock for question in questions} == {"cambricon.com/dsmlu.lock"}
 
 
-def test_a_share_that_nothing_limits_can_be_refused(tmp_path: Path) -> None:
-    machine = rig("cambricon-mlu590-8", tmp_path, unenforcedShares="refuse")
+def test_all_of_the_memory_with_a_part_of_the_cores_is_a_share_too(machine: Rig) -> None:
     snapshot = machine.snapshot()
-    node = machine.node(snapshot)
 
     with pytest.raises(RefusedError, match="no sMLU instance limits it"):
-        machine.answer(machine.decided(node, SHARE), snapshot.devices)
-    assert machine.answer(machine.decided(node, {MLU: 1}), snapshot.devices)["edits"]
+        machine.answer(machine.decided(machine.node(snapshot), {MLU: 1, CORES: 10}), snapshot.devices)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from hami_plugin.policy.consumed import record
-from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, lost_alone, rig
+from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.enflame import VENDOR
 from vendors.enflame.capacity import CAPACITY
 from vendors.enflame.node import NAMES, slices
@@ -22,7 +22,6 @@ from vendors.enflame.tool import Efsmi, Partition, Row, partitions, profiles, ro
 PROFILE = "enflame-s60-8"
 GOLDEN = Path(__file__).parent / "golden" / "enflame"
 WHOLE, SHARED, DRS = "enflame.com/gcu", "enflame.com/vgcu", "enflame.com/drs-gcu"
-WAYS = ("whole", "shared", "partitions")
 
 
 def machine(way: str, root: Path, **settings: object) -> Rig:
@@ -34,26 +33,6 @@ def machine(way: str, root: Path, **settings: object) -> Rig:
             found.simulator.inject("cut", 7, 2)
     word, _ = NAMES[way]
     return replace(found, family=next(one for one in VENDOR.families(found.settings) if one.word == word))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_what_is_discovered_is_the_profile(way: str, tmp_path: Path) -> None:
-    found = machine(way, tmp_path)
-
-    snapshot = found.snapshot()
-
-    as_in_profile(found, snapshot)
-    assert {device.family for device in snapshot.devices} == {found.family.word}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_hamis_scheduler_makes_the_same_devices_of_what_the_node_says(way: str, tmp_path: Path) -> None:
-    found = machine(way, tmp_path)
-    snapshot = found.snapshot()
-    node = found.node(snapshot)
-
-    assert found.family.node_devices(node) == tuple(found.family.register(device, False) for device in snapshot.devices)
-    assert set(node.annotations) == ({CAPACITY} if way == "partitions" else set())
 
 
 def test_partitions_are_announced_as_enflames_agent_does(tmp_path: Path) -> None:
@@ -80,7 +59,6 @@ def test_a_card_that_is_unwell_is_left_out_of_the_announcement(tmp_path: Path) -
     ("name", "way", "limits"),
     [
         ("two-whole", "whole", {WHOLE: 2}),
-        ("quarter", "shared", {SHARED: 1, "enflame.com/vgcu-percentage": 25}),
         ("partition", "partitions", {DRS: 2}),
     ],
 )

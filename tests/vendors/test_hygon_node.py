@@ -13,7 +13,7 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.simulation.machines import load_machine, machine_names
 from hami_plugin.vendor import Injection
-from tests.support.rigs import Rig, absent_and_back, as_in_profile, golden, kept_back_and_healed, lost_alone, rig
+from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.hygon.cards import DCUS, Card
 from vendors.hygon.places import Places
 
@@ -22,45 +22,24 @@ GOLDEN = Path(__file__).parent / "golden" / "hygon"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_what_is_discovered_is_the_profile(profile: str, tmp_path: Path) -> None:
+def test_a_card_knows_its_nodes_and_its_compute_units(profile: str, tmp_path: Path) -> None:
     machine = rig(profile, tmp_path)
 
     snapshot = machine.snapshot()
 
-    as_in_profile(machine, snapshot)
     described = machine.machine.devices
-    assert [device.uuid for device in snapshot.devices] == [one.uuid for one in described]
     assert [device.traits for device in snapshot.devices] == [
         Card(card=one.extra["drm_card"], render=one.extra["drm_render"], compute_units=one.extra["compute_units"])
         for one in described
     ]
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_hamis_scheduler_reads_the_same_devices_in_the_text_of_old(profile: str, tmp_path: Path) -> None:
-    machine = rig(profile, tmp_path)
-    snapshot = machine.snapshot()
-    node = machine.node(snapshot)
-
-    decoded = machine.family.node_devices(node)
-
-    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
-    assert {info.type for info in decoded} == {f"DCU-{machine.machine.devices[0].model}"}
-    assert {info.count for info in decoded} == {4}
-
-
-@pytest.mark.parametrize(
-    ("name", "limits"),
-    [
-        ("part", {"hygon.com/dcunum": 1, "hygon.com/dcumem": 2000, "hygon.com/dcucores": 60}),
-        ("whole", {"hygon.com/dcunum": 1}),
-        ("two-whole", {"hygon.com/dcunum": 2}),
-    ],
-)
-def test_a_decided_pod_receives_its_devices(name: str, limits: dict[str, int], tmp_path: Path) -> None:
+def test_a_pod_receives_two_whole_cards(tmp_path: Path) -> None:
     machine = rig("hygon-k100ai-8", tmp_path)
+    snapshot = machine.snapshot()
+    pod = machine.decided(machine.node(snapshot), {"hygon.com/dcunum": 2})
 
-    golden(GOLDEN / f"{name}.json", machine.received(limits))
+    golden(GOLDEN / "two-whole.json", machine.answer(pod, snapshot.devices))
 
 
 def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:

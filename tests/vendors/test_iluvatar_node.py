@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.errors import RefusedError
 from tests.support.rigs import Rig, golden, rig
 from vendors.iluvatar import VENDOR
 from vendors.iluvatar.node import card, chip_of
@@ -23,20 +22,6 @@ def machine_of(profile: str, root: Path, **settings: Any) -> Rig:
     return replace(machine, family=family)
 
 
-@pytest.mark.parametrize("profile", CHIPS)
-def test_hamis_scheduler_reads_the_same_gpus_from_the_register_of_their_chip(profile: str, tmp_path: Path) -> None:
-    machine = machine_of(profile, tmp_path)
-    snapshot = machine.snapshot()
-    node = machine.node(snapshot)
-
-    decoded = machine.family.node_devices(node)
-
-    assert set(node.annotations) == {f"hami.io/node-{CHIPS[profile]}-register"}
-    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
-    assert [info.id for info in decoded] == [one.uuid for one in machine.machine.devices]
-    assert {(info.devmem, info.count, info.type) for info in decoded} == {(32768, 10, CHIPS[profile])}
-
-
 @pytest.mark.parametrize("way", ["device-specs", "cdi-annotations"])
 def test_a_pod_receives_whole_gpus(way: str, tmp_path: Path) -> None:
     machine = machine_of("iluvatar-biv150-8", tmp_path, deviceListStrategy=way)
@@ -44,24 +29,6 @@ def test_a_pod_receives_whole_gpus(way: str, tmp_path: Path) -> None:
     pod = machine.decided(machine.node(snapshot), {"iluvatar.ai/BI-V150-vgpu": 2, "iluvatar.ai/BI-V150.vCore": 200})
 
     golden(GOLDEN / f"two-gpus-{way}.json", machine.answer(pod, snapshot.devices))
-
-
-def test_a_pod_receives_a_share_where_it_may_be_trusted(tmp_path: Path) -> None:
-    machine = machine_of("iluvatar-biv100-4", tmp_path, unlimitedShares=True)
-    snapshot = machine.snapshot()
-    limits = {"iluvatar.ai/BI-V100-vgpu": 1, "iluvatar.ai/BI-V100.vMem": 64, "iluvatar.ai/BI-V100.vCore": 50}
-    pod = machine.decided(machine.node(snapshot), limits)
-
-    golden(GOLDEN / "share.json", machine.answer(pod, snapshot.devices))
-
-
-def test_a_share_that_nothing_would_limit_is_refused(tmp_path: Path) -> None:
-    machine = machine_of("iluvatar-biv100-4", tmp_path)
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), {"iluvatar.ai/BI-V100-vgpu": 1, "iluvatar.ai/BI-V100.vMem": 64})
-
-    with pytest.raises(RefusedError, match="16384 of the 32768 MiB"):
-        machine.answer(pod, snapshot.devices)
 
 
 def test_driver_files_that_exist_are_mounted(tmp_path: Path) -> None:

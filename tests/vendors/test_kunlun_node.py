@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.errors import RefusedError
 from tests.support.rigs import Rig, golden, rig
 from vendors.kunlun import VENDOR
 from vendors.kunlun.node import card, linked
@@ -39,58 +38,21 @@ def test_a_line_without_a_name_is_a_problem_in_words(line: str) -> None:
     assert isinstance(card(line, {"0": "GPU-0"}), str)
 
 
-def test_hamis_scheduler_makes_the_same_whole_xpus_of_their_number(tmp_path: Path) -> None:
+def test_a_pod_receives_a_wing(tmp_path: Path) -> None:
     machine = rig(P800, tmp_path)
     snapshot = machine.snapshot()
-    node = machine.node(snapshot)
+    pod = machine.decided(machine.node(snapshot), {"kunlunxin.com/xpu": 4})
 
-    decoded = machine.family.node_devices(node)
-
-    assert node.annotations == {}
-    assert [(i.id, i.index, i.devmem, i.numa, i.health) for i in decoded] == [
-        (d.uuid, d.index, d.memory, d.numa, True) for d in snapshot.devices
-    ]
+    golden(GOLDEN / "a-wing.json", machine.answer(pod, snapshot.devices))
 
 
-def test_hamis_scheduler_reads_the_same_parts_from_the_register(tmp_path: Path) -> None:
-    machine = parts(tmp_path)
-    snapshot = machine.snapshot()
-    node = machine.node(snapshot)
-
-    decoded = machine.family.node_devices(node)
-
-    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
-    assert [info.id for info in decoded] == [one.uuid for one in machine.machine.devices]
-    assert {(info.count, info.devmem, info.devcore, info.type) for info in decoded} == {(4, 98304, 100, "XPU")}
-
-
-@pytest.mark.parametrize(("name", "count"), [("one-xpu", 1), ("a-wing", 4)])
-def test_a_pod_receives_whole_xpus(name: str, count: int, tmp_path: Path) -> None:
-    machine = rig(P800, tmp_path)
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), {"kunlunxin.com/xpu": count})
-
-    golden(GOLDEN / f"{name}.json", machine.answer(pod, snapshot.devices))
-
-
-@pytest.mark.parametrize("way", ["device-specs", "cdi-annotations"])
-def test_a_pod_receives_a_part_where_it_may_be_trusted(way: str, tmp_path: Path) -> None:
-    machine = parts(tmp_path, unlimitedShares=True, deviceListStrategy=way)
+def test_a_runtime_that_reads_cdi_is_told_of_a_part_by_its_kind(tmp_path: Path) -> None:
+    machine = parts(tmp_path, unlimitedShares=True, deviceListStrategy="cdi-annotations")
     snapshot = machine.snapshot()
     limits = {"kunlunxin.com/vxpu": 1, "kunlunxin.com/vxpu-memory": 24576}
     pod = machine.decided(machine.node(snapshot), limits)
 
-    golden(GOLDEN / f"part-{way}.json", machine.answer(pod, snapshot.devices))
-
-
-def test_a_part_that_nothing_would_limit_is_refused(tmp_path: Path) -> None:
-    machine = parts(tmp_path)
-    snapshot = machine.snapshot()
-    limits = {"kunlunxin.com/vxpu": 1, "kunlunxin.com/vxpu-memory": 24576}
-    pod = machine.decided(machine.node(snapshot), limits)
-
-    with pytest.raises(RefusedError, match=r"24576 of the 98304 MiB of GPU-0000.*unlimitedShares: true"):
-        machine.answer(pod, snapshot.devices)
+    golden(GOLDEN / "part-cdi-annotations.json", machine.answer(pod, snapshot.devices))
 
 
 def test_links_are_those_of_this_board(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.errors import RefusedError
 from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from tests.support.rigs import golden, rig
@@ -18,19 +17,6 @@ GOLDEN = Path(__file__).parent / "golden" / "mthreads"
 VGPU, MEMORY, CORES = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
 
 
-def test_hamis_scheduler_makes_the_same_gpus_of_the_capacity(tmp_path: Path) -> None:
-    machine = rig(S4000, tmp_path)
-    snapshot = machine.snapshot()
-    node = machine.node(snapshot)
-
-    decoded = machine.family.node_devices(node)
-
-    assert node.annotations == {}
-    assert node.capacity == {VGPU: "128", CORES: "128", MEMORY: "768"}
-    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
-    assert decoded[7].id == "n1-mthreads-7"
-
-
 @pytest.mark.parametrize("way", ["device-specs", "cdi-cri"])
 def test_a_pod_receives_whole_gpus(way: str, tmp_path: Path) -> None:
     machine = rig(S4000, tmp_path, deviceListStrategy=way)
@@ -38,23 +24,6 @@ def test_a_pod_receives_whole_gpus(way: str, tmp_path: Path) -> None:
     pod = machine.decided(machine.node(snapshot), {VGPU: 2, MEMORY: 192, CORES: 32})
 
     golden(GOLDEN / f"two-gpus-{way}.json", machine.answer(pod, snapshot.devices))
-
-
-def test_a_pod_receives_a_share_where_it_may_be_trusted(tmp_path: Path) -> None:
-    machine = rig(S4000, tmp_path, unlimitedShares=True)
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), {VGPU: 1, MEMORY: 32, CORES: 8})
-
-    golden(GOLDEN / "share.json", machine.answer(pod, snapshot.devices))
-
-
-def test_a_share_that_nothing_would_limit_is_refused(tmp_path: Path) -> None:
-    machine = rig(S4000, tmp_path)
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), {VGPU: 1, MEMORY: 32, CORES: 8})
-
-    with pytest.raises(RefusedError, match="16384 of the 49152 MiB of n1-mthreads-7"):
-        machine.answer(pod, snapshot.devices)
 
 
 def test_the_kubelet_counts_a_share_by_cards_cores_and_memory(tmp_path: Path) -> None:

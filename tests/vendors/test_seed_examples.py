@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hami_plugin.cli import main
 from hami_plugin.model.links import Links
 from hami_plugin.simulation.driver import SimulatedDriver
+from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 from vendors.nvidia.topology import link
 
@@ -64,30 +65,16 @@ def neurons(profile: str, *busy: int) -> tuple[tuple[str, Mapping[str, int], str
 
 @pytest.mark.parametrize("profile", machine_names())
 def test_every_profile_stands_for_a_node(profile: str, ask: Ask) -> None:
-    """A pod that asks for nothing fits on it; one of each resource is granted somewhere."""
-    vendor = load_machine(profile).vendor
-    one = {
-        "nvidia": "nvidia.com/gpu",
-        "amd": "amd.com/gpu",
-        "ascend": "huawei.com/"
-        + {"910B4": "Ascend910B4", "910B3": "Ascend910B3", "310P3": "Ascend310P"}.get(
-            load_machine(profile).devices[0].model, "Ascend910C"
-        ),
-        "aws-neuron": "aws.amazon.com/neuron",
-        "biren": "birentech.com/gpu",
-        "cambricon": "cambricon.com/vmlu",
-        "enflame": "enflame.com/gcu",
-        "hygon": "hygon.com/dcunum",
-        "iluvatar": f"iluvatar.ai/{load_machine(profile).devices[0].model.split()[-1]}-vgpu",
-        "kunlunxin": "kunlunxin.com/xpu",
-        "metax": "metax-tech.com/gpu",
-        "mthreads": "mthreads.com/vgpu",
-    }[vendor]
+    """One of what its first family counts is granted on it, and every device is told of."""
+    machine = load_machine(profile)
+    vendor = vendor_of(machine)
+    every = vendor.families(vendor.settings())
+    one = next(family.resources.count for family in every if vendor.facts.described(family, machine))
 
     report = ask(profile, {one: 1})
 
     assert report["fits"], report
-    assert len(report["nodes"][0]["steps"][0]["devices"]) == len(load_machine(profile).devices)
+    assert len(report["nodes"][0]["steps"][0]["devices"]) == len(machine.devices)
 
 
 def test_four_neuron_devices_of_a_trn1_are_an_aligned_group(ask: Ask) -> None:

@@ -97,11 +97,11 @@ def inject(settings: CambriconSettings, assignment: Assignment, _host: HostFiles
     shares = sorted(assignment.shares, key=lambda share: share.device.index)
     env = {"CAMBRICON_VISIBLE_DEVICES": ",".join(str(share.device.index) for share in shares)}
     parts = [share for share in shares if _partial(share)]
-    if parts and settings.unenforced_shares == "refuse":
+    if parts and not settings.unlimited_shares:
         raise RefusedError(
             RefusalReason.NOT_PREPARED,
             f"pod {assignment.pod.key} is granted a part of {parts[0].device.uuid}, and no sMLU instance limits it",
-            hint="ask for whole MLUs, or set unenforcedShares: serve",
+            hint="ask for whole MLUs, or set unlimitedShares: true where containers can be trusted",
         )
     if parts:
         env[PROFILE] = ",".join(profile(s.device.index, s.grant.cores, s.grant.memory) for s in parts)

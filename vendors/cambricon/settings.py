@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
-from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, TreeSettings, setting
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, TrustSettings, setting
 
 
 class MluCdi(CdiSettings):
@@ -16,7 +15,7 @@ class MluCdi(CdiSettings):
     cls: CdiClass = Field("mlu", alias="class", description="Class part of the devices' CDI names.")
 
 
-class CambriconSettings(TreeSettings):
+class CambriconSettings(TrustSettings):
     """Keys of HAMi's ``cambricon`` section with its defaults, then ours."""
 
     count: ResourceName = setting("resourceCountName", "cambricon.com/vmlu", "Number of MLUs.")
@@ -24,12 +23,6 @@ class CambriconSettings(TreeSettings):
         "resourceMemoryName", "cambricon.com/mlu.smlu.vmemory", "Memory of each MLU in 256 MiB."
     )
     cores: ResourceName = setting("resourceCoreName", "cambricon.com/mlu.smlu.vcore", "Percent of each MLU's cores.")
-    unenforced_shares: Literal["serve", "refuse"] = setting(
-        "unenforcedShares",
-        "serve",
-        "What becomes of a share of an MLU. The container is told its limits and can exceed them, since nothing here "
-        "makes an sMLU instance: serve it so, or refuse it and serve whole MLUs only.",
-    )
     cnmon: AbsolutePath = setting(
         "cnmon", Path("/usr/bin/cnmon"), "Cambricon's tool, which knows the MLUs' memory and MLU-Links."
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ from cdi.edits import ContainerEdits
 from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.printed import address, mebibytes
+from hami_plugin.host.printed import address, mebibytes, rows
 from hami_plugin.host.tools import ToolError, output
 from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
@@ -50,15 +49,12 @@ def chip_of(model: str, words: Iterable[str]) -> str:
 
 
 def listed(settings: IluvatarSettings) -> Iterator[Card | str]:
-    """The GPUs as the tool's table has them. A column is found by its name: versions of the tool add units to it."""
+    """The GPUs as the tool's table has them."""
     printed = output(settings.ixsmi, *QUESTION, deadline=settings.tool_seconds)
-    rows = list(csv.reader(printed.splitlines(), skipinitialspace=True))
-    header = [name.split(" ")[0].strip() for name in rows[0]] if rows else []
-    if not set(FIELDS) <= set(header):
-        raise ToolError(f"{settings.ixsmi} printed another table than was asked for: {printed[:120]!r}")
-    for row in rows[1:]:
-        if row:
-            yield card(dict(zip(header, row, strict=False)))
+    try:
+        yield from map(card, rows(printed, *FIELDS))
+    except ValueError as error:
+        raise ToolError(f"{settings.ixsmi} printed {error}") from error
 
 
 def card(row: Mapping[str, str]) -> Card | str:

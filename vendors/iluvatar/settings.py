@@ -14,6 +14,7 @@ from hami_plugin.config.settings import (
     ResourceName,
     Section,
     ToolSettings,
+    TrustSettings,
     setting,
 )
 
@@ -41,7 +42,7 @@ class IluvatarCdi(CdiSettings):
     cls: CdiClass = Field("iluvatar", alias="class", description="Class part of CDI names, before the chip's word.")
 
 
-class IluvatarSettings(ToolSettings):
+class IluvatarSettings(ToolSettings, TrustSettings):
     """HAMi's list ``iluvatars`` with its defaults, then ours."""
 
     hami_section: ClassVar[str] = "iluvatars"

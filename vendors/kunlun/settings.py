@@ -7,7 +7,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, ToolSettings, setting
+from hami_plugin.config.settings import (
+    AbsolutePath,
+    CdiClass,
+    CdiSettings,
+    ResourceName,
+    ToolSettings,
+    TrustSettings,
+    setting,
+)
 
 
 class XpuCdi(CdiSettings):
@@ -16,7 +24,7 @@ class XpuCdi(CdiSettings):
     cls: CdiClass = Field("xpu", alias="class", description="Class part of the XPUs' CDI names; that of parts is vxpu.")
 
 
-class KunlunSettings(ToolSettings):
+class KunlunSettings(ToolSettings, TrustSettings):
     """What this node serves, HAMi's keys of the section with their defaults, and where the tool is."""
 
     serve: Literal["whole", "parts"] = setting(

@@ -6,7 +6,15 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, ToolSettings, setting
+from hami_plugin.config.settings import (
+    AbsolutePath,
+    CdiClass,
+    CdiSettings,
+    ResourceName,
+    ToolSettings,
+    TrustSettings,
+    setting,
+)
 
 
 class MtgpuCdi(CdiSettings):
@@ -15,7 +23,7 @@ class MtgpuCdi(CdiSettings):
     cls: CdiClass = Field("mtgpu", alias="class", description="Class part of the GPUs' CDI names.")
 
 
-class MthreadsSettings(ToolSettings):
+class MthreadsSettings(ToolSettings, TrustSettings):
     """Keys of HAMi's ``mthreads`` section with its defaults, then ours."""
 
     count: ResourceName = setting("resourceCountName", "mthreads.com/vgpu", "Number of GPUs.")

@@ -41,21 +41,6 @@ def test_every_profile_is_discovered_as_it_is_written(rig, profile):
     assert all(sighting.fault is None for sighting in discovery.sightings)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_levels_and_fabric_are_measured_as_the_profile_has_them(rig, profile):
-    built = rig(profile)
-    uuids = [device.uuid for device in built.devices()]
-
-    links = built.driver.links()
-
-    pairs = [(i, j) for i in range(len(uuids)) for j in range(i)]
-    found = {pair: links.between(uuids[pair[0]], uuids[pair[1]]) for pair in pairs}
-    assert {pair: (one.level, one.lanes) for pair, one in found.items()} == {
-        (i, j): (built.machine.levels[i][j], built.machine.lanes[i][j]) for i, j in pairs
-    }
-    assert (links.problems, links.asymmetric) == ((), ())
-
-
 def test_chips_of_one_card_are_closer_than_those_behind_the_switch(rig):
     built = rig("ascend-910c-16")
     first, twin, near, far, *_ = (device.uuid for device in built.devices())

@@ -1,0 +1,166 @@
+"""Gaudi accelerators of Intel: whole ones, of one NUMA node where it has enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from pydantic import Field
+
+from cdi.edits import ContainerEdits
+from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, ToolSettings, setting
+from hami_plugin.host.hardware import Hardware
+from hami_plugin.host.nodes import DeviceNodes, mounted
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.printed import address, mebibytes, rows
+from hami_plugin.host.tools import ToolError, output
+from hami_plugin.listed import Card, ListedCards
+from hami_plugin.looking import LookingDriver
+from hami_plugin.model.device import Device
+from hami_plugin.model.machine import Machine, MachineDevice
+from hami_plugin.model.placement import Assignment
+from hami_plugin.policy.charges import whole
+from hami_plugin.policy.checks import CHARGED, standard
+from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.requests import amount, counted
+from hami_plugin.policy.selectors import by_group, when
+from hami_plugin.simulation.boards import listed
+from hami_plugin.simulation.tools import SILENT, Told, Tool
+from hami_plugin.simulation.trees import Files, Link, on_bus
+from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, ResourceNames, Vendor
+from hami_plugin.wire.nodes import DeviceInfo, decode_json
+
+WORD = "Gaudi"
+KEYS = AnnotationKeys(
+    register="hami.io/node-gaudi-register",
+    to_allocate="hami.io/gaudi-devices-to-allocate",
+    allocated="hami.io/gaudi-devices-allocated",
+)
+UUIDS = ("habana.ai/use-uuid", "habana.ai/nouse-uuid")
+CARDS = Hardware(title="Gaudi", vendors=("1da3",), module="habanalabs", node="accel/accel")
+CONTROL = "accel/accel_controlD"
+"""The beginning of the name of each accelerator's second node."""
+NUMBERED = "class/accel"
+"""Where the kernel shows which accelerator is on which place of the bus; its numbers are those of the nodes."""
+UUID, MODEL, ADDRESS, MODULE, MEMORY = FIELDS = ("uuid", "name", "bus_id", "module_id", "memory.total")
+QUESTION = ("-Q", ",".join(FIELDS), "-f", "csv")
+LOOK_EVERY_S = 5.0
+
+
+class GaudiCdi(CdiSettings):
+    """CDI names of Gaudi accelerators."""
+
+    cls: CdiClass = Field("gaudi", alias="class", description="Class part of the accelerators' CDI names.")
+
+
+class GaudiSettings(ToolSettings):
+    """The resource of Intel's own device plugin, and where the tool is."""
+
+    count: ResourceName = setting("resourceCountName", "habana.ai/gaudi", "Number of accelerators.")
+    hl_smi: AbsolutePath = setting("hlSmi", Path("/usr/bin/hl-smi"), "Intel's tool, which lists the accelerators.")
+    cdi: GaudiCdi = Field(default_factory=GaudiCdi, description="CDI names and specs.")
+
+
+def families(settings: GaudiSettings) -> tuple[Family, ...]:
+    """The one family of this vendor."""
+    policy = Policy(
+        request=counted(WORD, count=amount(settings.count)),
+        serves=standard(WORD, uuids=UUIDS),
+        charge=whole,
+        checks=CHARGED,
+        select=when(lambda context: context.demand.count > 1, by_group(lambda one: one.state.info.numa)),
+    )
+    names = ResourceNames(count=settings.count)
+    family = Family.registered(WORD, names, KEYS, policy, decode=decode_json)
+    handed = family.delivered(settings, device_edits, shared_edits)
+    return (replace(handed, register=register, inject=inject),)
+
+
+def open_driver(settings: GaudiSettings, paths: HostPaths) -> Driver:
+    """The accelerators of this host. Nothing is asked yet."""
+    roots = paths.rooted(settings)
+    cards = ListedCards(CARDS, roots, partial(told, settings, roots), lambda card: (WORD, card.uuid))
+    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+
+
+def told(settings: GaudiSettings, paths: HostPaths) -> Iterator[Card | str]:
+    """The accelerators as the tool's table has them, under the kernel's numbers."""
+    printed = output(settings.hl_smi, *QUESTION, deadline=settings.tool_seconds)
+    numbers = numbered(paths)
+    try:
+        yield from (card(row, numbers) for row in rows(printed, *FIELDS))
+    except ValueError as error:
+        raise ToolError(f"{settings.hl_smi} printed {error}") from error
+
+
+def numbered(paths: HostPaths) -> Mapping[str, int]:
+    """The kernel's number of each accelerator by its address. Other vendors' accelerators are among them."""
+    folders = (paths.sysfs / NUMBERED).glob("accel*")
+    names = ((folder, folder.name.removeprefix("accel")) for folder in folders)
+    return {(folder / "device").resolve().name: int(number) for folder, number in names if number.isdecimal()}
+
+
+def card(row: Mapping[str, str], numbers: Mapping[str, int]) -> Card | str:
+    """One row; what is wrong with it, in words, when it names no accelerator."""
+    place, uuid = address(row.get(ADDRESS, "")), row.get(UUID, "").strip()
+    if not place or not uuid or uuid == "N/A":
+        return f"hl-smi tells nothing that names an accelerator: {dict(row)}"
+    if place not in numbers:
+        return f"the kernel has no number for the accelerator at {place}"
+    known = Card(index=numbers[place], uuid=uuid, model=row.get(MODEL, "").strip(), address=place)
+    try:
+        return replace(known, memory=mebibytes(row.get(MEMORY, "")), traits=int(row.get(MODULE, "")))
+    except ValueError as error:
+        return replace(known, trouble=f"hl-smi: {error}")
+
+
+def register(device: Device, _legacy: bool) -> DeviceInfo:
+    return DeviceInfo.of(device, WORD, numa=max(0, device.numa or 0), vendor=WORD)
+
+
+def device_edits(settings: GaudiSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    """Both of its nodes."""
+    names = (f"{kind}{device.minor}" for kind in (CARDS.node, CONTROL))
+    return DeviceNodes(host=host, root=settings.dev_root).need(*names, whose=device.uuid)
+
+
+def shared_edits(settings: GaudiSettings, host: HostFiles) -> ContainerEdits:
+    return mounted(host, settings.driver_files)
+
+
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which accelerators these are, for Intel's container runtime and for its libraries, as its own plugin tells."""
+    devices = sorted((share.device for share in assignment.shares), key=lambda device: device.index)
+    env = {
+        "HABANA_VISIBLE_DEVICES": ",".join(str(device.minor) for device in devices),
+        "HABANA_VISIBLE_MODULES": ",".join(str(device.traits) for device in devices),
+        "HL_VISIBLE_DEVICES": ",".join(f"/dev/{CARDS.node}{device.minor}" for device in devices),
+        "HL_VISIBLE_DEVICES_UUID": ",".join(device.uuid for device in devices),
+    }
+    return Injection(edits=ContainerEdits(env=env))
+
+
+def _shown(machine: Machine, one: MachineDevice) -> Files:
+    return {f"dev/{CONTROL}{one.index}": "", f"sys/{NUMBERED}/accel{one.index}/device": Link(on_bus(machine, one))}
+
+
+def _says(told: Told) -> Mapping[str, str]:
+    """The tool's table. Of an accelerator that is silent it tells no numbers."""
+    header = ", ".join(FIELDS).replace(MEMORY, f"{MEMORY} [MiB]")
+    lines = (
+        f"{one.uuid}, {one.model}, {one.pci}, {one.extra['module_id']}, "
+        f"{'N/A' if told.noted(SILENT, one) else f'{one.memory} MiB'}"
+        for one in told.listed
+    )
+    return {" ".join(QUESTION): "\n".join([header, *lines, ""])}
+
+
+def _id(one: MachineDevice) -> str:
+    return "1060" if one.model.startswith("HL-3") else "1020"
+
+
+BOARD = replace(listed(CARDS, "", Tool(path="bin/hl-smi", setting="hlSmi", says=_says), more=_shown), device=_id)
+NODE = NodeSide(open=open_driver, present=CARDS.present, simulate=BOARD.simulate)
+VENDOR = Vendor(name="gaudi", title="Gaudi accelerators", settings=GaudiSettings, families=families, node=NODE)
