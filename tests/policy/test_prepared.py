@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.model.links import Link, Links
@@ -30,6 +30,7 @@ STATE = DeviceState(
 LISTS = st.sampled_from([None, "", " ", ",", "d1", "d2", "d2, d1", "large", "SMALL", "small,large", "w "])
 
 
+@settings(deadline=None)
 @given(*[LISTS] * 4, st.sampled_from(["spread", "mutex", "numa, mutex"]), st.sampled_from("WV"), st.integers(0, 2))
 def test_a_check_that_reads_first_says_of_each_device_what_it_says_alone(use, avoid, kind, no_kind, order, word, slots):
     texts = {

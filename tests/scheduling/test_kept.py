@@ -145,6 +145,7 @@ def test_nodes_that_are_gone_are_forgotten():
 SIZES = st.integers(2, 7)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(SIZES, st.randoms(use_true_random=False)), max_size=12), st.sampled_from((8, 60, 1 << 18)))
 def test_a_choice_that_was_found_before_is_the_one_that_would_be_found(questions, room):
     solved = Solved(room)
