@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import Figure
+from bench.filter import measure as filtering
 from bench.footprint import idle
 from bench.latency import burst, spaced
 from bench.presence import registration
@@ -55,6 +56,11 @@ PARTS = {
         about="Choosing the best-linked devices, beside trying every choice",
         full=lambda: selection(repeats=51),
         quick=lambda: selection(repeats=11),
+    ),
+    "filter": Part(
+        about="The extender's filter for one pod over many nodes, beside keeping nothing",
+        full=lambda: filtering(repeats=51),
+        quick=lambda: filtering(repeats=11),
     ),
 }
 

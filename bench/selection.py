@@ -73,13 +73,13 @@ def _figures(row: Row, repeats: int) -> Iterator[Figure]:
     slowest = suspects[times.index(max(times))]
     note = f"{slowest}; {len(row.questions) - len(open_ones)} of {len(row.questions)} proven"
     yield Figure(name=row.name, value=1000 * max(times), unit="ms", limit=row.limit_ms, note=note)
-    peak = max(_peak(question.answered) for question in suspects)
-    yield Figure(name="  peak of memory", value=peak, unit="MiB", limit=1)
+    most = max(peak(question.answered) for question in suspects)
+    yield Figure(name="  peak of memory", value=most, unit="MiB", limit=1)
     if row.proven:
         yield Figure(name="  answers that are not proven", value=len(open_ones), limit=0)
     if row.enumerated:
         yield Figure(name="  trying every choice", value=1000 * _seconds(slowest.tried), unit="ms")
-        yield Figure(name="  peak of memory of that", value=_peak(slowest.tried), unit="MiB")
+        yield Figure(name="  peak of memory of that", value=peak(slowest.tried), unit="MiB")
 
 
 def links_of(devices: Sequence[str], scores: Sequence[Sequence[int]]) -> Links:
@@ -165,11 +165,21 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def _peak(work: Callable[[], object]) -> float:
+def peak(work: Callable[[], object]) -> float:
     """MiB that are allocated at once, beyond what was before."""
     tracemalloc.start()
     try:
         work()
         return tracemalloc.get_traced_memory()[1] / MIB
+    finally:
+        tracemalloc.stop()
+
+
+def held(work: Callable[[], object]) -> float:
+    """MiB that are still allocated afterwards."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[0] / MIB
     finally:
         tracemalloc.stop()

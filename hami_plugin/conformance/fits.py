@@ -90,7 +90,7 @@ def reasons_hold(question: Json, text: str, policy: Policy, demand: Demand) -> b
         return text == told_as({closed: 1}, len(context.states))
     walks = [walked(policy, group, context) for group in policy.group(context.states[::-1], context)]
     able = sum(len(eligible) for eligible, _ in walks)
-    against = Counter(str(verdict.reason) for _, verdicts in walks for verdict in verdicts if verdict.reason)
+    against = Counter(str(reason) for _, (_, reasons) in walks for reason in reasons if reason)
     said = dict(counted(text))
     several = sum(said.pop(reason, 0) for reason in OF_SEVERAL)
     whole = [told_as(counted(text), total) for total in (len(context.states), demand.count)]

@@ -31,9 +31,15 @@ class Links:
         link = self.between(a, b)
         return link.score if link else 0
 
+    def scores(self, uuids: Sequence[str]) -> tuple[int, ...]:
+        """All pairs within ``uuids``: the first with each that follows, then the second, and so on."""
+        pairs = self.pairs
+        found = [pairs.get((a, b) if a < b else (b, a)) for i, a in enumerate(uuids, 1) for b in uuids[i:]]
+        return tuple([link.score if link else 0 for link in found])
+
     def total(self, uuids: Sequence[str]) -> int:
         """The sum over all pairs within ``uuids``."""
-        return sum(self.score(a, b) for i, a in enumerate(uuids) for b in uuids[i + 1 :])
+        return sum(self.scores(uuids))
 
 
 NO_LINKS = Links()

@@ -25,9 +25,7 @@ def booked(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
 
 
 def taken(state: DeviceState, grant: Grant, slots: int = 1) -> DeviceState:
-    return replace(
-        state, slots=state.slots + slots, memory=state.memory + grant.memory, cores=state.cores + grant.cores
-    )
+    return state.less(slots=slots, memory=grant.memory, cores=grant.cores)
 
 
 def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:

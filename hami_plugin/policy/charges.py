@@ -19,7 +19,8 @@ def memory_of(demand: Demand, state: DeviceState) -> int:
 
 def asked(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
     """Memory and cores as asked. More cores than a whole device mean a whole device."""
-    return Charge(memory=memory_of(context.demand, state), cores=min(context.demand.cores, WHOLE))
+    demand = context.demand
+    return Charge(memory_of(demand, state), min(demand.cores, WHOLE))
 
 
 def whole(state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:

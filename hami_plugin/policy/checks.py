@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from hami_plugin.policy.charges import WHOLE
 from hami_plugin.policy.collapse import collapsed
@@ -13,13 +14,37 @@ DeviceCheck = Callable[[DeviceState, Context], Reason | None]
 ChargeCheck = Callable[[Candidate, Context, Sequence[Candidate]], Reason | None]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadFirst:
+    """A check that reads the pod and the node before it sees a device: once for all devices of a container.
+
+    ``read`` gives what the devices are then asked, or None where it would be against none of them.
+    """
+
+    read: Callable[[Context], DeviceCheck | None]
+
+    def __call__(self, state: DeviceState, context: Context) -> Reason | None:
+        check = self.read(context)
+        return check(state, context) if check else None
+
+
+def prepared(checks: Iterable[DeviceCheck], context: Context) -> tuple[DeviceCheck, ...]:
+    """The same checks for many devices: what has to be read is read, and those that are against none are left out."""
+    asked = [check.read(context) if isinstance(check, ReadFirst) else check for check in checks]
+    return tuple([check for check in asked if check])
+
+
 def healthy(state: DeviceState, _context: Context) -> Reason | None:
     return None if state.info.health else Reason.UNHEALTHY
 
 
 def for_word(word: str) -> DeviceCheck:
     """The demand is for this family."""
-    return lambda _state, context: None if context.demand.word == word else Reason.TYPE_MISMATCH
+
+    def against(_state: DeviceState, _context: Context) -> Reason:
+        return Reason.TYPE_MISMATCH
+
+    return ReadFirst(lambda context: None if context.demand.word == word else against)
 
 
 def of_type(use: str, avoid: str) -> DeviceCheck:
@@ -28,39 +53,49 @@ def of_type(use: str, avoid: str) -> DeviceCheck:
     A list without a name in it allows nothing.
     """
 
-    def check(state: DeviceState, context: Context) -> Reason | None:
-        kind = state.info.type.lower()
-        wanted, unwanted = (context.pod.annotations.get(key, "").strip().lower() for key in (use, avoid))
-        if wanted and not any(name in kind for name in _named(wanted)):
-            return Reason.TYPE_MISMATCH
-        return Reason.TYPE_MISMATCH if any(name in kind for name in _named(unwanted)) else None
+    def read(context: Context) -> DeviceCheck | None:
+        wanted, unwanted = _listed(context, use, str.lower), _listed(context, avoid, str.lower)
+        if wanted is None and unwanted is None:
+            return None
 
-    return check
+        def check(state: DeviceState, _context: Context) -> Reason | None:
+            kind = state.info.type.lower()
+            if wanted is not None and not any(name and name in kind for name in wanted):
+                return Reason.TYPE_MISMATCH
+            return Reason.TYPE_MISMATCH if any(name and name in kind for name in unwanted or ()) else None
+
+        return check
+
+    return ReadFirst(read)
 
 
 def named(use: str, avoid: str) -> DeviceCheck:
     """The pod's annotations ``use`` and ``avoid`` list UUIDs. A list without a name in it allows nothing."""
 
-    def check(state: DeviceState, context: Context) -> Reason | None:
-        wanted, unwanted = (context.pod.annotations.get(key, "").strip() for key in (use, avoid))
-        if wanted and state.uuid not in _listed(wanted):
-            return Reason.UUID_MISMATCH
-        return Reason.UUID_MISMATCH if unwanted and state.uuid in _listed(unwanted) else None
+    def read(context: Context) -> DeviceCheck | None:
+        wanted, unwanted = _listed(context, use), _listed(context, avoid)
+        if wanted is None and unwanted is None:
+            return None
 
-    return check
+        def check(state: DeviceState, _context: Context) -> Reason | None:
+            allowed = (wanted is None or state.uuid in wanted) and state.uuid not in (unwanted or ())
+            return None if allowed else Reason.UUID_MISMATCH
+
+        return check
+
+    return ReadFirst(read)
 
 
 def free_slot(state: DeviceState, _context: Context) -> Reason | None:
     return None if state.slots < state.info.count else Reason.NO_SLOT
 
 
-def alone_if_mutex(state: DeviceState, context: Context) -> Reason | None:
-    """Under the order ``mutex`` nobody else has a share."""
-    return Reason.EXCLUSIVE if state.slots > 0 and "mutex" in context.words else None
-
-
 def idle_device(state: DeviceState, _context: Context) -> Reason | None:
     return Reason.EXCLUSIVE if state.slots > 0 else None
+
+
+alone_if_mutex = ReadFirst(lambda context: idle_device if "mutex" in context.words else None)
+"""Under the order ``mutex`` nobody else has a share."""
 
 
 def standard(
@@ -73,25 +108,27 @@ def standard(
 
 
 def free_memory(candidate: Candidate, _context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
-    return Reason.NO_MEMORY if candidate.charge.memory > candidate.state.free_memory else None
+    state = candidate.state
+    return Reason.NO_MEMORY if candidate.charge.memory > state.info.devmem - state.memory else None
 
 
 def free_cores(candidate: Candidate, _context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
-    return Reason.NO_CORES if candidate.charge.cores > candidate.state.free_cores else None
+    state = candidate.state
+    return Reason.NO_CORES if candidate.charge.cores > state.info.devcore - state.cores else None
 
 
 def alone_if_whole(candidate: Candidate, _context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
     """All cores of a device are for one alone, also when those who are there have no cores."""
-    state = candidate.state
-    whole = state.info.devcore == candidate.charge.cores == WHOLE
-    return Reason.EXCLUSIVE if whole and state.slots > 0 else None
+    whole = candidate.charge.cores == WHOLE == candidate.state.info.devcore
+    return Reason.EXCLUSIVE if whole and candidate.state.slots > 0 else None
 
 
 def cores_left(candidate: Candidate, _context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
     """A share without cores runs on what others leave, so something must be left."""
+    if candidate.charge.cores:
+        return None
     state = candidate.state
-    full = state.info.devcore != 0 and state.cores == state.info.devcore
-    return Reason.CORES_EXHAUSTED if full and not candidate.charge.cores else None
+    return Reason.CORES_EXHAUSTED if state.info.devcore != 0 and state.cores == state.info.devcore else None
 
 
 CHARGED: tuple[ChargeCheck, ...] = (free_memory, free_cores, alone_if_whole, cores_left)
@@ -127,9 +164,7 @@ def on_the_pods_device(candidate: Candidate, context: Context, _eligible: Sequen
     return Reason.CUSTOM_RULE if elsewhere else None
 
 
-def _named(text: str) -> list[str]:
-    return [name for name in _listed(text) if name]
-
-
-def _listed(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
+def _listed(context: Context, key: str, spelt: Callable[[str], str] = str) -> Sequence[str] | None:
+    """What a pod's annotation lists; None when it says nothing."""
+    text = context.pod.annotations.get(key)
+    return [spelt(name.strip()) for name in text.split(",")] if text and text.strip() else None

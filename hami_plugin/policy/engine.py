@@ -7,20 +7,21 @@ suffice: then an answer never depends on where the loop stopped, and a refusal h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from hami_plugin.model.placement import Grant
 from hami_plugin.policy.booking import Book, Restore, booked, restored
 from hami_plugin.policy.charges import asked
-from hami_plugin.policy.checks import CHARGED, ChargeCheck, DeviceCheck
-from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.checks import CHARGED, ChargeCheck, DeviceCheck, prepared
 from hami_plugin.policy.groups import together
-from hami_plugin.policy.reasons import Reason, told
+from hami_plugin.policy.outcomes import Granted, Refused, Seen, Verdict
+from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import Request
 from hami_plugin.policy.scores import Score, neutral
 from hami_plugin.policy.selectors import Misfit, Select, first
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
+
+__all__ = ["Granted", "Policy", "Refused", "Verdict", "candidate", "fit", "trial", "walked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,92 +54,72 @@ class Policy:
     score: Score = neutral
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What became of one device: the first reason against it, or None when it would serve."""
-
-    state: DeviceState
-    reason: Reason | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
-    """One grant for each device, or part of one, in the order of selection."""
-
-    grants: tuple[Grant, ...]
-    verdicts: tuple[Verdict, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """No. ``reasons`` are counted over ``total`` devices; ``str`` is HAMi's text."""
-
-    demand: Demand
-    total: int
-    reasons: Mapping[Reason, int]
-    verdicts: tuple[Verdict, ...] = field(default=())
-
-    def __str__(self) -> str:
-        return told(self.reasons, self.total)
-
-
 def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Granted | Refused:
     """Decide for one container. ``states`` stand in device order, best last (``policy.order``)."""
-    context = replace(context, states=tuple(states))
+    context = context.among(tuple(states))
     demand, total = context.demand, len(states)
     for gate in policy.gates:
         if reason := gate(context):
             return Refused(demand=demand, total=total, reasons={reason: 1})
-    verdicts: list[Verdict] = []
-    elsewhere: Counter[Reason] = Counter()
-    misfit, left_behind = Misfit(), 0
+    seen: Seen = ((), ())
+    misfit, left_behind, elsewhere = Misfit(), 0, 0
     for group in policy.group(states[::-1], context):
-        elsewhere[Reason.NUMA] += left_behind
-        eligible, seen = walked(policy, group, context)
-        verdicts += seen
+        elsewhere += left_behind
+        eligible, (these, reasons) = walked(policy, group, context)
+        seen = (seen[0] + these, seen[1] + reasons)
         chosen = policy.select(eligible, context)
         if not isinstance(chosen, Misfit):
-            grants = tuple(one.grant(demand.word) for one in chosen)
-            return Granted(grants=grants, verdicts=tuple(verdicts))
+            return Granted(grants=tuple([one.grant(demand.word) for one in chosen]), seen=seen)
         misfit, left_behind = chosen, len(eligible)
-    reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason) + elsewhere
+    counted = Counter(filter(None, seen[1])) + Counter({Reason.NUMA: elsewhere})
     if misfit.instead:
-        reasons.clear()
-    reasons.update(misfit.reasons)
-    return Refused(demand=demand, total=misfit.total or total, reasons=reasons, verdicts=tuple(verdicts))
+        counted.clear()
+    counted.update(misfit.reasons)
+    return Refused(demand=demand, total=misfit.total or total, reasons=counted, seen=seen)
 
 
-def walked(
-    policy: Policy, group: Sequence[DeviceState], context: Context
-) -> tuple[tuple[Candidate, ...], list[Verdict]]:
+def walked(policy: Policy, group: Sequence[DeviceState], context: Context) -> tuple[tuple[Candidate, ...], Seen]:
     """What could be granted of these devices, in walking order, and what became of each."""
     eligible: list[Candidate] = []
-    verdicts: list[Verdict] = []
+    asked: list[DeviceState] = []
+    against: list[Reason | None] = []
+    tried, again, most = trial(policy, context), policy.again, context.demand.count
     for state in group:
-        most = context.demand.count if policy.again(state) else 1
-        for share in range(most):
-            found = candidate(policy, state, context, eligible)
+        for share in range(most if again(state) else 1):
+            found = tried(state, eligible)
             if not isinstance(found, Candidate):
-                verdicts.append(Verdict(state=state, reason=found))
+                asked.append(state)
+                against.append(found)
                 break
             eligible.append(found)
             if not share:
-                verdicts.append(Verdict(state=state, reason=None))
-    return tuple(eligible), verdicts
+                asked.append(state)
+                against.append(None)
+    return tuple(eligible), (tuple(asked), tuple(against))
 
 
 def candidate(
     policy: Policy, state: DeviceState, context: Context, eligible: Sequence[Candidate]
 ) -> Candidate | Reason:
     """One device with its bill, beside those that are eligible already; or the first reason against it."""
-    for serves in policy.serves:
-        if reason := serves(state, context):
-            return reason
-    charge = policy.charge(state, context, eligible)
-    if isinstance(charge, Reason):
-        return charge
-    found = Candidate(state=state, charge=charge)
-    for check in policy.checks:
-        if reason := check(found, context, eligible):
-            return reason
-    return found
+    return trial(policy, context)(state, eligible)
+
+
+def trial(policy: Policy, context: Context) -> Callable[[DeviceState, Sequence[Candidate]], Candidate | Reason]:
+    """``candidate`` for one device after the other: what the checks have to read first is read once."""
+    serves, charged, checks = prepared(policy.serves, context), policy.charge, policy.checks
+
+    def tried(state: DeviceState, eligible: Sequence[Candidate]) -> Candidate | Reason:
+        for serve in serves:
+            if reason := serve(state, context):
+                return reason
+        charge = charged(state, context, eligible)
+        if isinstance(charge, Reason):
+            return charge
+        found = Candidate(state, charge)
+        for check in checks:
+            if reason := check(found, context, eligible):
+                return reason
+        return found
+
+    return tried

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from hami_plugin.model.links import Links
 from hami_plugin.policy.blocks import blocks
 from hami_plugin.policy.bounded import improved
 from hami_plugin.policy.structure import best_of_blocks
 from hami_plugin.policy.worth import Worth, worth
+
+MOST_KEPT = 1 << 18
+"""Numbers in the questions that are kept: some 2 MiB, 9,000 questions about eight devices."""
+
+_Question = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""Of how many devices how many are wanted, at which positions required ones stand, and the scores of all pairs."""
+
+_Answer = tuple[Sequence[int], int, bool]
+"""Positions, the sum of their scores, and whether it is proven the best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +29,26 @@ class Choice:
     devices: tuple[str, ...]
     score: int
     proven: bool
+
+
+class Solved:
+    """Questions by scores alone, and their answers: alike nodes ask alike. Full, it forgets everything."""
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self._most, self._size = most, 0
+        self._answers: dict[_Question, _Answer] = {}
+
+    def answer(self, question: _Question) -> _Answer:
+        known = self._answers.get(question)
+        if known is None:
+            known = _answer(question)
+            size = len(question[3]) + 1
+            if self._size + size > self._most:
+                self._answers.clear()
+                self._size = 0
+            self._answers[question] = known
+            self._size += size
+        return known
 
 
 def choose(devices: Sequence[str], count: int, links: Links, *, required: Sequence[str] = ()) -> Choice:
@@ -34,15 +64,11 @@ def choose(devices: Sequence[str], count: int, links: Links, *, required: Sequen
     never worse than growing from every device and exchanging (``growing``), and what that leaves of some 10 ms goes
     into looking at whatever could still be better (``bounded``): ``proven`` when that came to its end.
     """
-    needed = [i for i, uuid in enumerate(devices) if uuid in set(required)]
+    needed = tuple(i for i, uuid in enumerate(devices) if uuid in required) if required else ()
     if len(needed) != len(set(required)) or not len(needed) <= count <= len(devices):
         raise ValueError(f"cannot choose {count} of {len(devices)} devices, with {len(required)} required")
-    scores = _scores(devices, links)
-    free = [i for i in range(len(devices)) if i not in needed]
-    chosen, proven = _best(worth(scores, free, needed), count - len(needed))
-    taken = sorted([*needed, *(free[p] for p in chosen)])
-    score = sum(scores[a][b] for i, a in enumerate(taken) for b in taken[i + 1 :])
-    return Choice(devices=tuple(devices[i] for i in taken), score=score, proven=proven)
+    taken, score, proven = _answer((len(devices), count, needed, links.scores(devices)))
+    return Choice(devices=tuple([devices[i] for i in taken]), score=score, proven=proven)
 
 
 def best_linked(devices: Sequence[str], count: int, links: Links, *, required: Sequence[str] = ()) -> tuple[str, ...]:
@@ -50,11 +76,28 @@ def best_linked(devices: Sequence[str], count: int, links: Links, *, required: S
     return choose(devices, count, links, required=required).devices
 
 
-def _scores(devices: Sequence[str], links: Links) -> list[list[int]]:
-    scores = [[0] * len(devices) for _ in devices]
-    for i, a in enumerate(devices):
-        for j, b in enumerate(devices[:i]):
-            scores[i][j] = scores[j][i] = links.score(a, b)
+def best_places(size: int, count: int, pairs: tuple[int, ...], solved: Solved | None = None) -> Sequence[int]:
+    """The places of what ``choose`` takes of ``size`` devices, by ``Links.scores`` alone: 0 < ``count`` <= ``size``.
+
+    With ``solved``, what was answered before is not worked out again.
+    """
+    question = (size, count, (), pairs)
+    return (solved.answer(question) if solved else _answer(question))[0]
+
+
+def _answer(question: _Question) -> _Answer:
+    size, count, needed, pairs = question
+    scores = _square(pairs, size)
+    free = [i for i in range(size) if i not in needed]
+    chosen, proven = _best(worth(scores, free, needed), count - len(needed))
+    taken = sorted([*needed, *(free[p] for p in chosen)])
+    return taken, sum(scores[a][b] for i, a in enumerate(taken) for b in taken[i + 1 :]), proven
+
+
+def _square(pairs: Sequence[int], size: int) -> list[list[int]]:
+    scores = [[0] * size for _ in range(size)]
+    for (i, j), score in zip(combinations(range(size), 2), pairs, strict=True):
+        scores[i][j] = scores[j][i] = score
     return scores
 
 

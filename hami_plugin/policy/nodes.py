@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.pods import Circumstances, Placed, Rules, Site, Unplaced, place
+from hami_plugin.policy.pods import Circumstances, Placed, Rules, Site, Unplaced, placing
 from hami_plugin.policy.scores import Decision, Ranking, fullness
 from hami_plugin.policy.states import Given
 
@@ -43,14 +43,23 @@ def choose(
     pod: PodView, rules: Rules, sites: Iterable[Site], circumstances: Circumstances, *, order: str = "binpack"
 ) -> Choice:
     """Try all nodes. ``order`` is the cluster's node order, which the pod's annotation overrides."""
-    order = node_order(pod, order)
-    outcomes = [place(pod, rules, site, circumstances) for site in sites]
-    scored = [
-        Scored(placed=one, score=worth(pod, rules, one.site, one.given, order))
-        for one in outcomes
-        if isinstance(one, Placed)
-    ]
-    return Choice(fitting=ranked(scored, order), failed=tuple(one for one in outcomes if isinstance(one, Unplaced)))
+    outcomes = list(tried(pod, rules, sites, circumstances, order=order))
+    scored = [one for one in outcomes if isinstance(one, Scored)]
+    failed = tuple([one for one in outcomes if isinstance(one, Unplaced)])
+    return Choice(fitting=ranked(scored, node_order(pod, order)), failed=failed)
+
+
+def tried(
+    pod: PodView, rules: Rules, sites: Iterable[Site], circumstances: Circumstances, *, order: str = "binpack"
+) -> Iterator[Scored | Unplaced]:
+    """One node after the other, for those who need not keep what becomes of each."""
+    place, order = placing(pod, rules, circumstances), node_order(pod, order)
+    for site in sites:
+        one = place(site)
+        if isinstance(one, Unplaced):
+            yield one
+        else:
+            yield Scored(placed=one, score=worth(pod, rules, one.site, one.given, order))
 
 
 def node_order(pod: PodView, order: str) -> str:
@@ -70,7 +79,12 @@ def worth(pod: PodView, rules: Rules, site: Site, given: Given, order: str) -> f
     return round(total, 6)  # so that nodes that are equally full are equal in spite of binary fractions
 
 
-def ranked(scored: Sequence[Scored], order: str) -> tuple[Scored, ...]:
+def ranked(scored: Iterable[Scored], order: str) -> tuple[Scored, ...]:
     """The best last: the least full under ``spread``, else the fullest; of equals the last by name."""
+    return tuple(sorted(scored, key=standing(order)))
+
+
+def standing(order: str) -> Callable[[Scored], tuple[float, str]]:
+    """What makes a node better than another under a node order."""
     away = -1 if order == "spread" else 1
-    return tuple(sorted(scored, key=lambda one: (away * one.score, one.name)))
+    return lambda one: (away * one.score, one.name)

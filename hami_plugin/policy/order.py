@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hami_plugin.policy.charges import memory_of
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.states import DeviceState
 
@@ -45,18 +44,29 @@ def score(state: DeviceState, demands: Sequence[Demand], weighing: Weights = EVE
 
     Memory or cores do not count where the device has none.
     """
-    info = state.info
-    if not info.count:
-        return 0.0
-    cores = sum(demand.cores for demand in demands)
-    memory = sum(_weighed(demand, state) for demand in demands)
-    parts = (
-        (weighing.slot, state.slots + len(demands), info.count),
-        (weighing.core, state.cores + cores, info.devcore),
-        (weighing.memory, state.memory + memory, info.devmem),
-    )
-    # Rounded, so that devices that are equally full are equal in spite of binary fractions.
-    return round(sum(10 * weight * used / total for weight, used, total in parts if total), 9)
+    return scoring(demands, weighing)(state)
+
+
+def scoring(demands: Sequence[Demand], weighing: Weights = EVEN) -> Callable[[DeviceState], float]:
+    """``score`` for one device after the other: the demands are added up once."""
+    slots, cores = len(demands), sum(demand.cores for demand in demands)
+    memory = sum(demand.memory or 0 for demand in demands if not demand.percent)
+    percents = [demand.percent for demand in demands if demand.percent]
+    by_slots, by_cores, by_memory = 10 * weighing.slot, 10 * weighing.core, 10 * weighing.memory
+
+    def scored(state: DeviceState) -> float:
+        info = state.info
+        if not info.count:
+            return 0.0
+        full = by_slots * (state.slots + slots) / info.count
+        if info.devcore:
+            full += by_cores * (state.cores + cores) / info.devcore
+        if info.devmem:
+            more = memory + sum(info.devmem * percent // 100 for percent in percents) if percents else memory
+            full += by_memory * (state.memory + more) / info.devmem
+        return round(full, 9)  # so that devices that are equally full are equal in spite of binary fractions
+
+    return scored
 
 
 def ordered(
@@ -78,21 +88,20 @@ def ordered(
         "spread": lambda state: -full(state),
     }
     if len(words) == 1 and words[0] != "numa":
-        return tuple(sorted(states, key=_single(words[0], by_word, numa_first=numa_first)))
+        return tuple(sorted(states, key=_single(words[0], full, numa_first=numa_first)))
     known = [word for word in words if word in by_word] or ["spread"]
     chain = [by_word[word] for word in dict.fromkeys(["numa", *known] if numa_first else known)]
     return tuple(sorted(states, key=lambda state: (*(word(state) for word in chain), state.index)))
 
 
-def _single(word: str, by_word: Mapping[str, Callable[[DeviceState], float]], *, numa_first: bool) -> Key:
-    if word == "mutex":
-        return lambda state: (-state.slots, state.info.numa)
-    fullness = by_word["binpack" if word == "binpack" else "spread"]
-    if not numa_first:
-        return lambda state: (fullness(state), state.info.numa)
-    away = -1 if word == "binpack" else 1
-    return lambda state: (away * state.info.numa, fullness(state))
-
-
-def _weighed(demand: Demand, state: DeviceState) -> int:
-    return state.info.devmem * demand.percent // 100 if demand.percent else memory_of(demand, state)
+def _single(word: str, full: Callable[[DeviceState], float], *, numa_first: bool) -> Key:
+    match word, numa_first:
+        case "mutex", _:
+            return lambda state: (-state.slots, state.info.numa)
+        case "binpack", False:
+            return lambda state: (full(state), state.info.numa)
+        case "binpack", True:
+            return lambda state: (-state.info.numa, full(state))
+        case _, False:
+            return lambda state: (-full(state), state.info.numa)
+    return lambda state: (state.info.numa, -full(state))

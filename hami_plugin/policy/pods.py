@@ -15,7 +15,8 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Granted, Policy, Refused, fit
-from hami_plugin.policy.order import Weights, ordered, score, weights
+from hami_plugin.policy.linked import Solved
+from hami_plugin.policy.order import Weights, ordered, scoring, weights
 from hami_plugin.policy.reasons import Reason, told
 from hami_plugin.policy.states import Context, DeviceState, Given, Piece, Quota
 
@@ -49,11 +50,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What a decision depends on beside the pod and the node. ``order`` is the cluster's device order."""
+    """What a decision depends on beside the pod and the node. ``order`` is the cluster's device order.
+
+    On ``solved`` only depends how long it takes.
+    """
 
     order: str = "spread"
     quota: Quota = field(default_factory=Quota)
     recall: Mapping[str, Any] = field(default_factory=dict)
+    solved: Solved | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,22 +105,43 @@ def demands(pod: PodView, rules: Rules) -> Demands | Invalid:
 
 def place(pod: PodView, rules: Rules, site: Site, circumstances: Circumstances | None = None) -> Placed | Unplaced:
     """Which devices of the node each container gets, or the first reason why not. A pod that asks for nothing fits."""
+    return placing(pod, rules, circumstances)(site)
+
+
+def placing(
+    pod: PodView, rules: Rules, circumstances: Circumstances | None = None
+) -> Callable[[Site], Placed | Unplaced]:
+    """``place`` for one node after the other: the pod is read once, and families that it does not ask are left out."""
     wanted, weighing = demands(pod, rules), weights(pod.annotations)
     for invalid in (wanted, weighing):
         if isinstance(invalid, Invalid):
-            return Unplaced(site=site, why=str(invalid))
+            return _nowhere(str(invalid))
     assert not isinstance(wanted, Invalid)
     assert not isinstance(weighing, Invalid)
-    walk = Walk(pod=pod, rules=rules, site=site, weighing=weighing, circumstances=circumstances or Circumstances())
-    for container, asked in zip(pod.containers, wanted, strict=True):
+    asked = {word: policy for word, policy in rules.items() if any(word in one for one in wanted)}
+    around = circumstances or Circumstances()
+
+    def placed(site: Site) -> Placed | Unplaced:
+        return _walked(Walk(pod=pod, rules=asked, site=site, weighing=weighing, circumstances=around), wanted)
+
+    return placed
+
+
+def _nowhere(why: str) -> Callable[[Site], Unplaced]:
+    return lambda site: Unplaced(site=site, why=why)
+
+
+def _walked(walk: Walk, wanted: Demands) -> Placed | Unplaced:
+    """The whole way, or to the first refusal."""
+    for container, asked in zip(walk.pod.containers, wanted, strict=True):
         for word, demand in asked.items():
             outcome = walk.ask(container, demand)
             if isinstance(outcome, Refused):
-                return Unplaced(site=site, why=refusal(outcome), steps=tuple(walk.steps))
+                return Unplaced(site=walk.site, why=refusal(outcome), steps=tuple(walk.steps))
             if conflict := walk.take(word, outcome.grants):
-                return Unplaced(site=site, why=conflict, steps=tuple(walk.steps))
+                return Unplaced(site=walk.site, why=conflict, steps=tuple(walk.steps))
         walk.close(container)
-    return Placed(site=site, given=walk.given, steps=tuple(walk.steps), after=walk.after)
+    return Placed(site=walk.site, given=walk.given, steps=tuple(walk.steps), after=walk.after)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -142,11 +168,11 @@ class Walk:
         """What the family's rules say to one container."""
         policy, states = self.rules[demand.word], self._now.get(demand.word, ())
         context = self._context(demand)
-        standing = in_order(policy, states, context, lambda state: score(state, [demand], self.weighing))
+        standing = in_order(policy, states, context, scoring([demand], self.weighing))
         outcome = fit(policy, standing, context)
         if demand.count > len(states) and not any(map(policy.again, states)):
             reasons = {Reason.TOO_FEW_ON_NODE: 1}
-            outcome = Refused(demand=demand, total=len(states), reasons=reasons, verdicts=outcome.verdicts)
+            outcome = Refused(demand=demand, total=len(states), reasons=reasons, seen=outcome.seen)
         self.steps.append(Step(container=container, context=context, states=standing, outcome=outcome))
         return outcome
 
@@ -191,8 +217,8 @@ class Walk:
         """Of what the pod has so far, the rules see what will run beside the container, after an empty piece for each
         plain init container: so no rule takes a running container for one of those.
         """
-        stock = self.site.stocks.get(demand.word, Stock(states=()))
-        inits = tuple(() for container in self.pod.containers if container.alone)
+        stock = self.site.stocks.get(demand.word)
+        inits = tuple([() for container in self.pod.containers if container.alone])
         running = [
             pieces for container, pieces in zip(self.pod.containers, self._pieces, strict=False) if not container.alone
         ]
@@ -200,11 +226,12 @@ class Walk:
             demand=demand,
             pod=self.pod,
             node=self.site.node,
-            links=stock.links,
-            given={word: (*inits, *(pieces.get(word, ()) for pieces in running)) for word in self.rules},
+            links=stock.links if stock else NO_LINKS,
+            given={word: (*inits, *[pieces.get(word, ()) for pieces in running]) for word in self.rules},
             quota=self.circumstances.quota,
             order=self.circumstances.order,
             recall=self.circumstances.recall,
+            solved=self.circumstances.solved,
         )
 
 

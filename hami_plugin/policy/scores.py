@@ -37,9 +37,12 @@ def neutral(_decision: Decision) -> float:
 
 def fullness(states: Sequence[DeviceState]) -> float:
     """How much of a node's slots, cores and memory is taken, 10 for all of each; 0 when it has none of one of them."""
-    totals = [sum(getattr(state.info, name) for state in states) for name in ("count", "devcore", "devmem")]
-    used = [sum(getattr(state, name) for state in states) for name in ("slots", "cores", "memory")]
-    return 10.0 * sum(taken / total for taken, total in zip(used, totals, strict=True)) if all(totals) else 0.0
+    counts = devcores = devmem = slots = cores = memory = 0
+    for state in states:
+        info = state.info
+        counts, devcores, devmem = counts + info.count, devcores + info.devcore, devmem + info.devmem
+        slots, cores, memory = slots + state.slots, cores + state.cores, memory + state.memory
+    return 10.0 * (slots / counts + cores / devcores + memory / devmem) if counts and devcores and devmem else 0.0
 
 
 def share_together(pieces: Sequence[Piece], key: Callable[[str], object | None]) -> float:

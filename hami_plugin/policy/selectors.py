@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hami_plugin.model.links import Links
-from hami_plugin.policy.linked import best_linked
+from hami_plugin.policy.linked import best_places
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Candidate, Context
 
@@ -53,15 +51,10 @@ def linked_choice(eligible: Sequence[Candidate], context: Context) -> Sequence[C
 
     Of equals those with the lowest indices. Shares of one device have no link with each other.
     """
-    places = sorted(range(len(eligible)), key=lambda place: (eligible[place].state.index, place))
-    shares = Counter[str]()
-    names: dict[str, Candidate] = {}
-    for candidate in (eligible[place] for place in places):
-        shares[candidate.uuid] += 1
-        names[_share(candidate.uuid, shares[candidate.uuid])] = candidate
-    links = _links_of_shares(context.links, shares)
-    chosen = [names[name] for name in best_linked(tuple(names), context.demand.count, links)]
-    return sorted(chosen, key=eligible.index)
+    places = sorted(range(len(eligible)), key=lambda place: eligible[place].state.info.index)
+    pairs = context.links.scores([eligible[place].uuid for place in places])
+    chosen = best_places(len(places), context.demand.count, pairs, context.solved)
+    return [eligible[place] for place in sorted([places[one] for one in chosen])]
 
 
 def by_group(key: Callable[[Candidate], Hashable | None]) -> Select:
@@ -121,20 +114,3 @@ def when(condition: Callable[[Context], bool], then: Select, otherwise: Select =
 def topology_aware(context: Context) -> bool:
     """The device order in force contains ``topology-aware``."""
     return "topology-aware" in context.words
-
-
-def _share(uuid: str, number: int) -> str:
-    return uuid if number == 1 else f"{uuid}#{number}"
-
-
-def _links_of_shares(links: Links, shares: Mapping[str, int]) -> Links:
-    """The same links, between all shares of two devices."""
-    if max(shares.values()) == 1:
-        return links
-    pairs = {
-        (min(a, b), max(a, b)): link
-        for (one, other), link in links.pairs.items()
-        for a in (_share(one, n + 1) for n in range(shares.get(one, 0)))
-        for b in (_share(other, n + 1) for n in range(shares.get(other, 0)))
-    }
-    return Links(pairs=pairs)

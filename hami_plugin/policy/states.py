@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hami_plugin.model.links import NO_LINKS, Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.policy.demand import Demand
+from hami_plugin.policy.linked import Solved
 from hami_plugin.wire.nodes import DeviceInfo
 
 ORDER_KEY = "hami.io/gpu-scheduler-policy"
@@ -69,14 +70,25 @@ class DeviceState:
     def free_cores(self) -> int:
         return self.info.devcore - self.cores
 
+    def less(self, *, slots: int, memory: int, cores: int) -> DeviceState:
+        """The device when so much more of it is taken."""
+        return DeviceState(  # some three times as quick as ``replace``
+            info=self.info,
+            slots=self.slots + slots,
+            memory=self.memory + memory,
+            cores=self.cores + cores,
+            tenants=self.tenants,
+            slices=self.slices,
+            notes=self.notes,
+        )
+
 
 def idle(info: DeviceInfo) -> DeviceState:
     """A registered device that nobody uses."""
     return DeviceState(info=info, notes=info.custom or {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(NamedTuple):
     """What one device is billed for one container. ``word`` stands in the annotation, unless it is the family's."""
 
     memory: int = 0
@@ -85,8 +97,7 @@ class Charge:
     notes: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A device that would serve, and its bill."""
 
     state: DeviceState
@@ -94,16 +105,17 @@ class Candidate:
 
     @property
     def uuid(self) -> str:
-        return self.state.uuid
+        return self.state.info.id
 
     def grant(self, word: str) -> Grant:
+        info, charge = self.state.info, self.charge
         return Grant(
-            uuid=self.uuid,
-            word=self.charge.word or word,
-            memory=self.charge.memory,
-            cores=self.charge.cores,
-            index=self.state.index,
-            notes=self.charge.notes,
+            uuid=info.id,
+            word=charge.word or word,
+            memory=charge.memory,
+            cores=charge.cores,
+            index=info.index,
+            notes=charge.notes,
         )
 
 
@@ -125,7 +137,8 @@ class Context:
     """All that a rule may look at beside the device. ``fit`` fills ``states`` with the devices it was given.
 
     ``order`` is the cluster's device order, which the pod's annotation overrides. ``recall`` holds what a family
-    remembers from one decision to the next, by names of its own.
+    remembers from one decision to the next, by names of its own. ``solved`` are questions about links that were
+    answered before.
     """
 
     demand: Demand
@@ -137,11 +150,27 @@ class Context:
     order: str = "spread"
     recall: Mapping[str, Any] = field(default_factory=dict)
     states: Sequence[DeviceState] = ()
+    solved: Solved | None = None
+
+    def among(self, states: Sequence[DeviceState]) -> Context:
+        """The same beside these devices."""
+        return Context(  # some three times as quick as ``replace``
+            demand=self.demand,
+            pod=self.pod,
+            node=self.node,
+            links=self.links,
+            given=self.given,
+            quota=self.quota,
+            order=self.order,
+            recall=self.recall,
+            states=states,
+            solved=self.solved,
+        )
 
     @property
     def words(self) -> tuple[str, ...]:
         """The words of the device order in force: ``binpack``, ``spread``, ``numa``, ``mutex``, ``topology-aware``."""
-        return tuple(word.strip() for word in self.pod.annotations.get(ORDER_KEY, self.order).split(","))
+        return tuple([word.strip() for word in self.pod.annotations.get(ORDER_KEY, self.order).split(",")])
 
     @property
     def inits(self) -> int:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.policy.nodes import choose
-from hami_plugin.policy.pods import Circumstances, Placed, Site, demands
+from hami_plugin.policy.nodes import node_order, standing, tried
+from hami_plugin.policy.pods import Circumstances, Placed, Site, Unplaced, demands
 from hami_plugin.policy.reasons import read
+from hami_plugin.scheduling.kept import Kept
 from hami_plugin.scheduling.ledger import Ledger
-from hami_plugin.scheduling.sites import occupied, registered, rules
+from hami_plugin.scheduling.sites import registered, rules
 from hami_plugin.vendor import Family
 
 UNREGISTERED = "node unregistered"
@@ -20,13 +21,17 @@ UNREGISTERED = "node unregistered"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a scheduler knows when it is asked: the cluster's nodes by name, as registered, and who has what of them."""
+    """What a scheduler knows when it is asked: the cluster's nodes by name, as registered, and who has what of them.
+
+    ``kept`` is worth handing on from one scene to the next.
+    """
 
     families: tuple[Family, ...]
     nodes: Mapping[str, Site]
     ledger: Ledger = field(default_factory=Ledger)
     circumstances: Circumstances = field(default_factory=Circumstances)
     node_order: str = "binpack"
+    kept: Kept = field(default_factory=Kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,25 +61,31 @@ def filtered(scene: Scene, pod: PodView, names: Iterable[str]) -> Filtered | Una
     if isinstance(wanted, tuple) and not any(wanted):
         return Unasked()
     sites, failed = _sites(scene, pod, names)
-    choice = choose(pod, policies, sites, scene.circumstances, order=scene.node_order)
-    refused = {one.site.node.name: one.why for one in choice.failed}
-    return Filtered(placed=choice.best, failed={**failed, **refused})
+    around = replace(scene.circumstances, solved=scene.kept.solved)
+    best, better = None, standing(node_order(pod, scene.node_order))
+    for one in tried(pod, policies, sites, around, order=scene.node_order):
+        if isinstance(one, Unplaced):
+            failed[one.site.node.name] = one.why
+        elif best is None or better(one) >= better(best):
+            best = one
+    return Filtered(placed=best.placed if best else None, failed=failed)
 
 
 def simulated(scene: Scene, pod: PodView, nodes: Sequence[NodeView]) -> Filtered | Unasked:
     """The same for nodes that need not exist, as a cluster autoscaler asks: nobody has anything of them."""
     offered = {node.name: registered(node, scene.families).site for node in nodes}
-    return filtered(replace(scene, nodes=offered, ledger=Ledger()), pod, offered)
+    return filtered(replace(scene, nodes=offered, ledger=Ledger(), kept=Kept(solved=scene.kept.solved)), pod, offered)
 
 
 def _sites(scene: Scene, pod: PodView, names: Iterable[str]) -> tuple[list[Site], dict[str, str]]:
     sites: list[Site] = []
     failed: dict[str, str] = {}
+    scene.kept.occupancy.keep(scene.nodes)
     for name in names:
         known = scene.nodes.get(name)
-        if known is None or not known.states:
+        if known is None or not any(stock.states for stock in known.stocks.values()):
             failed[name] = UNREGISTERED
             continue
-        held = [one.held for one in scene.ledger.on(name, without=pod.uid)]
-        sites.append(occupied(known, scene.families, held))
+        entries = scene.ledger.on(name, without=pod.uid)
+        sites.append(scene.kept.occupancy.of(scene.families, known, entries))
     return sites, failed

@@ -50,9 +50,12 @@ def registered(node: NodeView, families: Iterable[Family]) -> Surveyed:
     stocks: dict[str, Stock] = {}
     for family in families:
         try:
-            stocks[family.word] = _idle(node, family)
+            idle_stock = _idle(node, family)
         except WireError as error:
             problems.append(f"node {node.name}, {family.word}: {error}")
+            continue
+        if idle_stock.states:
+            stocks[family.word] = idle_stock
     return Surveyed(site=Site(node=node, stocks=stocks), problems=tuple(problems))
 
 

@@ -56,7 +56,7 @@ def charge(chip: Chip) -> Callable[[DeviceState, Context, Sequence[Candidate]], 
         bill = asked(state, context, eligible)
         exact = chip.memory_factor <= 1 or soft(context.pod)
         memory = bill.memory if exact else chip.cut(bill.memory) or bill.memory
-        return replace(bill, memory=memory, notes=state.notes or None)
+        return bill._replace(memory=memory, notes=state.notes or None)
 
     return charged
 
@@ -67,7 +67,7 @@ def in_percent(check: ChargeCheck) -> ChargeCheck:
     def checked(candidate: Candidate, context: Context, eligible: Sequence[Candidate]) -> Reason | None:
         if soft(context.pod):
             info = replace(candidate.state.info, devcore=WHOLE)
-            candidate = replace(candidate, state=replace(candidate.state, info=info))
+            candidate = candidate._replace(state=replace(candidate.state, info=info))
         return check(candidate, context, eligible)
 
     return checked

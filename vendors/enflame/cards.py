@@ -102,7 +102,7 @@ def _cards(name: str, kind: str, *, slots: int) -> Callable[[NodeView, int, int]
 
 def share(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
     """The percentage, under the word that HAMi 2.7 writes."""
-    return replace(asked(state, context, eligible), word=WORD)
+    return asked(state, context, eligible)._replace(word=WORD)
 
 
 def admission(settings: EnflameSettings, request: Request) -> Admit:

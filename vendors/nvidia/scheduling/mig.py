@@ -49,7 +49,7 @@ def charge(state: DeviceState, context: Context, eligible: Sequence[Candidate]) 
     bill = asked(state, context, eligible)
     if context.demand.memory or not cut(state) or not state.info.mig_profiles:
         return bill
-    return replace(bill, memory=min(bill.memory, max(profile.memory for profile in state.info.mig_profiles)))
+    return bill._replace(memory=min(bill.memory, max(profile.memory for profile in state.info.mig_profiles)))
 
 
 def has_place(candidate: Candidate, _context: Context, eligible: Sequence[Candidate]) -> Reason | None:

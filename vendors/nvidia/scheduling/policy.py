@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.admission import Admit, Admitted, Denied
-from hami_plugin.policy.checks import CHARGED, standard, within_quota
+from hami_plugin.policy.checks import CHARGED, DeviceCheck, ReadFirst, standard, within_quota
 from hami_plugin.policy.demand import Invalid
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.groups import by_numa_if
@@ -23,6 +23,22 @@ if TYPE_CHECKING:  # parts of the package also run where pydantic is not install
 CORDON = "hami.io/device-cordon"
 MODE = "nvidia.com/vgpu-mode"
 NUMA_BIND = "nvidia.com/numa-bind"
+
+
+def _not_cordoned(context: Context) -> DeviceCheck | None:
+    text = context.node.annotations.get(CORDON, "")
+    cordoned = [uuid.strip() for uuid in text.split(",")]
+    return (lambda state, _context: Reason.CORDONED if state.uuid in cordoned else None) if text else None
+
+
+not_cordoned = ReadFirst(_not_cordoned)
+"""The node's annotation does not keep new pods off the card."""
+
+
+def in_mode(state: DeviceState, context: Context) -> Reason | None:
+    """The pod's annotation, if there is one, names the way in which the card is shared."""
+    modes = context.pod.annotations.get(MODE)
+    return None if modes is None or state.info.mode in modes else Reason.TYPE_MISMATCH
 
 
 def policy(settings: NvidiaSettings) -> Policy:
@@ -59,18 +75,6 @@ def policy(settings: NvidiaSettings) -> Policy:
         book=mig.book,
         restore=mig.restore,
     )
-
-
-def not_cordoned(state: DeviceState, context: Context) -> Reason | None:
-    """The node's annotation does not keep new pods off the card."""
-    cordoned = context.node.annotations.get(CORDON, "").split(",")
-    return Reason.CORDONED if state.uuid in (uuid.strip() for uuid in cordoned) else None
-
-
-def in_mode(state: DeviceState, context: Context) -> Reason | None:
-    """The pod's annotation, if there is one, names the way in which the card is shared."""
-    modes = context.pod.annotations.get(MODE)
-    return None if modes is None or state.info.mode in modes else Reason.TYPE_MISMATCH
 
 
 def admission(settings: NvidiaSettings) -> Admit:

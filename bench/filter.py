@@ -1,0 +1,115 @@
+"""How long the extender's filter takes for one pod over many nodes, and how much memory, beside keeping nothing.
+
+Nodes are registered and pods' annotations read beforehand, as a scheduler has them that keeps watches. Each question
+is another pod's, and between two of them the pod before it gets what was chosen for it: so one node is worked out anew
+every time. Times are of this process's CPU; memory is what ``tracemalloc`` counts.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from bench.figures import Figure, median
+from bench.occupation import Cluster, asking, cluster
+from bench.selection import held, peak
+from hami_plugin.model.views import PodView
+from hami_plugin.policy.states import ORDER_KEY
+from hami_plugin.scheduling.decisions import patch
+from hami_plugin.scheduling.filtering import Filtered, Scene, filtered
+from hami_plugin.scheduling.kept import Kept
+from hami_plugin.scheduling.sites import registered
+
+SEED = 16
+WORST = 2.5
+"""So many limits the slowest question may take: it may meet a collection of garbage, or a neighbour on the core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One pod of ``count`` cards over ``nodes`` of a packaged machine."""
+
+    machine: str
+    nodes: int
+    count: int
+    linked: bool
+    limit_ms: float
+
+    def __str__(self) -> str:
+        how = "best linked cards" if self.linked else "card" if self.count == 1 else "cards"
+        return f"{self.count} {how}, {self.nodes:,} nodes of {self.machine}"
+
+    def pod(self, number: int) -> PodView:
+        return asking(f"pod-{number}", self.count, {ORDER_KEY: "topology-aware"} if self.linked else {})
+
+
+ROWS = (
+    Row(machine="dgx-h100", nodes=1000, count=1, linked=False, limit_ms=100),
+    Row(machine="dgx-h100", nodes=1000, count=4, linked=True, limit_ms=120),
+    Row(machine="dgx-1v", nodes=1000, count=4, linked=True, limit_ms=120),
+    Row(machine="dgx-2", nodes=100, count=8, linked=True, limit_ms=50),
+)
+
+
+async def measure(*, repeats: int) -> list[Figure]:
+    """Median and worst of each row, the same with nothing kept, and what it costs to begin."""
+    return [figure for row in ROWS for figure in _figures(row, repeats)]
+
+
+def _figures(row: Row, repeats: int) -> Iterator[Figure]:
+    known = cluster(row.machine, row.nodes, random.Random(SEED))
+    started = time.process_time()
+    scene = _scene(known)
+    cold = time.process_time() - started
+    names = list(scene.nodes)
+
+    def asked(number: int, kept: Kept | None = None) -> Filtered:
+        outcome = filtered(replace(scene, kept=kept or scene.kept), row.pod(number), names)
+        assert isinstance(outcome, Filtered)
+        return outcome
+
+    bare = [_seconds(lambda: asked(0, Kept()))[0] for _ in range(3)]
+    first = asked(0)
+    times: list[float] = []
+    for number in range(repeats):
+        _enter(scene, row.pod(number), first)
+        seconds, first = _seconds(lambda: asked(number + 1))  # noqa: B023  # used at once
+        times.append(seconds)
+    middle, note = median(times), f"fits {row.nodes - len(first.failed):,}; {len(scene.ledger.entries):,} pods there"
+    yield Figure(name=str(row), value=1000 * middle, unit="ms", limit=row.limit_ms, note=note)
+    yield Figure(name="  worst", value=1000 * max(times), unit="ms", limit=WORST * row.limit_ms)
+    yield Figure(name="  with nothing kept", value=1000 * median(bare), unit="ms")
+    yield Figure(name="  times as long as that", value=middle / median(bare), limit=0.5)
+    yield Figure(name="  peak of memory", value=peak(lambda: asked(0)), unit="MiB", limit=1)
+    yield Figure(name="  memory of what is kept", value=_kept(asked), unit="MiB")
+    yield Figure(name="  reading all nodes for the first time", value=1000 * cold, unit="ms")
+
+
+def _scene(known: Cluster) -> Scene:
+    nodes = {node.name: registered(node, known.families).site for node in known.nodes}
+    return Scene(families=known.families, nodes=nodes, ledger=known.ledger)
+
+
+def _enter(scene: Scene, pod: PodView, outcome: Filtered) -> None:
+    """The pod has what was chosen for it, as its annotations will say."""
+    if outcome.placed:
+        written = patch(scene.families, pod, outcome.placed)
+        scene.ledger.see(replace(pod, annotations={**pod.annotations, **written}), scene.families)
+
+
+def _kept(asked: Callable[[int, Kept], Filtered]) -> float:
+    kept: list[Kept] = []
+
+    def fill() -> None:
+        kept.append(Kept())
+        asked(0, kept[0])
+
+    return held(fill)
+
+
+def _seconds(work: Callable[[], Filtered]) -> tuple[float, Filtered]:
+    started = time.process_time()
+    outcome = work()
+    return time.process_time() - started, outcome
