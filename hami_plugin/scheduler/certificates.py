@@ -1,0 +1,151 @@
+"""The certificate of the server's port: read, checked, and followed when its files are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import NoReturn
+
+from hami_plugin.errors import HamiError
+from hami_plugin.log import logger
+from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.validity import expiry, leaf
+
+log = logger(__name__)
+
+_TRIES = 5
+
+Stamp = tuple[tuple[int, int, int, int], ...]
+Present = Callable[[ssl.SSLContext], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A certificate with its key, ready to be presented. Each pair has a context of its own, since one context that
+    takes a second pair goes on presenting the first where their kinds of key differ. ``fingerprint`` is the
+    certificate's SHA-256, as ``openssl x509 -fingerprint`` prints it.
+    """
+
+    context: ssl.SSLContext
+    expires: datetime
+    fingerprint: str
+
+
+class Certificates:
+    """The pair in two files. ``now`` is the wall clock, in UTC."""
+
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        *,
+        metrics: Metrics,
+        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+    ) -> None:
+        self._files = (certificate, key)
+        self._metrics = metrics
+        self._now = now
+        self._seen: Stamp | None = None
+        self._presented = ""
+        self.problem = ""
+        """Why what is in the files now is not presented; empty when it is."""
+
+    def load(self) -> Pair:
+        """The pair to start with. ``HamiError`` when there is none that can be used."""
+        for _ in range(_TRIES):
+            self._seen = self._stamp()
+            pair = self._read()
+            if self._stamp() == self._seen:
+                break
+        self._taken(pair)
+        if pair.expires <= self._now():
+            log.warning("certificate has expired", expired=_day(pair), what="the API server will not call the webhook")
+        return pair
+
+    async def follow(self, present: Present, *, every: float) -> NoReturn:
+        """Look at the files every so many seconds, and present what is new and good. A bad pair leaves the old one."""
+        while True:
+            await asyncio.sleep(every)
+            await self.look(present)
+
+    async def look(self, present: Present) -> None:
+        """Look once. Files that change while they are read are left for the next look."""
+        stamp = await asyncio.to_thread(self._stamp)
+        if stamp == self._seen:
+            return
+        try:
+            pair = await asyncio.to_thread(self._fresh)
+        except HamiError as error:
+            if await asyncio.to_thread(self._stamp) == stamp:
+                self._seen = stamp
+                self._refused(error)
+            return
+        if await asyncio.to_thread(self._stamp) != stamp:
+            return
+        self._seen = stamp
+        self.problem = ""
+        await present(pair.context)
+        self._metrics.reloaded("ok")
+        self._taken(pair)
+
+    def _taken(self, pair: Pair) -> None:
+        log.info("certificate presented", sha256=pair.fingerprint, expires=_day(pair))
+        self._presented = pair.fingerprint
+        self._metrics.certificate(pair.expires.timestamp())
+
+    def _refused(self, error: HamiError) -> None:
+        self.problem = str(error)
+        self._metrics.reloaded("failed")
+        log.warning("new certificate refused", why=str(error), presented=self._presented)
+
+    def _stamp(self) -> Stamp:
+        """What changes when a file is replaced, also by a link that is swapped. Zeros for a file that is not there."""
+        return tuple(_stamp(file) for file in self._files)
+
+    def _fresh(self) -> Pair:
+        pair = self._read()
+        if pair.expires <= self._now():
+            raise HamiError(f"{self._files[0]} holds a certificate that has expired ({_day(pair)})")
+        return pair
+
+    def _read(self) -> Pair:
+        certificate, key = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(certificate, key, password=lambda: "")  # never ask at a terminal
+            der = leaf(certificate.read_text(encoding="ascii", errors="replace"))
+            return Pair(context=context, expires=expiry(der), fingerprint=sha256(der).hexdigest())
+        except (OSError, ValueError, HamiError) as error:  # ssl.SSLError is an OSError
+            raise _unusable(certificate, key, error) from error
+
+
+def _stamp(file: Path) -> tuple[int, int, int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return (0, 0, 0, 0)
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def _day(pair: Pair) -> str:
+    return pair.expires.isoformat()
+
+
+def _unusable(certificate: Path, key: Path, error: Exception) -> HamiError:
+    if isinstance(error, ssl.SSLError):
+        why = (error.reason or str(error)).replace("_", " ").lower()
+        hint = "give a certificate and its own key, both in PEM, the key without a password"
+    elif isinstance(error, OSError):
+        return HamiError(
+            f"{error.filename or certificate}: {error.strerror or error}",
+            hint="check --tls-cert and --tls-key, and that the Secret is mounted",
+        )
+    else:
+        why, hint = str(error), ""
+    return HamiError(f"{certificate} and {key} are no pair for TLS: {why}", hint=hint)
