@@ -19,6 +19,15 @@ from hami_plugin.scheduler.validity import expiry, leaf
 log = logger(__name__)
 
 _TRIES = 5
+_HINT = "give a certificate and its own key, both in PEM, the key without a password"
+_OTHER_KEY = "the key is another certificate's"
+_SAID = {
+    "KEY_VALUES_MISMATCH": _OTHER_KEY,
+    "KEY_TYPE_MISMATCH": _OTHER_KEY,
+    "NO_CERTIFICATE_ASSIGNED": _OTHER_KEY,
+    "": "one of them is not as TLS needs it",
+}
+"""The library's reasons, for people."""
 
 Stamp = tuple[tuple[int, int, int, int], ...]
 Present = Callable[[ssl.SSLContext], Awaitable[None]]
@@ -57,11 +66,7 @@ class Certificates:
 
     def load(self) -> Pair:
         """The pair to start with. ``HamiError`` when there is none that can be used."""
-        for _ in range(_TRIES):
-            self._seen = self._stamp()
-            pair = self._read()
-            if self._stamp() == self._seen:
-                break
+        pair = self._settled()
         self._taken(pair)
         if pair.expires <= self._now():
             log.warning("certificate has expired", expired=_day(pair), what="the API server will not call the webhook")
@@ -93,6 +98,20 @@ class Certificates:
         self._metrics.reloaded("ok")
         self._taken(pair)
 
+    def _settled(self) -> Pair:
+        """What is in the files once they do not change while they are read."""
+        for _ in range(_TRIES):
+            self._seen = self._stamp()
+            try:
+                pair = self._read()
+            except HamiError:
+                if self._stamp() == self._seen:
+                    raise
+                continue
+            if self._stamp() == self._seen:
+                return pair
+        raise HamiError(f"{self._files[0]} and {self._files[1]} change all the time", hint="see who writes them")
+
     def _taken(self, pair: Pair) -> None:
         log.info("certificate presented", sha256=pair.fingerprint, expires=_day(pair))
         self._presented = pair.fingerprint
@@ -103,10 +122,6 @@ class Certificates:
         self._metrics.reloaded("failed")
         log.warning("new certificate refused", why=str(error), presented=self._presented)
 
-    def _stamp(self) -> Stamp:
-        """What changes when a file is replaced, also by a link that is swapped. Zeros for a file that is not there."""
-        return tuple(_stamp(file) for file in self._files)
-
     def _fresh(self) -> Pair:
         pair = self._read()
         if pair.expires <= self._now():
@@ -115,14 +130,24 @@ class Certificates:
 
     def _read(self) -> Pair:
         certificate, key = self._files
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            context.load_cert_chain(certificate, key, password=lambda: "")  # never ask at a terminal
-            der = leaf(certificate.read_text(encoding="ascii", errors="replace"))
-            return Pair(context=context, expires=expiry(der), fingerprint=sha256(der).hexdigest())
-        except (OSError, ValueError, HamiError) as error:  # ssl.SSLError is an OSError
-            raise _unusable(certificate, key, error) from error
+            pem = certificate.read_text(encoding="ascii", errors="replace")
+            key.read_bytes()  # whose error names the file; the library's does not
+        except OSError as error:
+            raise HamiError(
+                f"{error.filename}: {error.strerror}",
+                hint="check --tls-cert and --tls-key, and that the Secret is mounted",
+            ) from error
+        try:
+            der = leaf(pem)
+            return Pair(context=_context(certificate, key), expires=expiry(der), fingerprint=sha256(der).hexdigest())
+        except (OSError, HamiError) as error:  # ssl.SSLError is an OSError
+            why = _SAID.get(error.reason or "", _SAID[""]) if isinstance(error, ssl.SSLError) else str(error)
+            raise HamiError(f"{certificate} and {key} are no pair for TLS: {why}", hint=_HINT) from error
+
+    def _stamp(self) -> Stamp:
+        """What changes when a file is replaced, also by a link that is swapped. Zeros for a file that is not there."""
+        return tuple(_stamp(file) for file in self._files)
 
 
 def _stamp(file: Path) -> tuple[int, int, int, int]:
@@ -137,15 +162,8 @@ def _day(pair: Pair) -> str:
     return pair.expires.isoformat()
 
 
-def _unusable(certificate: Path, key: Path, error: Exception) -> HamiError:
-    if isinstance(error, ssl.SSLError):
-        why = (error.reason or str(error)).replace("_", " ").lower()
-        hint = "give a certificate and its own key, both in PEM, the key without a password"
-    elif isinstance(error, OSError):
-        return HamiError(
-            f"{error.filename or certificate}: {error.strerror or error}",
-            hint="check --tls-cert and --tls-key, and that the Secret is mounted",
-        )
-    else:
-        why, hint = str(error), ""
-    return HamiError(f"{certificate} and {key} are no pair for TLS: {why}", hint=hint)
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key, password=lambda: "")  # never ask at a terminal
+    return context

@@ -93,7 +93,9 @@ class Desk:
 
     def _unreadable(self, error: UnreadableError) -> Reply:
         log.warning("request refused", path=self._kind.path, why=str(error))
-        return Reply(outcome=error.outcome, response=refusal(error.code, str(error)))
+        response = refusal(error.code, str(error))
+        response.force_close()  # the rest of the request may still be on its way
+        return Reply(outcome=error.outcome, response=response)
 
     async def _read(self, request: web.Request) -> Json:
         if self._kind.local and not _on_this_host(request.remote):
@@ -134,9 +136,13 @@ def time_to_answer(query: Mapping[str, str], most: float) -> float:
 
 
 async def _body(request: web.Request, most: int) -> bytes:
-    """All of a request's body, unpacked. Refused before it is read when it says itself that it is too large."""
+    """All of a request's body. Refused before it is read when it says itself that it is too large, or packed."""
     if (request.content_length or 0) > most:
         raise _too_large(most)
+    packed = request.headers.get("Content-Encoding", "identity")
+    if packed != "identity":
+        why = f"the request is packed ({packed}); send it as it is"
+        raise UnreadableError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "malformed", why)
     body = bytearray()
     try:
         async for piece in request.content.iter_any():

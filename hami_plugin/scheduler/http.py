@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +19,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _BACKLOG = 1024
 _KEPT_S = 120.0
 """How long an idle connection is kept: longer than Go's clients do (90 s), so that none sends into a closing one."""
-_CLOSING_S = 1.0
+_LINGER_S = 2.0
+"""For how long the rest of a refused request is taken and thrown away, so that its sender reads why."""
 
 
 class Server:
@@ -32,7 +34,7 @@ class Server:
         probes.add_to(self._app)
         self._runner: web.AppRunner | None = None
         self._socket: socket.socket | None = None
-        self._site: web.SockSite | None = None
+        self._taker: _Taker | None = None
 
     @property
     def port(self) -> int:
@@ -44,7 +46,14 @@ class Server:
 
         ``stop_s`` is how many seconds the calls that run have, once ``stop`` is called.
         """
-        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=stop_s, keepalive_timeout=_KEPT_S)
+        runner = web.AppRunner(
+            self._app,
+            access_log=None,
+            shutdown_timeout=stop_s,
+            keepalive_timeout=_KEPT_S,
+            lingering_time=_LINGER_S,
+            auto_decompress=False,  # neither kube-scheduler nor the API server packs, and a few KiB may unpack to GiB
+        )
         try:
             self._socket = _listening(*self._address)
         except (OSError, UnicodeError) as error:
@@ -61,9 +70,9 @@ class Server:
         """
         if self._runner is None or self._socket is None:
             return
-        site = web.SockSite(self._runner, self._socket.dup(), ssl_context=context, backlog=_BACKLOG)
-        await site.start()
-        before, self._site = self._site, site
+        taker = _Taker(self._runner, self._socket.dup(), context)
+        await taker.start()
+        before, self._taker = self._taker, taker
         if before:
             await before.stop()
 
@@ -71,11 +80,32 @@ class Server:
         """Take no more connections, let the calls that run finish, and close. Harmless when nothing was started."""
         runner, self._runner = self._runner, None
         listener, self._socket = self._socket, None
-        self._site = None
+        taker, self._taker = self._taker, None
         if listener is not None:
             listener.close()
+        if taker is not None:
+            await taker.stop()
         if runner is not None:
             await runner.cleanup()
+
+
+class _Taker:
+    """Takes connections from a socket that listens, with one context. The socket is its own."""
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        self._listener = listener
+        self._site = web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG)
+
+    async def start(self) -> None:
+        await self._site.start()
+
+    async def stop(self) -> None:
+        """Take no more. A connection that was taken a moment ago gets one turn of the loop to begin its handshake:
+        asyncio resets those whose server has closed before.
+        """
+        asyncio.get_running_loop().remove_reader(self._listener)
+        await asyncio.sleep(0)
+        await self._site.stop()
 
 
 def _listening(host: str, port: int) -> socket.socket:

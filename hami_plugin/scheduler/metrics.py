@@ -57,6 +57,11 @@ class Metrics(NullObserver):
             ("outcome",),
             registry=registry,
         )
+        self._stale = Gauge(
+            "hami_plugin_scheduler_certificate_stale",
+            "1 while the files hold a pair that cannot be presented, and an older one is.",
+            registry=registry,
+        )
         self._calls = Counter(
             "hami_plugin_api_calls",
             "Calls to the API server, by HTTP status or unreachable.",
@@ -98,6 +103,7 @@ class Metrics(NullObserver):
     def reloaded(self, outcome: str) -> None:
         """A new certificate was found, and is presented (``ok``) or not (``failed``)."""
         self._reloads.labels(outcome).inc()
+        self._stale.set(outcome != "ok")
 
     def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None:
         self._calls.labels(verb, kind, outcome).inc()

@@ -37,12 +37,13 @@ async def test_no_matter_is_made_of_the_content_type() -> None:
     assert (status, answer["NodeNames"]) == (200, ["n1"])
 
 
-async def test_a_request_may_be_packed() -> None:
+async def test_a_packed_request_is_refused_since_a_little_may_unpack_to_a_lot() -> None:
     async with listening(FakeExtender()) as rig:
         packed = gzip.compress(json.dumps(ARGS).encode())
         status, answer = await rig.post("/filter", packed, headers={"Content-Encoding": "gzip"})
 
-    assert (status, answer["NodeNames"]) == (200, ["n1"])
+        assert (status, answer["message"]) == (415, "the request is packed (gzip); send it as it is")
+        assert (await rig.post("/filter", ARGS))[0] == 200
 
 
 @pytest.mark.parametrize("path", CALLS)
@@ -64,15 +65,6 @@ async def test_what_is_no_json_object_is_refused_with_the_reason(path: str, body
         assert (status, answer["kind"], answer["code"], answer["reason"]) == (400, "Status", 400, "BadRequest")
         assert words in answer["message"]
         assert await rig.counted("requests_total", path=path, outcome="malformed") == 1
-
-
-async def test_a_body_that_is_not_packed_as_it_says_is_refused() -> None:
-    async with listening(FakeExtender()) as rig:
-        status, answer = await rig.post("/filter", b"no gzip at all", headers={"Content-Encoding": "gzip"})
-
-        assert status == 400
-        assert "Traceback" not in str(answer)
-        assert (await rig.post("/filter", ARGS))[0] == 200
 
 
 async def test_a_request_that_the_decision_cannot_read_is_the_callers_fault() -> None:
@@ -111,17 +103,14 @@ async def test_a_request_that_says_it_is_too_large_is_refused_unread() -> None:
         assert await rig.counted("requests_total", path="/filter", outcome="too large") == 1
 
 
-@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}])
-async def test_a_request_that_grows_too_large_is_refused_with_what_to_do(headers: dict[str, str]) -> None:
-    """A few KiB can unpack to GiB."""
-    body = b'{"Pod": "' + b"x" * (3 << 20) + b'"}'
-
+async def test_a_request_that_grows_too_large_is_refused_with_what_to_do() -> None:
     async def pieces():
-        yield gzip.compress(body) if headers else body
+        for _ in range(3):
+            yield b"x" * (1 << 20)
 
     async with (
         listening(FakeExtender(), filter_mebibytes=1) as rig,
-        rig.session.post(rig.url("/filter"), data=pieces(), headers=headers) as answer,
+        rig.session.post(rig.url("/filter"), data=pieces()) as answer,
     ):
         assert answer.status == 413
         said = (await answer.json())["message"]
@@ -131,7 +120,7 @@ async def test_a_request_that_grows_too_large_is_refused_with_what_to_do(headers
 
 
 async def test_a_filter_with_thousands_of_whole_nodes_is_read() -> None:
-    node = {"metadata": {"annotations": {"hami.io/node-register": "x" * 4000}}, "status": {"images": ["y" * 2000] * 3}}
+    node = {"metadata": {"annotations": {"hami.io/node-register": "x" * 4000}}, "status": {"images": ["y" * 2000] * 4}}
     nodes = [{**node, "metadata": {**node["metadata"], "name": f"n{k}"}} for k in range(2000)]
     request = {"Pod": {}, "Nodes": {"items": nodes}}
     assert len(json.dumps(request)) > 20 << 20
@@ -318,7 +307,7 @@ async def test_a_port_in_use_is_said_with_a_way_out() -> None:
 
 async def until(rig, name: str, value: float, **labels: str) -> None:
     async with asyncio.timeout(10):
-        while await rig.counted(name, **labels) != value:
+        while await rig.counted(name, **labels) != value:  # noqa: ASYNC110  # what is awaited is seen by a scrape only
             await asyncio.sleep(0.01)
 
 
@@ -327,7 +316,7 @@ async def refused(port: int) -> None:
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except ConnectionRefusedError:
+            except (ConnectionRefusedError, ConnectionResetError):
                 return
             writer.close()
             await asyncio.sleep(0.01)

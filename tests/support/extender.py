@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -96,8 +98,8 @@ class Rig:
         return f"{self.scheme}://127.0.0.1:{self.server.port}{path}"
 
     async def post(self, path: str, body: object, **more: Any) -> tuple[int, Any]:
-        sent = {"data": body} if isinstance(body, bytes) else {"json": body}
-        async with self.session.post(self.url(path), **sent, **more) as answer:
+        sent = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        async with self.session.post(self.url(path), data=sent, **more) as answer:
             return answer.status, await answer.json()
 
     async def get(self, path: str) -> tuple[int, str]:
@@ -122,12 +124,14 @@ async def listening(
     *,
     context: ssl.SSLContext | None = None,
     trust: ssl.SSLContext | None = None,
+    registry: CollectorRegistry | None = None,
+    metrics: Metrics | None = None,
     **changes: Any,
 ) -> AsyncIterator[Rig]:
     """The real server on a free port. ``changes`` are settings under their names in code."""
     settings = SchedulerSettings.model_validate({"listen_host": "127.0.0.1", "listen_port": 0, **changes})
-    registry = CollectorRegistry()
-    metrics = Metrics(registry, version="1.2.3")
+    registry = registry or CollectorRegistry()
+    metrics = metrics or Metrics(registry, version="1.2.3")
     probes = Probes(
         registry=registry,
         alive=tuple,
