@@ -270,7 +270,7 @@ class SchedulerSettings(Section):
     )
     read_seconds: Seconds = Field(10.0, alias="readSeconds", description="How long a request may take to arrive.")
     answer_seconds: Seconds = Field(
-        25.0,
+        28.0,
         alias="answerSeconds",
         description="How long filter and bind may take; less than the extender's `httpTimeout`, so that it reads why.",
     )

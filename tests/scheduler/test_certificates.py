@@ -19,6 +19,7 @@ from hami_plugin.scheduler.certificates import Certificates
 from hami_plugin.scheduler.metrics import Metrics
 from tests.support.certificates import Authority, Files, Mount
 from tests.support.extender import ARGS, FakeExtender, Rig, listening
+from tests.support.node import until
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +116,7 @@ async def test_a_connection_that_is_open_survives_a_new_certificate(
     extender = FakeExtender(gate=asyncio.Event())
     async with served(mount.files, trust, extender) as rig:
         call = asyncio.create_task(rig.post("/filter", ARGS))
-        async with asyncio.timeout(10):
-            while not extender.running:  # noqa: ASYNC110  # it is not told
-                await asyncio.sleep(0.01)
+        await until(lambda: extender.running)
         mount.swap(second)
         await rig.look()
         extender.gate.set()
