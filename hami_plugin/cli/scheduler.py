@@ -42,6 +42,9 @@ Is it ready, and if not, why:
 )
 @click.option("--tls-key", type=_FILE, help="Key of --tls-cert, in PEM, without a password.")
 @click.option(
+    "--client-ca", type=_FILE, help="Authority, in PEM, whose client certificates may filter and bind from elsewhere."
+)
+@click.option(
     "--extender-peers",
     type=click.Choice(["loopback", "any"]),
     help="Who may filter and bind: a kube-scheduler on this host or in this pod, or anyone.  [default: loopback]",

@@ -247,8 +247,13 @@ class SchedulerSettings(Section):
         None, alias="tlsCert", description="Certificate of that port, with its chain, in PEM. Empty: no TLS."
     )
     tls_key: AbsolutePath | None = Field(None, alias="tlsKey", description="Key of that certificate, in PEM.")
+    client_ca: AbsolutePath | None = Field(
+        None,
+        alias="clientCa",
+        description="Authority, in PEM, whose client certificates may filter and bind from other hosts too.",
+    )
     reload_seconds: Seconds = Field(
-        2.0, alias="reloadSeconds", description="Time between looks at the two files, which may be replaced."
+        2.0, alias="reloadSeconds", description="Time between looks at these files, which may be replaced."
     )
     extender_peers: Literal["loopback", "any"] = Field(
         "loopback",
@@ -262,7 +267,7 @@ class SchedulerSettings(Section):
         9395, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics without TLS."
     )
     filter_mebibytes: int = Field(
-        64,
+        128,
         ge=1,
         le=1024,
         alias="filterMebibytes",
@@ -291,6 +296,8 @@ class SchedulerSettings(Section):
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tlsCert" if self.tls_cert is None else "tlsKey"
             raise ValueError(f"{missing} is missing; TLS needs a certificate and its key")
+        if self.client_ca and self.tls_cert is None:
+            raise ValueError("clientCa needs TLS, and tlsCert is missing")
         return self
 
 

@@ -51,7 +51,9 @@ class Scheduler:
         self._stopping = False
         self._certificates = None
         if settings.tls_cert and settings.tls_key:
-            self._certificates = Certificates(settings.tls_cert, settings.tls_key, metrics=metrics)
+            self._certificates = Certificates(
+                settings.tls_cert, settings.tls_key, client_ca=settings.client_ca, metrics=metrics
+            )
         probes = Probes(
             registry=registry,
             alive=tuple,

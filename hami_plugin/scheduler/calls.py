@@ -50,7 +50,7 @@ def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
         Kind(
             path="/filter",
             answer=extender.filter,
-            limits=Limits(body=settings.filter_mebibytes * MIB, read_s=read_s, answer_s=answer_s, at_once=8),
+            limits=Limits(body=settings.filter_mebibytes * MIB, read_s=read_s, answer_s=answer_s, at_once=4),
             refusing=_no_node,
             local=local,
             failure=_error,

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn
 
-from hami_plugin.errors import HamiError
+from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.scheduler.metrics import Metrics
 from hami_plugin.scheduler.validity import expiry, leaf
@@ -46,17 +46,19 @@ class Pair:
 
 
 class Certificates:
-    """The pair in two files. ``now`` is the wall clock, in UTC."""
+    """The pair in two files, and an authority of clients in a third. ``now`` is the wall clock, in UTC."""
 
     def __init__(
         self,
         certificate: Path,
         key: Path,
         *,
+        client_ca: Path | None = None,
         metrics: Metrics,
         now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
     ) -> None:
         self._files = (certificate, key)
+        self._client_ca = client_ca
         self._metrics = metrics
         self._now = now
         self._seen: Stamp | None = None
@@ -140,14 +142,24 @@ class Certificates:
             ) from error
         try:
             der = leaf(pem)
-            return Pair(context=_context(certificate, key), expires=expiry(der), fingerprint=sha256(der).hexdigest())
-        except (OSError, HamiError) as error:  # ssl.SSLError is an OSError
+            return Pair(context=self._context(), expires=expiry(der), fingerprint=sha256(der).hexdigest())
+        except (OSError, WireError) as error:  # ssl.SSLError is an OSError
             why = _SAID.get(error.reason or "", _SAID[""]) if isinstance(error, ssl.SSLError) else str(error)
             raise HamiError(f"{certificate} and {key} are no pair for TLS: {why}", hint=_HINT) from error
 
+    def _context(self) -> ssl.SSLContext:
+        """Clients may show a certificate; one that is not the authority's ends the handshake."""
+        certificate, key = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(certificate, key, password=lambda: "")  # never ask at a terminal
+        if self._client_ca:
+            _trust(context, self._client_ca)
+        return context
+
     def _stamp(self) -> Stamp:
         """What changes when a file is replaced, also by a link that is swapped. Zeros for a file that is not there."""
-        return tuple(_stamp(file) for file in self._files)
+        return tuple(_stamp(file) for file in (*self._files, self._client_ca) if file)
 
 
 def _stamp(file: Path) -> tuple[int, int, int, int]:
@@ -162,8 +174,9 @@ def _day(pair: Pair) -> str:
     return pair.expires.isoformat()
 
 
-def _context(certificate: Path, key: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key, password=lambda: "")  # never ask at a terminal
-    return context
+def _trust(context: ssl.SSLContext, authority: Path) -> None:
+    try:
+        context.load_verify_locations(authority)
+    except OSError as error:  # ssl.SSLError is one
+        raise HamiError(f"{authority} is no authority for clients: {error.strerror or error}") from error
+    context.verify_mode = ssl.CERT_OPTIONAL

@@ -98,12 +98,12 @@ class Desk:
         return Reply(outcome=error.outcome, response=response)
 
     async def _read(self, request: web.Request) -> Json:
-        if self._kind.local and not _on_this_host(request.remote):
+        if self._kind.local and not (_on_this_host(request.remote) or _certified(request)):
             raise UnreadableError(
                 HTTPStatus.FORBIDDEN,
                 "forbidden",
                 f"{self._kind.path} is for a kube-scheduler on this host, and {request.remote} is not on it; "
-                "run it in the same pod, or set extenderPeers: any",
+                "run it in the same pod, or give it a certificate of clientCa, or set extenderPeers: any",
             )
         limits = self._kind.limits
         try:
@@ -174,6 +174,11 @@ def _object(body: bytes) -> Json:
         why = f"the request is JSON, but no object: {type(read).__name__}"
         raise UnreadableError(HTTPStatus.BAD_REQUEST, "malformed", why)
     return read
+
+
+def _certified(request: web.Request) -> bool:
+    """Whether TLS has found a client certificate good."""
+    return bool(request.transport and request.transport.get_extra_info("peercert"))
 
 
 def _on_this_host(remote: str | None) -> bool:

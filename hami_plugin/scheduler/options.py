@@ -14,6 +14,7 @@ _KEYS = {
     "scheduler_name": "name",
     "tls_cert": "tlsCert",
     "tls_key": "tlsKey",
+    "client_ca": "clientCa",
     "extender_peers": "extenderPeers",
     "gpu_scheduler_policy": "gpuSchedulerPolicy",
     "node_scheduler_policy": "nodeSchedulerPolicy",

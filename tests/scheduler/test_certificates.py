@@ -18,7 +18,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.scheduler.certificates import Certificates
 from hami_plugin.scheduler.metrics import Metrics
 from tests.support.certificates import Authority, Files, Mount
-from tests.support.extender import ARGS, FakeExtender, Rig, listening
+from tests.support.extender import ARGS, REVIEW, FakeExtender, Rig, listening, other_address
 from tests.support.node import until
 
 
@@ -60,13 +60,19 @@ class Served(Rig):
 
 
 @asynccontextmanager
-async def served(files: Files, trust: ssl.SSLContext, extender: FakeExtender | None = None) -> AsyncIterator[Served]:
+async def served(
+    files: Files,
+    trust: ssl.SSLContext,
+    extender: FakeExtender | None = None,
+    client_ca: Path | None = None,
+    **changes: object,
+) -> AsyncIterator[Served]:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version="")
-    certificates = Certificates(files.certificate, files.key, metrics=metrics)
+    certificates = Certificates(files.certificate, files.key, client_ca=client_ca, metrics=metrics)
     context = certificates.load().context
     async with listening(
-        extender or FakeExtender(), context=context, trust=trust, registry=registry, metrics=metrics
+        extender or FakeExtender(), context=context, trust=trust, registry=registry, metrics=metrics, **changes
     ) as rig:
         found = Served(rig.server, rig.registry, rig.session, rig.scheme)
         found.certificates = certificates
@@ -153,6 +159,37 @@ async def test_no_request_fails_while_certificates_are_replaced(
         assert set(statuses) == {200}
         assert await rig.counted("certificate_reloads_total", outcome="ok") == rounds
         assert await rig.presented(trust) == authority.fingerprint(first)
+
+
+def shown(authority: Authority, client: Files | None) -> aiohttp.TCPConnector:
+    """A client that trusts the authority, does not mind the name, and shows a certificate if it has one."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.check_hostname = False
+    if client:
+        context.load_cert_chain(client.certificate, client.key)
+    return aiohttp.TCPConnector(ssl=context)
+
+
+async def test_from_another_host_a_certificate_of_the_clients_authority_opens_the_extender(
+    authority: Authority, mount: Mount, first: Files, trust: ssl.SSLContext, tmp_path: Path
+) -> None:
+    clients, others = (Authority(tmp_path / name) for name in ("clients", "others"))
+    async with served(mount.files, trust, None, clients.certificate, listen_host="0.0.0.0") as rig:
+        url = f"https://{other_address()}:{rig.server.port}"
+
+        async def status(client: Files | None, path: str = "/filter") -> int:
+            async with (
+                aiohttp.ClientSession(connector=shown(authority, client)) as session,
+                session.post(url + path, json=ARGS if path == "/filter" else REVIEW) as answer,
+            ):
+                return answer.status
+
+        assert await status(clients.pair("scheduler")) == 200
+        assert await status(None) == 403
+        assert await status(None, "/webhook") == 200
+        with pytest.raises(aiohttp.ClientError):
+            await status(others.pair("stranger"))
+        assert (await rig.post("/filter", ARGS))[0] == 200
 
 
 def _mixed(first: Files, second: Files, folder: Path) -> Files:

@@ -26,6 +26,7 @@ class Authority:
     def __init__(self, folder: Path) -> None:
         if shutil.which("openssl") is None:
             pytest.skip("openssl is missing, which makes certificates: apt-get install openssl")
+        folder.mkdir(exist_ok=True)
         self._folder = folder
         self.certificate, self._key = folder / "ca.crt", folder / "ca.key"
         _openssl("req", "-x509", "-newkey", *KINDS["ec"], "-nodes", "-days", "2", "-subj", "/CN=test authority",
