@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator
 
+from hami_plugin.config.kinds import AbsolutePath, Address, DnsName, Seconds, Section
+from hami_plugin.config.scheduler import SchedulerSettings
 from hami_plugin.model.delivery import Delivery, Way
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-def _absolute(path: Path) -> Path:
-    if not path.is_absolute():
-        raise ValueError("must be an absolute path, beginning with /")
-    return path
+__all__ = [
+    "AUTO",
+    "AbsolutePath",
+    "CdiClass",
+    "CdiPrefix",
+    "CdiSettings",
+    "DnsName",
+    "HealthSettings",
+    "ResourceName",
+    "SchedulerSettings",
+    "Section",
+    "ServedSettings",
+    "Settings",
+    "ToolSettings",
+    "TreeSettings",
+    "VendorSettings",
+    "listed",
+    "setting",
+]
 
 
 def _folder_of_socket(path: Path) -> Path:
@@ -34,19 +38,8 @@ def _folder_of_socket(path: Path) -> Path:
     return path.parent if path.name == "kubelet.sock" else path
 
 
-def _address(host: str) -> str:
-    try:
-        ip_address(host)
-    except ValueError as error:
-        raise ValueError("must be an IP address, as 0.0.0.0 or ::") from error
-    return host
-
-
 def _beside_device_plugins(validated: Mapping[str, Any]) -> Path:
     return Path(validated["kubelet_dir"]).parent / "pod-resources" / "kubelet.sock"
-
-
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 ResourceName = Annotated[
@@ -57,9 +50,6 @@ ResourceName = Annotated[
 ]
 
 
-DnsName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253)
-]
 CdiClass = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([-A-Za-z0-9_]*[A-Za-z0-9])?$", max_length=63)]
 CdiPrefix = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/$", max_length=254)]
 AUTO: Final = "auto"
@@ -68,12 +58,6 @@ AUTO: Final = "auto"
 def setting(key: str, default: Any, description: str, **bounds: Any) -> Any:
     """A field under the key that HAMi's file uses."""
     return Field(default, alias=key, description=description, **bounds)
-
-
-class Section(BaseModel):
-    """Frozen, and an unknown key is an error: a misspelt option must not silently do nothing."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class VendorSettings(Section):
@@ -218,89 +202,6 @@ class HealthSettings(Section):
     )
 
 
-class SchedulerSettings(Section):
-    """What `hami-plugin scheduler` needs beside what the daemons on the nodes are told."""
-
-    name: DnsName = Field("hami-scheduler", description="The scheduler that pods with devices go to.")
-    replaces_default: bool = Field(
-        True,
-        alias="replacesDefault",
-        description="Also take pods that go to the cluster's default scheduler, as nearly all do.",
-    )
-    device_order: str = Field(
-        "spread",
-        min_length=1,
-        alias="gpuSchedulerPolicy",
-        description="In which order a node's devices are tried, where a pod does not say: `spread`, `binpack`, "
-        "`topology-aware`, `numa`, `mutex`, or several of them, parted by commas.",
-    )
-    node_order: Literal["binpack", "spread"] = Field(
-        "binpack", alias="nodeSchedulerPolicy", description="Which node is preferred, where a pod does not say."
-    )
-    listen_host: Annotated[str, AfterValidator(_address)] = Field(
-        "0.0.0.0", alias="listenHost", description="IP address on which the extender and the webhook listen."
-    )
-    listen_port: int = Field(
-        9398, ge=0, le=65535, alias="listenPort", description="Port of the extender and the webhook."
-    )
-    tls_cert: AbsolutePath | None = Field(
-        None, alias="tlsCert", description="Certificate of that port, with its chain, in PEM. Empty: no TLS."
-    )
-    tls_key: AbsolutePath | None = Field(None, alias="tlsKey", description="Key of that certificate, in PEM.")
-    client_ca: AbsolutePath | None = Field(
-        None,
-        alias="clientCa",
-        description="Authority, in PEM, whose client certificates may filter and bind from other hosts too.",
-    )
-    reload_seconds: Seconds = Field(
-        2.0, alias="reloadSeconds", description="Time between looks at these files, which may be replaced."
-    )
-    extender_peers: Literal["loopback", "any"] = Field(
-        "loopback",
-        alias="extenderPeers",
-        description="Who may filter and bind: a kube-scheduler in the same pod or on the same host only, or anyone.",
-    )
-    http_host: Annotated[str, AfterValidator(_address)] = Field(
-        "0.0.0.0", alias="httpHost", description="IP address on which probes and metrics listen without TLS."
-    )
-    http_port: int = Field(
-        9395, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics without TLS."
-    )
-    filter_mebibytes: int = Field(
-        128,
-        ge=1,
-        le=1024,
-        alias="filterMebibytes",
-        description="The largest filter request. With `nodeCacheCapable: true` it has names of nodes only.",
-    )
-    read_seconds: Seconds = Field(10.0, alias="readSeconds", description="How long a request may take to arrive.")
-    answer_seconds: Seconds = Field(
-        28.0,
-        alias="answerSeconds",
-        description="How long filter and bind may take; less than the extender's `httpTimeout`, so that it reads why.",
-    )
-    review_seconds: Seconds = Field(
-        9.0, alias="reviewSeconds", description="How long the webhook may take, if the API server does not say less."
-    )
-    linger_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
-        3.0,
-        alias="lingerSeconds",
-        description="How long a process that was told to stop still takes calls, until its Service has left it out.",
-    )
-    stop_seconds: Seconds = Field(
-        15.0, alias="stopSeconds", description="How long calls that run at the end may take to finish."
-    )
-
-    @model_validator(mode="after")
-    def _both_files(self) -> Self:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            missing = "tlsCert" if self.tls_cert is None else "tlsKey"
-            raise ValueError(f"{missing} is missing; TLS needs a certificate and its key")
-        if self.client_ca and self.tls_cert is None:
-            raise ValueError("clientCa needs TLS, and tlsCert is missing")
-        return self
-
-
 class Settings(Section):
     """The daemon's own configuration. Flags fill the fields that differ per process; the rest is the file."""
 
@@ -372,9 +273,7 @@ class Settings(Section):
         30.0, alias="rescanSeconds", description="Time between looks at a driver when all is well."
     )
     topology_scores: bool = Field(True, alias="topologyScores", description="Write the pair scores to the node.")
-    http_host: Annotated[str, AfterValidator(_address)] = Field(
-        "0.0.0.0", alias="httpHost", description="IP address that probes and metrics listen on."
-    )
+    http_host: Address = Field("0.0.0.0", alias="httpHost", description="IP address that probes and metrics listen on.")
     http_port: int = Field(
         9394, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics; 0 takes any free one."
     )

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hami_plugin.config.settings import SchedulerSettings
+from hami_plugin.config.scheduler import SchedulerSettings
 from hami_plugin.scheduler.ports import Extender
 from hami_plugin.scheduling.payloads import Json
 

@@ -160,3 +160,20 @@ def test_the_daemons_file_serves_the_scheduler_too_and_flags_outrank_it(tmp_path
 def test_a_bad_address_is_refused_in_the_words_of_the_file() -> None:
     with pytest.raises(HamiError, match=r"scheduler\.listenPort"):
         configured({"listen": "0.0.0.0:many"}, {})
+
+
+@pytest.mark.parametrize("order", ["spred", "spread,", "binpack numa", ""])
+def test_an_order_that_nobody_knows_is_refused_with_those_there_are(order: str) -> None:
+    with pytest.raises(HamiError, match=r"gpuSchedulerPolicy: .*choose from: spread, binpack, topology-aware"):
+        configured({"gpu_scheduler_policy": order}, {})
+
+
+def test_orders_may_be_chained() -> None:
+    settings = configured({"gpu_scheduler_policy": "numa, topology-aware,binpack"}, {}).settings.scheduler
+
+    assert settings.device_order == "numa, topology-aware,binpack"
+
+
+def test_an_authority_of_clients_needs_tls(tmp_path: Path) -> None:
+    with pytest.raises(HamiError, match="clientCa needs TLS"):
+        configured({"client_ca": tmp_path / "ca.crt"}, {})
