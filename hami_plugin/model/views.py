@@ -95,6 +95,11 @@ class QuotaView:
     hard: Mapping[str, str] = field(default_factory=dict)
 
 
+def revision(resource_version: str) -> int:
+    """A resource version as a number, by which two views of one object can be ordered; 0 for anything else."""
+    return int(resource_version) if resource_version.isdecimal() else 0
+
+
 def pod_view(pod: Json) -> PodView:
     """Read a v1 Pod. Fields that are missing are empty; nothing raises on an object an API server can send."""
     meta, spec, status = _map(pod, "metadata"), _map(pod, "spec"), _map(pod, "status")
