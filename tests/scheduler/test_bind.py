@@ -341,3 +341,18 @@ async def test_a_request_that_names_too_little_is_an_error_with_a_remedy(service
         await service.bind({**request, missing: ""})
 
     assert error.value.hint
+
+
+async def test_pods_come_to_a_node_in_the_order_in_which_they_asked(server, service):
+    names = [f"p{n}" for n in range(8)]
+    pods = [await decided(server, service, name, memory=1000) for name in names]
+    bound = []
+
+    async def bind(pod) -> None:
+        assert await service.bind(binding(pod, "n1")) == {"Error": ""}
+        bound.append(pod["metadata"]["name"])
+
+    async with daemons(server, after=0.02):
+        await asyncio.gather(*map(bind, pods))
+
+    assert bound == names
