@@ -36,6 +36,11 @@ class SchedulerSettings(Section):
     node_order: Literal["binpack", "spread"] = Field(
         "binpack", alias="nodeSchedulerPolicy", description="Which node is preferred, where a pod does not say."
     )
+    refuse_impossible: bool = Field(
+        True,
+        alias="refuseImpossible",
+        description="Refuse pods at creation that no node of today could ever serve. Off where nodes come on demand.",
+    )
     listen_host: Address = Field(
         "0.0.0.0", alias="listenHost", description="IP address on which the extender and the webhook listen."
     )

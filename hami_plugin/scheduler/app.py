@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.config.load import Configuration
+from hami_plugin.config.scheduler import SchedulerSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
 from hami_plugin.scheduler.calls import kinds
 from hami_plugin.scheduler.certificates import Certificates
+from hami_plugin.scheduler.choosing import Preferences
 from hami_plugin.scheduler.http import Server
 from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.options import families
 from hami_plugin.scheduler.ports import Extender
+from hami_plugin.scheduler.service import Options, SchedulerService
+from hami_plugin.scheduling.admission import Scheduling
 from hami_plugin.telemetry.http import Probes, TelemetryServer
 
 log = logger(__name__)
 
+IN_LINE_S = 3.0
+"""How much earlier than its call a pod gives up its place in line for a node."""
 PURPOSE = "can a pod be decided on"
 
 
@@ -34,9 +43,6 @@ class Process:
     kubeconfig: Path | None = None
     version: str = ""
     log_lines_dropped: Callable[[], int] = lambda: 0
-
-
-Connected = Callable[[Process, Metrics], AbstractAsyncContextManager[Extender]]
 
 
 class Scheduler:
@@ -120,7 +126,7 @@ class Scheduler:
             raise HamiError("the scheduler's view of the cluster ended by itself", hint="this is a bug; its log tells")
 
 
-async def serve(process: Process, connected: Connected) -> None:
+async def serve(process: Process) -> None:
     """Run the scheduler until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -128,5 +134,26 @@ async def serve(process: Process, connected: Connected) -> None:
         loop.add_signal_handler(number, stop.set)
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
-    async with connected(process, metrics) as extender:
+    async with _connected(process, metrics) as extender:
         await Scheduler(process.configuration, extender, metrics, registry).run(stop)
+
+
+@asynccontextmanager
+async def _connected(process: Process, metrics: Metrics) -> AsyncIterator[Extender]:
+    """The decisions, over the API server. ``ConfigError`` without usable credentials."""
+    settings = process.configuration.settings.scheduler
+    connection = connect_wide(settings.name, host=socket.gethostname(), kubeconfig=process.kubeconfig, observer=metrics)
+    async with connection as cluster:
+        yield SchedulerService(cluster, families(process.configuration), _options(settings))
+
+
+def _options(settings: SchedulerSettings) -> Options:
+    """The settings as the decisions take them. A bind says itself that it waited too long for its node, and for whom,
+    before its call is given up.
+    """
+    return Options(
+        scheduling=Scheduling(name=settings.name, replaces_default=settings.replaces_default),
+        preferences=Preferences(nodes=settings.node_order, devices=settings.device_order),
+        refuse_impossible=settings.refuse_impossible,
+        lock_patience=max(1.0, settings.answer_seconds - IN_LINE_S),
+    )
