@@ -81,6 +81,7 @@ def serving(stand_in: StandIn) -> Iterator[StandIn]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are two writes; the second must not wait for an answer
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
