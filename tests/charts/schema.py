@@ -30,6 +30,9 @@ CHOICES: Mapping[str, Schema] = {
     "scheduler.replicas": {"type": "integer", "minimum": 0},
     "scheduler.webhook.timeoutSeconds": {"type": "integer", "minimum": 1, "maximum": 30},
 }
+ELSEWHERE = {"node_name", "vendors", "scheduler"}
+"""Keys of the daemon's file that have values of their own, or come from the pod."""
+
 POOL = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "pattern": "^[a-z0-9-]+$"}}}
 
 
@@ -47,7 +50,7 @@ def _of(path: str, value: object) -> Schema:
     if path in CHOICES:
         return dict(CHOICES[path])
     if path == "devicePlugin.config":
-        return _section(Settings.model_fields)
+        return _section({name: field for name, field in Settings.model_fields.items() if name not in ELSEWHERE})
     if path == "devicePlugin.pools":
         return {"type": "array", "items": POOL}
     if path.startswith("devicePlugin.") and name in vendor_names():

@@ -7,9 +7,11 @@ import ssl
 import threading
 
 import cel
+import click
 import pytest
 import yaml
 
+from hami_plugin.cli import main
 from tests.charts import facts, sets
 from tests.charts.helm import installed, rendered
 
@@ -45,6 +47,21 @@ def test_kube_scheduler_asks_the_container_beside_it_and_nobody_else(release):
     assert (extender["filterVerb"], extender["bindVerb"]) == ("filter", "bind")
     assert extender["ignorable"] is False
     assert "--config=/etc/hami-plugin/kube-scheduler.yaml" in container["command"]
+
+
+def test_our_container_is_started_with_flags_that_the_command_has(release):
+    command = main.commands.get("scheduler")
+    if command is None:
+        pytest.skip("this tree has no scheduler process yet")
+    spec = release.one("Deployment")["spec"]["template"]["spec"]
+    (ours,) = (c for c in spec["containers"] if c["name"] == "hami-plugin")
+    name, *flags = ours["args"]
+    known = {option: parameter for parameter in command.params for option in parameter.opts}
+
+    assert name == "scheduler"
+    for flag, value in (flag.split("=", 1) for flag in flags):
+        if isinstance(known[flag].type, click.Choice):
+            assert value in known[flag].type.choices
 
 
 def test_every_resource_of_ours_is_left_to_the_extender(release):
