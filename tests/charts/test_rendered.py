@@ -118,6 +118,13 @@ def test_nothing_is_privileged_and_everything_can_be_written_only_where_it_must(
         }
 
 
+def test_every_port_says_its_protocol_which_older_api_servers_ask_of_an_apply(release):
+    ports = [port for container in containers(release) for port in container.get("ports", ())]
+    ports += [port for service in release.kind("Service") for port in service["spec"]["ports"]]
+
+    assert {port.get("protocol") for port in ports} <= {"TCP"}
+
+
 def test_only_the_daemon_is_user_0(releases):
     (deployment,) = releases["defaults"].kind("Deployment")
     context = deployment["spec"]["template"]["spec"]["securityContext"]
