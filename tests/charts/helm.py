@@ -57,9 +57,9 @@ def installed(
 ) -> tuple[Release, ...]:
     """Install with the first values, upgrade with each further ones; the release after each. ``HelmError``."""
     with serving(StandIn(version, policies=policies)) as server:
-        answers = _helm(
+        answers = run(
             [{"verb": "upgrade" if n else "install", "values": dict(v)} for n, v in enumerate(values)],
-            server.url,
+            kubeconfig(server.url),
             release,
         )
         objects = dict(server.objects)
@@ -77,12 +77,16 @@ def rendered(values: Mapping[str, Any] | None = None, **where: Any) -> Release:
 def lint() -> list[str]:
     """What Helm's linter says of the chart, but for hints."""
     with serving(StandIn("v1.31.4", policies=True)) as server:
-        (answer,) = _helm([{"verb": "lint"}], server.url, RELEASE)
+        (answer,) = run([{"verb": "lint"}], kubeconfig(server.url), RELEASE)
     return [str(message) for message in answer["Messages"] or () if message["Severity"] > 1]
 
 
-def _helm(steps: Sequence[Mapping[str, Any]], url: str, release: str) -> list[dict[str, Any]]:
-    work = {"library": str(library()), "kubeconfig": kubeconfig(url), "release": release, "steps": steps}
+def run(steps: Sequence[Mapping[str, Any]], config: str, release: str) -> list[dict[str, Any]]:
+    """What Helm answers to each step: ``{"verb": "install" or "upgrade" or "lint", "values": {...}}``.
+
+    ``config`` is the text of a kubeconfig, of a stand-in or of a real cluster. ``HelmError`` says what Helm said.
+    """
+    work = {"library": str(library()), "kubeconfig": config, "release": release, "steps": steps}
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     done = subprocess.run(
         [sys.executable, "-m", "tests.charts.helm"],
