@@ -1,6 +1,7 @@
 # Everything a developer types. Each target sets up what it needs, and does nothing twice.
 PYTHON ?= python3
 PROFILE ?= dgx-h100
+IMAGE ?= hami-plugin:0.1.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -9,7 +10,7 @@ PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test test-runtimes check format-check lint types contracts drift format proto bench gpu-check wheel clean
+.PHONY: help setup demo demo-all test test-runtimes check format-check lint types contracts drift format proto manifests bench gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +66,9 @@ format: setup ## Format the code
 proto: setup ## Generate the gRPC code anew
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
+manifests: setup ## Make daemonset.yaml, and what the chart takes from the code, anew
+	@$(BIN)/python -m tests.charts.made
+
 bench: setup ## Measure speed and memory against a baseline in the same run
 	$(BIN)/python -m bench
 
@@ -73,6 +77,13 @@ gpu-check: ## On a machine with a real NVIDIA GPU: compare it with what the simu
 
 wheel: setup ## Build the wheel
 	$(BIN)/python -m hatchling build -t wheel
+
+image: ## Build the container image with buildah, docker or podman (IMAGE=..., BASE=...)
+	@tool=$$(for t in buildah docker podman; do command -v $$t && break; done); \
+	test -n "$$tool" || { echo "No buildah, docker or podman here; on Debian: apt-get install buildah"; exit 1; }; \
+	"$$tool" build --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) . || { \
+		echo "$$tool did not build $(IMAGE). Is its daemon up, and are a registry with the base image and a package"; \
+		echo "index for pip reachable from here? Another base: make image BASE=registry.example/python:3.11-slim"; exit 1; }
 
 clean: ## Remove what make has made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,9 +1,6 @@
 """daemonset.yaml against the code: rights, mounts, probes, flags and variables, each compared with what is used."""
 
-import asyncio
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import aiohttp
@@ -12,14 +9,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.cli import main
-from hami_plugin.cluster.client import connect
-from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.cluster.rights import DAEMON
 from hami_plugin.config.load import load
 from hami_plugin.config.settings import Settings
 from hami_plugin.host.runtimes import USUAL_FILES
-from hami_plugin.model.views import pod_view
-from hami_plugin.node.ports import NullObserver, PodFeed, Subject
-from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.vendor import load_vendor, vendor_names
 
@@ -78,66 +71,21 @@ def configuration(documents, container, tmp_path):
     )
 
 
-class Calls(NullObserver):
-    """Keeps which verbs were used on which kinds. ``watching``: both watches are open."""
-
-    def __init__(self):
-        self.used = set()
-        self.watching = asyncio.Event()
-
-    def api_call(self, verb, kind, outcome, seconds):
-        assert outcome.startswith("2"), f"{verb} {kind} ended with {outcome}"
-        self.used.add((kind, verb))
-        if {("pods", "watch"), ("nodes", "watch")} <= self.used:
-            self.watching.set()
-
-
-async def every_call(tmp_path):
-    """Make every call of the ``Cluster`` port once, a repeated Event too, and answer what was used."""
-    calls, heard = Calls(), asyncio.Event()
-    async with SimulatedApiServer() as server:
-        server.create_node("n1")
-        pod = pod_view(server.create_pod({"metadata": {"name": "p", "namespace": "team"}, "spec": {"nodeName": "n1"}}))
-        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-        async with connect("n1", kubeconfig=kubeconfig, rhythm=Rhythm(), observer=calls, environ={}) as cluster:
-            subject = Subject(kind="Node", name="n1")
-            feed = PodFeed(replace=lambda _: None, update=lambda _: heard.set(), delete=lambda _: None)
-            follow = [
-                asyncio.create_task(cluster.follow_pods(feed)),
-                asyncio.create_task(cluster.follow_node(lambda _: None)),
-            ]
-            await cluster.get_node()
-            await cluster.patch_node({"a": "1"})
-            for _ in range(2):
-                await cluster.create_event(subject, reason="R", message="m", warning=True)
-            async with asyncio.timeout(10):
-                await calls.watching.wait()
-                await cluster.patch_pod(pod, {"a": "1"})
-                await heard.wait()
-            for task in follow:
-                task.cancel()
-            await asyncio.wait(follow)
-    return calls.used
-
-
-async def test_the_role_grants_exactly_the_calls_that_the_daemon_makes(documents, tmp_path, monkeypatch):
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+def test_the_role_grants_exactly_the_calls_that_the_daemon_makes(documents):
+    """tests/cluster/test_rights.py shows that the list is that of the calls."""
     rules = documents["ClusterRole"]["rules"]
     granted = {(kind, verb) for rule in rules for kind in rule["resources"] for verb in rule["verbs"]}
 
     assert all(rule["apiGroups"] == [""] for rule in rules)
-    assert granted == await every_call(tmp_path)
+    assert granted == {(right.resource, right.verb) for right in DAEMON}
 
 
 def test_each_right_is_on_a_line_of_its_own_with_its_reason():
     text = (ROOT / "daemonset.yaml").read_text(encoding="utf-8")
     role = text.partition("kind: ClusterRole\n")[2].partition("\n---")[0]
-    rights = [line for line in role.splitlines() if line.startswith("      - ")]
+    rights = [line.split("# ") for line in role.splitlines() if line.startswith("      - ")]
 
-    assert len(rights) == sum(role.count(f"- {verb} ") for verb in ("get", "list", "watch", "patch", "create"))
-    assert all("# " in line for line in rights)
+    assert [(verb.strip(" -"), why) for verb, why in rights] == [(right.verb, right.why) for right in DAEMON]
 
 
 def test_account_role_and_binding_belong_together(documents):
@@ -305,48 +253,6 @@ def test_the_driver_library_comes_from_the_runtime_without_the_right_to_compute(
 
     assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert env["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
-
-
-def test_hami_core_is_installed_whole_and_only_when_it_differs(pod, tmp_path):
-    """The init container's own script, run on two directories."""
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    target.mkdir()
-    (source / "libvgpu.so.v2.10.0").write_text("new")
-    (source / "folder").mkdir()
-    (target / "libvgpu.so.v2.10.0").write_text("old")
-    mapped = (target / "libvgpu.so.v2.10.0").open()
-    (installer,) = pod["spec"]["initContainers"]
-
-    def install():
-        command = [*installer["command"], *installer["args"]]
-        environment = {"PATH": os.environ["PATH"], "SOURCE": str(source), "TARGET": str(target)}
-        subprocess.run(command, env=environment, check=True, timeout=20)
-        return (target / "libvgpu.so.v2.10.0").stat().st_ino
-
-    first = install()
-
-    assert (target / "libvgpu.so.v2.10.0").read_text() == "new"
-    assert mapped.read() == "old"
-    assert (target / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
-    assert sorted(path.name for path in target.iterdir()) == ["ld.so.preload", "libvgpu.so.v2.10.0"]
-    assert install() == first
-    mapped.close()
-
-
-def test_hami_core_takes_the_place_of_the_directories_that_a_runtime_left(pod, tmp_path):
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    (source / "libvgpu.so").write_text("new")
-    for name in ("libvgpu.so", "ld.so.preload"):
-        (target / name).mkdir(parents=True)
-    (installer,) = pod["spec"]["initContainers"]
-
-    environment = {"PATH": os.environ["PATH"], "SOURCE": str(source), "TARGET": str(target)}
-    subprocess.run([*installer["command"], *installer["args"]], env=environment, check=True, timeout=20)
-
-    assert (target / "libvgpu.so").read_text() == "new"
-    assert (target / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
 
 
 def test_the_library_that_is_installed_is_the_one_that_pods_are_given(pod):

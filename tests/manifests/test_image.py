@@ -1,5 +1,6 @@
 """The Dockerfile against the project: what it pins, what it copies, and that its simulation needs no compiler."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import yaml
+from hatchling.builders.wheel import WheelBuilder
+
+from hami_plugin.cli import main
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -19,6 +23,60 @@ def stages():
     """The Dockerfile's stages, comments left out."""
     lines = [line for line in DOCKERFILE.splitlines() if not line.startswith("#")]
     return ["\n".join(stage.splitlines()) for stage in re.split(r"^FROM ", "\n".join(lines), flags=re.MULTILINE)[1:]]
+
+
+def instructions():
+    """Instruction and arguments of each line; continued lines are one."""
+    joined = re.sub(r"\\\n", " ", "\n".join(line for line in DOCKERFILE.splitlines() if not line.startswith("#")))
+    return [line.split(maxsplit=1) for line in joined.splitlines() if line.strip()]
+
+
+def test_the_file_has_known_instructions_and_two_stages_of_one_base():
+    names = [name for name, _ in instructions()]
+
+    assert set(names) <= {"ARG", "FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT", "CMD"}
+    assert [rest for name, rest in instructions() if name == "FROM"] == ["${BASE} AS build", "${BASE}"]
+
+
+def test_the_entry_point_is_the_projects_command_and_does_what_the_manifest_says():
+    last = {name: rest for name, rest in instructions() if name in ("ENTRYPOINT", "CMD")}
+    (command,) = json.loads(last["ENTRYPOINT"])
+
+    assert list(PROJECT["project"]["scripts"]) == [command]
+    assert json.loads(last["CMD"])[0] in main.commands
+
+
+def test_no_secret_can_come_in():
+    written = [rest for name, rest in instructions() if name in ("ARG", "ENV", "COPY", "RUN")]
+
+    assert [line for line in written if re.search(r"(?i)token|passw|secret|credential|://|--mount", line)] == []
+    assert [rest for name, rest in instructions() if name == "COPY"] == [
+        "requirements.lock .",
+        ". .",
+        "--from=build /opt/hami-plugin /opt/hami-plugin",
+    ]
+
+
+def test_the_wheel_runs_from_an_empty_folder_with_the_entry_point_of_the_image(tmp_path):
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    root, empty = tmp_path / "root", tmp_path / "empty"
+    empty.mkdir()
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--target", str(root), wheel], check=True, timeout=90)
+    environment = {"PATH": f"{root / 'bin'}:/usr/bin:/bin", "PYTHONPATH": str(root), "HOME": str(empty)}
+
+    def run(*command):
+        done = subprocess.run(
+            command, cwd=empty, env=environment, capture_output=True, text=True, check=True, timeout=60
+        )
+        return done.stdout.strip()
+
+    where = "import hami_plugin, vendors, cdi; print(hami_plugin.__file__, vendors.__path__, cdi.__file__)"
+
+    assert run("hami-plugin", "version").startswith(f"hami-plugin {PROJECT['project']['version']} ")
+    assert run(sys.executable, "-c", where).count(str(root)) == 3
+    assert "nvidia.com/gpu" in run("hami-plugin", "vendors")
+    assert list(empty.iterdir()) == []
 
 
 def test_the_build_tool_is_the_one_that_the_project_pins():

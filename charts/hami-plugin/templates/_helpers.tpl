@@ -1,0 +1,141 @@
+{{- define "hami-plugin.base" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}
+{{- end -}}
+{{- end -}}
+
+{{- define "hami-plugin.daemon" -}}
+{{ .Values.devicePlugin.nameOverride | default (include "hami-plugin.base" .) }}
+{{- end -}}
+
+{{- define "hami-plugin.scheduler" -}}
+{{ .Values.scheduler.nameOverride | default (printf "%s-scheduler" (include "hami-plugin.base" .)) }}
+{{- end -}}
+
+{{/* The image of the daemon, and of the scheduler where it has none of its own. */}}
+{{- define "hami-plugin.image" -}}
+{{- $own := .own -}}
+{{- $plugin := .root.Values.devicePlugin.image -}}
+{{ $own.repository | default $plugin.repository }}:{{ $own.tag | default $plugin.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+
+{{- define "hami-plugin.vendors" -}}
+nvidia amd ascend awsneuron biren cambricon enflame hygon iluvatar kunlun metax mthreads vastai
+{{- end -}}
+
+{{/* The DaemonSets: name and values of each. One, or one for each pool. */}}
+{{- define "hami-plugin.daemons" -}}
+{{- $name := include "hami-plugin.daemon" . -}}
+{{- $base := omit .Values.devicePlugin "pools" -}}
+{{- $daemons := list -}}
+{{- range .Values.devicePlugin.pools -}}
+{{- $plugin := mergeOverwrite (deepCopy $base) (omit . "name") -}}
+{{- $daemons = append $daemons (dict "name" (printf "%s-%s" $name .name) "plugin" $plugin) -}}
+{{- else -}}
+{{- $daemons = append $daemons (dict "name" $name "plugin" $base) -}}
+{{- end -}}
+{{ toYaml $daemons }}
+{{- end -}}
+
+{{/* What a vendor's values say beyond the daemon's defaults, which HAMi's file may change. */}}
+{{- define "hami-plugin.section" -}}
+{{- $defaults := dict "enabled" "auto" -}}
+{{- if eq .vendor "nvidia" -}}
+{{- $cdi := dict "enabled" false "vendor" "k8s.device-plugin.nvidia.com" "class" "gpu" -}}
+{{- $defaults = dict "enabled" "auto" "splitCount" 10 "memoryScaling" 1 "coreScaling" 1 "migStrategy" "none" "computeMode" "Default" "driverRoot" "/" "cdi" $cdi -}}
+{{- end -}}
+{{- $section := dict -}}
+{{- range $key, $value := index .plugin .vendor | default dict -}}
+{{- if ne (toJson $value) (index $defaults $key | toJson) -}}
+{{- $section = set $section $key $value -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml $section }}
+{{- end -}}
+
+{{- define "hami-plugin.sections" -}}
+{{- $sections := dict -}}
+{{- range $vendor := splitList " " (include "hami-plugin.vendors" .) -}}
+{{- with include "hami-plugin.section" (dict "vendor" $vendor "plugin" $) | fromYaml -}}
+{{- $sections = set $sections $vendor . -}}
+{{- end -}}
+{{- end -}}
+{{ dict "vendors" $sections | toYaml }}
+{{- end -}}
+
+{{/* HAMi's file. What the values of NVIDIA's section say, it must not say too: they would outrank it. */}}
+{{- define "hami-plugin.device-config" -}}
+{{- $said := include "hami-plugin.section" (dict "vendor" "nvidia" "plugin" .plugin) | fromYaml -}}
+{{- $twins := dict "splitCount" "deviceSplitCount" "memoryScaling" "deviceMemoryScaling" "coreScaling" "deviceCoreScaling" -}}
+{{- range $ours, $hamis := $twins -}}
+{{- if and (hasKey $said $ours) (hasKey ($.config.nvidia | default dict) $hamis) -}}
+{{- fail (printf "devicePlugin.nvidia.%s and deviceConfig.nvidia.%s mean the same; set one of them" $ours $hamis) -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml .config }}
+{{- end -}}
+
+{{/* Names of resources that are ours: those that ship, and those that the configuration renames. */}}
+{{- define "hami-plugin.resources" -}}
+{{- $names := .Files.Get "files/resources.yaml" | fromYamlArray -}}
+{{- $sections := values .Values.deviceConfig -}}
+{{- range $vendor := splitList " " (include "hami-plugin.vendors" .) -}}
+{{- $sections = append $sections (index $.Values.devicePlugin $vendor | default dict) -}}
+{{- end -}}
+{{- range $section := $sections -}}
+{{- if kindIs "map" $section -}}
+{{- range $key, $value := $section -}}
+{{- if and (regexMatch "^resource[A-Za-z]*Name$" $key) $value -}}
+{{- $names = append $names $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{ concat $names .Values.scheduler.extraResources | uniq | sortAlpha | toYaml }}
+{{- end -}}
+
+{{/* The highest version of kube-scheduler's configuration that a release of it knows; alpha versions are not used. */}}
+{{- define "hami-plugin.scheduler-config-version" -}}
+{{- $tag := include "hami-plugin.kube-scheduler-tag" . | trimPrefix "v" -}}
+{{- $version := regexFind "^[0-9]+\\.[0-9]+\\.[0-9]+" $tag | default "1.30.0" -}}
+{{- if .Values.scheduler.kubeScheduler.configVersion -}}
+{{ .Values.scheduler.kubeScheduler.configVersion }}
+{{- else if semverCompare ">=1.25.0" $version -}}
+v1
+{{- else if semverCompare ">=1.23.0" $version -}}
+v1beta3
+{{- else if semverCompare ">=1.22.0" $version -}}
+v1beta2
+{{- else -}}
+v1beta1
+{{- end -}}
+{{- end -}}
+
+{{- define "hami-plugin.kube-scheduler-tag" -}}
+{{- $cluster := regexFind "^v?[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version | trimPrefix "v" -}}
+{{ .Values.scheduler.kubeScheduler.image.tag | default (printf "v%s" $cluster) }}
+{{- end -}}
+
+{{- define "hami-plugin.tls-secret" -}}
+{{- if eq .Values.scheduler.tls.source "secret" -}}
+{{ required "scheduler.tls.existingSecret: name the Secret with tls.crt, tls.key and ca.crt" .Values.scheduler.tls.existingSecret }}
+{{- else -}}
+{{ include "hami-plugin.scheduler" . }}-tls
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the API server can be told to ask about pods with our resources only. */}}
+{{- define "hami-plugin.selective" -}}
+{{- if semverCompare ">=1.28.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
+{{- end -}}
+
+{{- define "hami-plugin.admission-policies" -}}
+{{- if and .Values.admissionPolicies.enabled (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") }}yes{{ end -}}
+{{- end -}}
+
+{{/* A probe of the values. One that names a command has no HTTP request besides. */}}
+{{- define "hami-plugin.probe" -}}
+{{- if hasKey . "exec" }}{{ toYaml (omit . "httpGet") }}{{ else }}{{ toYaml . }}{{ end -}}
+{{- end -}}

@@ -1,0 +1,147 @@
+"""Helm's own code, in a process of its own: lint a chart, install it into a stand-in of an API server, upgrade it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.charts.library import library
+from tests.charts.stand_in import StandIn, kubeconfig, serving
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts/hami-plugin"
+RELEASE, NAMESPACE = "hami-plugin", "hami-system"
+DEADLINE_S = 60
+OPTIONS = {"wait": False, "timeout_seconds": 20, "server_side_apply": "true", "disable_openapi_validation": True}
+
+
+class HelmError(Exception):
+    """What Helm said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """``text`` is what Helm rendered, ``notes`` what it prints, ``objects`` what the API server then had."""
+
+    text: str
+    notes: str
+    objects: Mapping[str, Any]
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        return [document for document in yaml.safe_load_all(self.text) if document]
+
+    def kind(self, kind: str) -> list[dict[str, Any]]:
+        return [document for document in self.documents if document["kind"] == kind]
+
+    def one(self, kind: str) -> dict[str, Any]:
+        (document,) = self.kind(kind)
+        return document
+
+
+def installed(
+    *values: Mapping[str, Any],
+    version: str = "v1.31.4",
+    policies: bool = True,
+    release: str = RELEASE,
+) -> tuple[Release, ...]:
+    """Install with the first values, upgrade with each further ones; the release after each. ``HelmError``."""
+    with serving(StandIn(version, policies=policies)) as server:
+        answers = run(
+            [{"verb": "upgrade" if n else "install", "values": dict(v)} for n, v in enumerate(values)],
+            kubeconfig(server.url),
+            release,
+        )
+        objects = dict(server.objects)
+    return tuple(
+        Release(text=answer.get("manifest", ""), notes=answer["info"].get("notes", ""), objects=objects)
+        for answer in answers
+    )
+
+
+def rendered(values: Mapping[str, Any] | None = None, **where: Any) -> Release:
+    """The chart installed with these values."""
+    return installed(values or {}, **where)[0]
+
+
+def lint() -> list[str]:
+    """What Helm's linter says of the chart, but for hints."""
+    with serving(StandIn("v1.31.4", policies=True)) as server:
+        (answer,) = run([{"verb": "lint"}], kubeconfig(server.url), RELEASE)
+    return [str(message) for message in answer["Messages"] or () if message["Severity"] > 1]
+
+
+def run(steps: Sequence[Mapping[str, Any]], config: str, release: str) -> list[dict[str, Any]]:
+    """What Helm answers to each step: ``{"verb": "install" or "upgrade" or "lint", "values": {...}}``.
+
+    ``config`` is the text of a kubeconfig, of a stand-in or of a real cluster. ``HelmError`` says what Helm said.
+    """
+    work = {"library": str(library()), "kubeconfig": config, "release": release, "steps": steps}
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.charts.helm"],
+        input=json.dumps(work),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**environment, "HELM_DRIVER": "memory"},
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    if done.returncode:
+        raise HelmError(done.stderr)
+    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    return answers
+
+
+class _Library:
+    def __init__(self, file: str, config: Path) -> None:
+        self._code = ctypes.CDLL(file)
+        self._code.helm_sdkpy_last_error.restype = ctypes.c_char_p
+        self._handle = ctypes.c_ulonglong()
+        create = self._code.helm_sdkpy_config_create
+        self._check(create(NAMESPACE.encode(), str(config).encode(), None, b"{}", ctypes.byref(self._handle)))
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise HelmError((self._code.helm_sdkpy_last_error() or b"").decode())
+
+    def _ask(self, function: str, *arguments: str) -> Any:
+        answer = ctypes.c_char_p()
+        given = (argument.encode() for argument in arguments)
+        self._check(getattr(self._code, function)(self._handle, *given, ctypes.byref(answer)))
+        return json.loads(answer.value or b"null")
+
+    def step(self, verb: str, release: str, values: Mapping[str, Any]) -> Any:
+        if verb == "lint":
+            return self._ask("helm_sdkpy_lint", str(CHART))
+        return self._ask(f"helm_sdkpy_{verb}", release, str(CHART), json.dumps(values), "", json.dumps(OPTIONS))
+
+
+def main() -> int:
+    work = json.loads(sys.stdin.read())
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            config = Path(folder) / "kubeconfig"
+            config.write_text(work["kubeconfig"], encoding="utf-8")
+            code = _Library(work["library"], config)
+            answers = [code.step(step["verb"], work["release"], step.get("values", {})) for step in work["steps"]]
+    except HelmError as error:
+        sys.stderr.write(str(error))
+        return 1
+    sys.stdout.write(json.dumps(answers))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""What Helm makes of the chart, with several sets of values and on several versions of Kubernetes."""
+
+import json
+import re
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from hami_plugin.cluster.rights import DAEMON, SCHEDULER
+from hami_plugin.config.load import load
+from hami_plugin.vendor import load_vendor, vendor_names
+from tests.charts import sets
+from tests.charts.helm import CHART, HelmError, lint, rendered
+from tests.charts.made import MADE
+
+CUSTOM = {"PodMonitor", "Issuer", "Certificate"}  # kinds that Kubernetes' own schemas do not have
+OLDEST_SCHEMA = "1.25"
+
+
+@pytest.fixture(scope="module")
+def releases():
+    return {name: rendered(values, **where) for name, (values, where) in sets.SETS.items()}
+
+
+@pytest.fixture(params=sets.SETS)
+def release(request, releases):
+    return releases[request.param]
+
+
+def pods(release):
+    """Specs of all pods that a release makes."""
+    kinds = (*release.kind("DaemonSet"), *release.kind("Deployment"))
+    return [document["spec"]["template"]["spec"] for document in kinds]
+
+
+def containers(release):
+    return [c for spec in pods(release) for c in (*spec.get("initContainers", ()), *spec["containers"])]
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    """What the daemon makes of a ConfigMap of the chart."""
+
+    def load_it(data):
+        for name, text in data.items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        return load(
+            config=tmp_path / "config.yaml",
+            device_config=tmp_path / "device-config.yaml",
+            node_config=tmp_path / "config.json" if "config.json" in data else None,
+            overrides={},
+            environment={"NODE_NAME": "n1"},
+            vendor_settings=lambda name: load_vendor(name).settings,
+            vendor_names=vendor_names(),
+        )
+
+    return load_it
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
+def test_what_is_made_from_the_code_and_the_chart_is_as_they_say(path):
+    assert path.read_text(encoding="utf-8") == MADE[path](), "write it anew: make manifests"
+
+
+def test_helm_finds_nothing_wrong():
+    assert lint() == []
+
+
+def test_the_chart_knows_every_vendor():
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    helpers = (CHART / "templates/_helpers.tpl").read_text(encoding="utf-8")
+    (named,) = re.findall(r'define "hami-plugin.vendors" -}}\n(.*)\n', helpers)
+
+    assert set(named.split()) == set(vendor_names())
+    assert set(vendor_names()) <= set(values["devicePlugin"])
+
+
+def test_the_chart_is_of_the_projects_version():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    (version,) = re.findall(r'^version = "(.*)"', (CHART.parents[1] / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert chart["version"] == chart["appVersion"] == version
+
+
+@pytest.mark.parametrize("version", [OLDEST_SCHEMA, "1.37"])
+def test_every_document_is_one_that_kubernetes_knows(releases, version):
+    different = {json.dumps(document, sort_keys=True) for each in releases.values() for document in each.documents}
+    checked = set()
+    for document in map(json.loads, different):
+        policy = document["kind"].startswith("ValidatingAdmissionPolicy")
+        conditions = any("matchConditions" in webhook for webhook in document.get("webhooks", ()))
+        if document["kind"] not in CUSTOM and not (version == OLDEST_SCHEMA and (policy or conditions)):
+            kubernetes_validate.validate(document, version, strict=True)
+            checked.add(document["kind"])
+
+    assert {"DaemonSet", "Deployment", "ClusterRole", "MutatingWebhookConfiguration", "Secret"} <= checked
+
+
+def test_a_document_that_kubernetes_does_not_know_is_noticed(releases):
+    broken = releases["defaults"].one("DaemonSet")
+    broken["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
+
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, "1.31", strict=True)
+
+
+def test_nothing_is_privileged_and_everything_can_be_written_only_where_it_must(release):
+    for spec in pods(release):
+        assert not {"hostPID", "hostNetwork", "hostIPC"} & set(spec)
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in containers(release):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_every_port_says_its_protocol_which_older_api_servers_ask_of_an_apply(release):
+    ports = [port for container in containers(release) for port in container.get("ports", ())]
+    ports += [port for service in release.kind("Service") for port in service["spec"]["ports"]]
+
+    assert {port.get("protocol") for port in ports} <= {"TCP"}
+
+
+def test_only_the_daemon_is_user_0(releases):
+    (deployment,) = releases["defaults"].kind("Deployment")
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+
+    assert context["runAsNonRoot"] is True
+    assert context["runAsUser"] > 0
+
+
+def test_whatever_is_mounted_is_a_volume_and_whatever_is_a_volume_is_mounted(release):
+    for spec in pods(release):
+        mounted = {m["name"] for c in (*spec.get("initContainers", ()), *spec["containers"]) for m in c["volumeMounts"]}
+        assert {volume["name"] for volume in spec["volumes"]} == mounted
+
+
+def test_what_one_document_names_is_in_another(release):
+    names = {(document["kind"], document["metadata"]["name"]) for document in release.documents}
+    wanted = set()
+    for spec in pods(release):
+        wanted |= {("ConfigMap", v["configMap"]["name"]) for v in spec["volumes"] if "configMap" in v}
+        wanted.add(("ServiceAccount", spec["serviceAccountName"]))
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        for binding in release.kind(kind):
+            wanted |= {("ServiceAccount", subject["name"]) for subject in binding["subjects"]}
+    for webhook in release.kind("MutatingWebhookConfiguration"):
+        wanted.add(("Service", webhook["webhooks"][0]["clientConfig"]["service"]["name"]))
+    for binding in release.kind("ValidatingAdmissionPolicyBinding"):
+        wanted.add(("ValidatingAdmissionPolicy", binding["spec"]["policyName"]))
+
+    assert wanted <= names
+
+
+@pytest.mark.parametrize(("suffix", "rights"), [("", DAEMON), ("-scheduler", SCHEDULER)])
+def test_each_account_has_the_rights_to_its_own_calls_with_their_reasons(releases, suffix, rights):
+    release = releases["defaults"]
+    (role,) = (r for r in release.kind("ClusterRole") if r["metadata"]["name"] == f"hami-plugin{suffix}")
+    granted = {(kind, verb) for rule in role["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
+    (text,) = (
+        part
+        for part in release.text.split("\n---\n")
+        if f"kind: ClusterRole\nmetadata:\n  name: hami-plugin{suffix}\n" in part
+    )
+    lines = [line.strip(" -").split("# ") for line in text.splitlines() if line.startswith("      - ")]
+
+    assert all(rule["apiGroups"] == [""] for rule in role["rules"])
+    assert granted == {(right.resource, right.verb) for right in rights}
+    assert [(verb.strip(), why) for verb, why in lines] == [(right.verb, right.why) for right in rights]
+
+
+def test_the_schedulers_account_has_kube_schedulers_rights_and_its_own_lease_only(releases):
+    release = releases["defaults"]
+    account = {"kind": "ServiceAccount", "name": "hami-plugin-scheduler", "namespace": "hami-system"}
+    roles = {b["roleRef"]["name"] for b in release.kind("ClusterRoleBinding") if account in b["subjects"]}
+    (role,) = release.kind("Role")
+    (leader,) = (
+        yaml.safe_load(c["data"]["kube-scheduler.yaml"])["leaderElection"]
+        for c in release.kind("ConfigMap")
+        if "kube-scheduler.yaml" in c["data"]
+    )
+
+    assert roles == {"hami-plugin-scheduler", "system:kube-scheduler", "system:volume-scheduler"}
+    assert [(rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in role["rules"]] == [
+        (["leases"], None, ["create"]),
+        (["leases"], [leader["resourceName"]], ["get", "update"]),
+    ]
+    assert role["metadata"]["namespace"] == leader["resourceNamespace"]
+
+
+def test_the_daemon_takes_every_configuration_without_a_warning(release, loaded):
+    for config in release.kind("ConfigMap"):
+        assert loaded(config["data"]).warnings == ()
+
+
+def test_the_default_values_change_no_default_of_the_daemon(releases, loaded):
+    for config in releases["defaults"].kind("ConfigMap"):
+        for name, section in loaded(config["data"]).vendors.items():
+            assert section == load_vendor(name).settings()
+
+
+def test_the_values_of_hamis_documentation_mean_what_they_say(releases, loaded):
+    release = releases["seed"]
+    spec = release.one("DaemonSet")["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    (config,) = (c for c in release.kind("ConfigMap") if "config.json" in c["data"])
+    nvidia = loaded(config["data"]).vendors["nvidia"]
+
+    assert release.one("DaemonSet")["metadata"]["name"] == "hami-device-plugin"
+    assert container["image"] == "projecthami/hami:v2.5.0"
+    assert container["resources"] == sets.SEED["devicePlugin"]["resources"]
+    assert container["livenessProbe"]["exec"] == sets.SEED["devicePlugin"]["livenessProbe"]["exec"]
+    assert "httpGet" not in container["livenessProbe"]
+    assert spec["template"]["spec"]["nodeSelector"] == {"gpu": "true"}
+    assert spec["updateStrategy"] == sets.SEED["devicePlugin"]["updateStrategy"]
+    assert (nvidia.enabled, nvidia.cdi.vendor) == (True, "hami.io")
+    assert nvidia.nvidia_driver_root == Path("/run/nvidia/driver")
+    assert set(loaded(config["data"]).vendors) == set(vendor_names()) - {"ascend", "cambricon", "hygon"}
+
+
+def test_a_driver_that_is_not_in_the_hosts_root_is_shown_read_only(releases):
+    (spec,) = (d["spec"]["template"]["spec"] for d in releases["seed"].kind("DaemonSet"))
+    (mount,) = (m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "driver-root")
+    (volume,) = (v for v in spec["volumes"] if v["name"] == "driver-root")
+
+    assert mount["readOnly"] is True
+    assert volume["hostPath"] == {"path": "/run/nvidia/driver", "type": "Directory"}
+
+
+def test_each_pool_has_its_own_daemons_and_configuration_and_one_account(releases, loaded):
+    release = releases["pools"]
+    daemons = {d["metadata"]["name"]: d["spec"]["template"]["spec"] for d in release.kind("DaemonSet")}
+    configs = {c["metadata"]["name"]: c["data"] for c in release.kind("ConfigMap") if "config.json" in c["data"]}
+    splits = {name: loaded(data).vendors["nvidia"].device_split_count for name, data in configs.items()}
+
+    assert {name: spec["nodeSelector"]["size"] for name, spec in daemons.items()} == {
+        "hami-plugin-small": "small",
+        "hami-plugin-big": "big",
+    }
+    assert splits == {"hami-plugin-small": 4, "hami-plugin-big": 10}
+    assert {spec["serviceAccountName"] for spec in daemons.values()} == {"hami-plugin"}
+    assert loaded(configs["hami-plugin-small"]).vendors["nvidia"].device_memory_scaling == 1.5
+
+
+def test_a_change_of_configuration_replaces_the_pods_and_nothing_else_does(releases):
+    def checksum(values):
+        template = rendered(values).one("DaemonSet")["spec"]["template"]
+        return template["metadata"]["annotations"]["checksum/config"]
+
+    same = releases["defaults"].one("DaemonSet")["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+
+    assert checksum({"devicePlugin": {"image": {"tag": "x"}}, "monitoring": {"podMonitor": {"enabled": True}}}) == same
+    assert checksum({"devicePlugin": {"nvidia": {"splitCount": 4}}}) != same
+    assert checksum({"deviceConfig": {"amd": {"resourceCountName": "example.com/gpu"}}}) != same
+
+
+def test_what_is_switched_off_is_not_there(releases):
+    assert releases["nothing"].documents == []
+    assert {d["kind"] for d in releases["daemon"].documents} & {"Deployment", "MutatingWebhookConfiguration"} == set()
+    assert {d["kind"] for d in releases["scheduler"].documents} & {"DaemonSet", "MutatingWebhookConfiguration"} == set()
+
+
+def test_names_follow_the_release(releases):
+    names = {d["metadata"]["name"] for d in releases["other-release"].documents}
+
+    assert {name for name in names if not name.startswith("prod-hami-plugin")} == set()
+
+
+def test_the_notes_name_the_label_of_the_nodes_and_what_is_missing(releases):
+    assert "kubectl label node NODE gpu=on" in releases["defaults"].notes
+    assert "admission policies are off" not in releases["defaults"].notes
+    assert "admission policies are off" in releases["defaults-old"].notes
+    assert "HAMi's scheduler and webhook have to be there" in releases["daemon"].notes
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"devicePlugin": {"nvidia": {"splitCuont": 4}}}, "additional properties 'splitCuont' not allowed"),
+        (
+            {"devicePlugin": {"config": {"registerFromat": "json"}}},
+            "additional properties 'registerFromat' not allowed",
+        ),
+        ({"schedular": {}}, "additional properties 'schedular' not allowed"),
+        ({"scheduler": {"tls": {"source": "letsencrypt"}}}, "value must be one of 'helm', 'cert-manager', 'secret'"),
+        ({"scheduler": {"tls": {"source": "secret"}}}, "scheduler.tls"),
+        (
+            {"devicePlugin": {"nvidia": {"splitCount": 4}}, "deviceConfig": {"nvidia": {"deviceSplitCount": 5}}},
+            "devicePlugin.nvidia.splitCount and deviceConfig.nvidia.deviceSplitCount mean the same; set one of them",
+        ),
+        ({"devicePlugin": {"pools": [{"nodeSelector": {}}]}}, "missing property 'name'"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused_with_the_reason(values, said):
+    with pytest.raises(HelmError, match=re.escape(said)):
+        rendered(values)
+
+
+def test_hamis_own_file_may_say_how_often_a_card_is_shared(loaded):
+    release = rendered({"deviceConfig": {"nvidia": {"deviceSplitCount": 5}}})
+
+    for config in release.kind("ConfigMap"):
+        assert loaded(config["data"]).vendors["nvidia"].device_split_count == 5
+
+
+def test_pod_monitors_find_the_pods_and_their_port(releases):
+    release = releases["everything"]
+    labels = {}
+    for document in (*release.kind("DaemonSet"), *release.kind("Deployment")):
+        template = document["spec"]["template"]
+        ports = {port["name"] for c in template["spec"]["containers"] for port in c.get("ports", ())}
+        labels[template["metadata"]["labels"]["app.kubernetes.io/name"]] = ports
+
+    assert len(release.kind("PodMonitor")) == 2
+    for monitor in release.kind("PodMonitor"):
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] in labels[monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"]]
+        assert monitor["metadata"]["labels"] == {"release": "prometheus"}
+
+
+def test_the_pod_monitor_of_the_chart_is_the_one_in_deploy():
+    deployed = yaml.safe_load((CHART.parents[1] / "deploy/prometheus/podmonitor.yaml").read_text(encoding="utf-8"))
+    release = rendered({**sets.DAEMON, "monitoring": {"podMonitor": {"enabled": True}}})
+
+    assert release.one("PodMonitor") == deployed

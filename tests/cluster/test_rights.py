@@ -1,0 +1,129 @@
+"""The list of rights against the calls that reach an API server, from the daemon's client and the scheduler's."""
+
+import asyncio
+import re
+
+import pytest
+
+from hami_plugin.cluster.client import connect
+from hami_plugin.cluster.rights import DAEMON, SCHEDULER
+from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.model.feeds import Feed
+from hami_plugin.model.views import pod_view
+from hami_plugin.node.ports import Cluster, Subject
+from hami_plugin.scheduler.ports import Cluster as Wide
+from hami_plugin.scheduling.decisions import Changes
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+
+PATH = re.compile(r"/api/v1(?:/namespaces/[^/]+)?/(?P<kind>nodes|pods|events|resourcequotas)(?:/[^/]+(?P<sub>/.*)?)?$")
+VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+def used(server):
+    """Verb and resource of each request, as an authoriser reads them from method, path and query."""
+    found = set()
+    for request in server.requests:
+        match = PATH.match(request.path)
+        assert match, f"{request.path} is no path that is known here"
+        named = len(request.path.split(match["kind"])[1]) > 0
+        verb = VERBS.get(request.verb) or (
+            "watch" if request.query.get("watch") in ("1", "true") else "get" if named else "list"
+        )
+        found.add((match["kind"] + (match["sub"] or ""), verb))
+    return found
+
+
+def granted(rights):
+    return {(right.resource, right.verb) for right in rights}
+
+
+def a_pod(server, name):
+    return pod_view(server.create_pod({"metadata": {"name": name, "namespace": "team"}, "spec": {}}))
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # requests at a real socket set no event
+            await asyncio.sleep(0.02)
+
+
+async def ended(tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def watched(server, *kinds):
+    return lambda: {(kind, "watch") for kind in kinds} <= used(server)
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def feed():
+    return Feed(replace=lambda _: None, update=lambda _: None, delete=lambda _: None)
+
+
+async def test_the_daemons_rights_are_the_calls_that_it_makes(tmp_path):
+    async with SimulatedApiServer() as server:
+        server.create_node("n1")
+        pod = a_pod(server, "p")
+        config = server.write_kubeconfig(tmp_path / "kubeconfig")
+        async with connect("n1", kubeconfig=config, rhythm=Rhythm(), environ={}) as cluster:
+            tasks = [asyncio.create_task(cluster.follow_pods(feed())), asyncio.create_task(cluster.follow_node(print))]
+            await cluster.get_node()
+            await cluster.patch_node({"a": "1"})
+            await cluster.patch_pod(pod, {"a": "1"})
+            for _ in range(2):
+                await cluster.create_event(Subject(kind="Node", name="n1"), reason="R", message="m", warning=True)
+            await until(watched(server, "pods", "nodes"))
+            await ended(tasks)
+        assert used(server) == granted(DAEMON)
+
+
+async def test_the_schedulers_rights_are_the_calls_that_it_makes(tmp_path):
+    async with SimulatedApiServer() as server:
+        server.create_node("n1")
+        pod = a_pod(server, "p")
+        config = server.write_kubeconfig(tmp_path / "kubeconfig")
+        async with connect_wide("s", kubeconfig=config, rhythm=Rhythm(), environ={}) as cluster:
+            follow = (cluster.follow_pods, cluster.follow_nodes, cluster.follow_quotas)
+            tasks = [asyncio.create_task(each(feed())) for each in follow]
+            await cluster.get_pod("team", "p")
+            node = await cluster.get_node("n1")
+            await cluster.patch_node("n1", {"a": "1"}, resource_version=node.resource_version)
+            await cluster.patch_pod(pod, Changes(annotations={"a": "1"}))
+            await cluster.bind(pod, "n1")
+            for _ in range(2):
+                await cluster.create_event(Subject(kind="Node", name="n1"), reason="R", message="m", warning=True)
+            await until(watched(server, "pods", "nodes", "resourcequotas"))
+            await ended(tasks)
+        assert used(server) == granted(SCHEDULER)
+
+
+@pytest.mark.parametrize(
+    ("port", "made_above"),
+    [
+        (Cluster, {"get_node", "patch_node", "patch_pod", "create_event", "follow_pods", "follow_node"}),
+        (
+            Wide,
+            {
+                *("get_pod", "get_node", "patch_pod", "patch_node", "bind", "create_event"),
+                *("follow_pods", "follow_nodes", "follow_quotas"),
+            },
+        ),
+    ],
+)
+def test_every_call_that_a_port_has_is_made_above(port, made_above):
+    assert {name for name in vars(port) if not name.startswith("_")} - {"reachable"} == made_above
+
+
+def test_each_right_has_its_reason_and_stands_once():
+    for rights in (DAEMON, SCHEDULER):
+        assert len(granted(rights)) == len(rights)
+        assert all(right.why for right in rights)
