@@ -18,6 +18,7 @@ from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE, repeated
 from hami_plugin.scheduling.decisions import assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene
+from hami_plugin.scheduling.kept import Kept
 from hami_plugin.scheduling.payloads import Offer, decided, filter_result
 from hami_plugin.vendor import Family
 
@@ -43,6 +44,7 @@ class Known:
     pods: Pods
     limits: Limits
     preferences: Preferences = field(default_factory=Preferences)
+    kept: Kept = field(default_factory=Kept)
 
     def scene(self, pod: PodView) -> Scene:
         """What counts for a decision about this pod: all but what it has itself."""
@@ -53,6 +55,7 @@ class Known:
             ledger=self.pods.ledger,
             circumstances=Circumstances(order=self.preferences.devices, quota=quota),
             node_order=self.preferences.nodes,
+            kept=self.kept,
         )
 
 
