@@ -54,7 +54,7 @@ class Daemon:
 
     def is_ready(self) -> bool:
         pod = self.pod()
-        return bool(pod) and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"]["conditions"])
+        return bool(pod) and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
 
     def await_ready(self) -> float:
         try:

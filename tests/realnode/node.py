@@ -156,6 +156,7 @@ def _keep_logs(node: Node) -> None:
     if folder := os.environ.get("CLUSTER_LOGS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         pods = [p for p in node.path("/var/log/pods").glob("hami-system_*/*/*.log") if p.is_file()]
+        pods.append(node.path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"))
         for number, log in enumerate([node.path(server.log) for server in node.servers.values()] + pods):
             if log.exists():
                 (Path(folder) / f"{number}-{log.parent.name}-{log.name}").write_bytes(log.read_bytes())
