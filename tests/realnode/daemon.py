@@ -90,6 +90,25 @@ class Daemon:
         (status,) = pod["status"]["containerStatuses"]
         return pid_of(self.node, status["containerID"])
 
+    def pid_or_none(self) -> int | None:
+        """The same, and None while there is no process."""
+        try:
+            return self.pid()
+        except (LookupError, ValueError, StopIteration):
+            return None
+
+    def restarts(self) -> int:
+        pod = self.pod()
+        return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", ())) if pod else 0
+
+    def registrations(self) -> float:
+        """How often it has registered with the kubelet; 0 while it does not answer."""
+        try:
+            found = self.metrics()
+        except OSError:
+            return 0.0
+        return sum(value for name, value in found.items() if name.startswith("hami_plugin_registrations_total"))
+
     def replace(self) -> None:
         """Roll it out anew, as `kubectl rollout restart` does, and wait for the new pod."""
         before = self.pod()
@@ -109,8 +128,11 @@ class Daemon:
 def pid_of(node: Node, container: str) -> int:
     """The process id of a container's first process, as the machine sees it."""
     said = node.run("ctr", "--namespace=k8s.io", "tasks", "ls")
-    inside = next(int(line.split()[1]) for line in said.splitlines() if line.startswith(container.rpartition("/")[2]))
-    return _outside(node, inside)
+    wanted = container.rpartition("/")[2]
+    for line in said.splitlines():
+        if wanted and line.startswith(wanted):
+            return _outside(node, int(line.split()[1]))
+    raise LookupError(f"container {container} has no process")
 
 
 def _outside(node: Node, inside: int) -> int:

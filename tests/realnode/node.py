@@ -49,6 +49,11 @@ class Node:
     def kubectl(self, *arguments: str, deadline_s: float = SHORT_S) -> str:
         return self.run("/programs/kubectl", f"--kubeconfig={KEYS}/admin.kubeconfig", *arguments, deadline_s=deadline_s)
 
+    def answer(self, *arguments: str) -> str:
+        """Return what kubectl says, whether it likes it or not: `auth can-i` fails with its "no"."""
+        command = ("/programs/kubectl", f"--kubeconfig={KEYS}/admin.kubeconfig", *arguments)
+        return self.enclosure.run(*command, deadline_s=SHORT_S).stdout.strip()
+
     def load(self, archive: bytes) -> None:
         """Give the container runtime an image."""
         self.enclosure.write("/run/image.tar", archive)

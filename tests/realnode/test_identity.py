@@ -2,9 +2,13 @@
 
 import json
 
+import grpc
 import pytest
 
 from hami_plugin.kubelet.checkpoint import kept_in
+from hami_plugin.kubelet.podresources.v1.podresources_pb2 import ListPodResourcesRequest
+from hami_plugin.kubelet.podresources.v1.podresources_pb2_grpc import PodResourcesListerStub
+from hami_plugin.policy.replicas import physical_id
 from hami_plugin.scheduling.admission import IGNORE
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
 from hami_plugin.wire import keys
@@ -102,6 +106,23 @@ def test_a_topology_pod_of_four_has_four_whole_devices(pods):
     (grants,) = decided(pods, name)
     assert len({uuid for uuid, _, _ in grants}) == 4
     has(pods.granted(name), grants)
+
+
+def test_the_kubelets_pod_resources_say_what_was_decided(pods, node):
+    name = pods.run(manifest("listed", container("one", count=1, memory=1000), container("two", count=2, memory=900)))
+    pods.await_settled(name)
+    socket = node.path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
+    with grpc.insecure_channel(f"unix:{socket}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+        answer = PodResourcesListerStub(channel).List(ListPodResourcesRequest(), timeout=20)
+
+    (found,) = [pod for pod in answer.pod_resources if (pod.namespace, pod.name) == ("default", name)]
+    held = {
+        one.name: sorted(physical_id(i) for d in one.devices if d.resource_name == RESOURCE for i in d.device_ids)
+        for one in found.containers
+    }
+    one, two = decided(pods, name)
+    assert held == {"one": sorted(uuid for uuid, _, _ in one), "two": sorted(uuid for uuid, _, _ in two)}
 
 
 def test_each_answer_in_the_kubelets_checkpoint_says_whom_it_was_made_for(pods, node):
