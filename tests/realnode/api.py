@@ -95,7 +95,9 @@ class Api:
 
     def create_pod(self, manifest: Mapping[str, Any]) -> Object:
         namespace = manifest["metadata"]["namespace"]
-        return self.call("POST", f"/api/v1/namespaces/{namespace}/pods", {"apiVersion": "v1", "kind": "Pod", **manifest})
+        return self.call(
+            "POST", f"/api/v1/namespaces/{namespace}/pods", {"apiVersion": "v1", "kind": "Pod", **manifest}
+        )
 
     def annotate_pod(self, namespace: str, name: str, changes: Mapping[str, str | None]) -> Object:
         body = {"metadata": {"annotations": dict(changes)}}

@@ -40,7 +40,9 @@ def _printed(data: Mapping[str, Any]) -> str:
 
 
 def _entry(entry: Mapping[str, Any]) -> str:
-    nodes = " ".join(f"{node}:{_list(ids)}" for node, ids in sorted(entry["DeviceIDs"].items(), key=lambda i: int(i[0])))
+    nodes = " ".join(
+        f"{node}:{_list(ids)}" for node, ids in sorted(entry["DeviceIDs"].items(), key=lambda i: int(i[0]))
+    )
     answer = " ".join(map(str, b64decode(entry["AllocResp"])))
     return (
         f"{{PodUID:(string){entry['PodUID']} ContainerName:(string){entry['ContainerName']} "

@@ -106,6 +106,7 @@ def _or_skip(what):
         pytest.skip(f"no real node here: {error}")
 
 
+_figures: list[str] = []
 _times: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
 
 
@@ -115,6 +116,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     marker = item.get_closest_marker("case")
     if marker and (call.when == "call" or report.outcome != "passed"):
         _times[marker.args].append((call.duration, report.outcome))
+        _figures.extend(str(value) for name, value in item.user_properties if name == "figures")
     return report
 
 
@@ -126,3 +128,5 @@ def pytest_terminal_summary(terminalreporter) -> None:
         outcomes = {outcome for _, outcome in runs}
         outcome = "failed" if "failed" in outcomes else "ok" if outcomes == {"passed"} else "skipped"
         terminalreporter.write_line(f"{letter}  {outcome:8} {sum(s for s, _ in runs):6.1f} s  {title}")
+    for line in dict.fromkeys(_figures):
+        terminalreporter.write_line(line)

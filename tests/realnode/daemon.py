@@ -54,7 +54,9 @@ class Daemon:
 
     def is_ready(self) -> bool:
         pod = self.pod()
-        return bool(pod) and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+        return bool(pod) and any(
+            c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ())
+        )
 
     def await_ready(self) -> float:
         try:
@@ -72,7 +74,9 @@ class Daemon:
     def metrics(self) -> Mapping[str, float]:
         """Every sample by its name with its labels."""
         lines = self._get("/metrics").splitlines()
-        return {name: float(value) for name, _, value in (l.rpartition(" ") for l in lines if l and l[0] != "#")}
+        return {
+            name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line and line[0] != "#")
+        }
 
     def _get(self, path: str) -> str:
         pod = self.pod()
@@ -139,12 +143,11 @@ def _outside(node: Node, inside: int) -> int:
     """The machine's number of the process that is ``inside`` in the node's PID namespace."""
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            line = next(l for l in status.read_text().splitlines() if l.startswith("NSpid:"))
-            numbers = line.split()[1:]
-            same = Path(f"/proc/{status.parent.name}/ns/pid").exists() and len(numbers) >= 2
-        except (OSError, StopIteration):
-            continue
-        if same and int(numbers[1]) == inside and _belongs(node, int(numbers[0])):
+            said = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:
+            continue  # it ended while we looked
+        numbers = said["NSpid"].split()
+        if len(numbers) >= 2 and int(numbers[1]) == inside and _belongs(node, int(numbers[0])):
             return int(numbers[0])
     raise LookupError(f"process {inside} of the node is gone")
 

@@ -1,4 +1,4 @@
-"""The images that ``daemonset.yaml`` names, made here: the daemon in the machine's own Python, and HAMi-core's files."""
+"""The images that ``daemonset.yaml`` names, made here: the daemon in the machine's Python, and HAMi-core's files."""
 
 import os
 import sys

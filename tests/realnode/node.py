@@ -73,7 +73,7 @@ class Node:
 
 @contextlib.contextmanager
 def running(stack: Stack, shown: Mapping[Path, str]) -> Iterator[Node]:
-    """Start everything, wait until the node is ready, and end everything. ``LackingError`` where the machine refuses."""
+    """Start all, wait until the node is ready, and end all. ``LackingError`` where the machine refuses."""
     seen = {stack.programs: "/programs", **shown}
     with contextlib.ExitStack() as ends:
         enclosure = ends.enter_context(enclosed(stack.tree, machine=seen))

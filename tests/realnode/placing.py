@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.errors import HamiError
-from hami_plugin.model.views import pod_view
+from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.policy.admission import Denied
 from hami_plugin.scheduling.admission import IGNORE, stored
 from hami_plugin.scheduling.decisions import assigned, binding
@@ -18,7 +18,7 @@ from hami_plugin.wire import keys
 from tests.realnode.node import NAME, Node
 from tests.realnode.servers import until
 
-LOCK_S = 60
+LOCK_S, ROOM_S = 60, 60
 
 
 class Scheduler:
@@ -33,6 +33,7 @@ class Scheduler:
         """Create the pod, decide, lock the node, and bind. ``HamiError`` when it is not admitted, or nothing fits."""
         api, now = self._node.api, datetime.now(tz=UTC)
         pod = pod_view(api.create_pod(self._admitted(manifest)))
+        until(lambda: self._is_free(pod), f"room for pod {pod.name}", ROOM_S)
         placed = self._rules._decided(pod)
         written = {**assigned(self._families, pod, placed, now).annotations, **binding(now).annotations}
         if lock:
@@ -40,6 +41,12 @@ class Scheduler:
             api.annotate_node(NAME, self._rules._locks(pod, placed, datetime.now(tz=UTC)))
         api.annotate_pod(pod.namespace, pod.name, written)
         api.bind(pod.namespace, pod.name, NAME)
+
+    def _is_free(self, pod: PodView) -> bool:
+        """What kube-scheduler itself looks at: whether the kubelet offers as many devices at all."""
+        offered = self._node.api.node(NAME)["status"]["allocatable"]
+        wanted = {name: int(n) for c in pod.containers for name, n in c.limits.items() if name in offered}
+        return all(int(offered[name]) >= count for name, count in wanted.items() if name not in ("cpu", "memory"))
 
     def _admitted(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         """As the webhook leaves it; a pod with the label that the webhook's configuration leaves out stays as it is."""

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.realnode.pods import container, manifest
+from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
 
 pytestmark = pytest.mark.case("d", "devices by CDI annotation through containerd 1.7")
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -13,7 +14,9 @@ def by_cdi(installed):
     """The daemon hands devices over by CDI while this module runs."""
     installed.configure(vendors={"nvidia": {"deviceListStrategy": "cdi-annotations"}})
     installed.replace()
-    installed.machine().make_nodes_real()
+    machine = installed.machine()
+    machine.make_nodes_real()
+    (machine.directory / HOOK).write_bytes(HOOK_SCRIPT.read_bytes())  # the simulated one is in Python
     yield
     installed.configure()
     installed.replace()

@@ -39,9 +39,7 @@ def test_a_pod_with_another_pods_annotations_gets_neither_its_limits_nor_its_cac
     before = outcomes(daemon)
 
     name = pods.create(
-        manifest(
-            "copycat", container(count=1, memory=100), annotations=copied, schedulerName="default-scheduler"
-        )
+        manifest("copycat", container(count=1, memory=100), annotations=copied, schedulerName="default-scheduler")
     )
 
     until(lambda: pods.phase(name) in ("Failed", "Pending") and pods.told(name), "a word about the copy", 40)

@@ -22,7 +22,7 @@ ALLOCATED = "hami.io/vgpu-devices-allocated"
 def decided(pods, name):
     """Per container, the grants that the scheduler wrote: uuid, MiB, percent."""
     text = pods.annotation(name, ALLOCATED)
-    parts = [part for part in text.split(";")]
+    parts = text.split(";")
     return [
         [(uuid, int(memory), int(cores)) for uuid, _, memory, cores, *_ in (g.split(",") for g in part.split(":") if g)]
         for part in parts[:-1]

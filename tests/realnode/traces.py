@@ -41,7 +41,9 @@ def seen() -> Traces:
         cgroups=frozenset(str(path) for path in Path("/sys/fs/cgroup").rglob("*") if path.is_dir()),
         settings=frozenset(f"{name}={Path('/proc/sys', name).read_text().strip()}" for name in SETTINGS),
         links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
-        files=frozenset(str(path) for place in PLACES if (top := Path(place)).exists() for path in (top, *top.iterdir())),
+        files=frozenset(
+            str(path) for place in PLACES if (top := Path(place)).exists() for path in (top, *top.iterdir())
+        ),
     )
 
 
