@@ -11,7 +11,7 @@ from tests.realnode import node as nodes
 from tests.realnode import traces
 from tests.realnode.daemon import Daemon, shown
 from tests.realnode.install import install
-from tests.realnode.placing import Scheduler, families_of
+from tests.realnode.placing import Scheduler
 from tests.realnode.pods import Pods
 from tests.realnode.servers import until
 from tests.runtimes.lacking import LackingError
@@ -86,8 +86,11 @@ def daemon(installed, node) -> Daemon:
 
 
 @pytest.fixture(scope="session")
-def scheduler(node) -> Scheduler:
-    return Scheduler(node, families_of(PROFILE))
+def scheduler(installed, node) -> Scheduler:
+    """Whoever places pods. It follows the daemon, whose image it is made of."""
+    placing = Scheduler(node=node)
+    placing.install()
+    return placing
 
 
 @pytest.fixture

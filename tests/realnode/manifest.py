@@ -31,9 +31,14 @@ def documents(profile: str, machine: Iterable[Path], settings: Mapping[str, Any]
             document["data"]["config.yaml"] = json.dumps(written)
         if document["kind"] == "DaemonSet":
             _simulate(document["spec"]["template"]["spec"], profile)
-            for number, directory in enumerate(machine):
-                _mount(document["spec"]["template"]["spec"], f"machine-{number}", directory)
+            stand_on(document["spec"]["template"]["spec"], machine)
     return found
+
+
+def stand_on(pod: dict[str, Any], machine: Iterable[Path]) -> None:
+    """Mount these directories of the machine over the image of the pod's only container."""
+    for number, directory in enumerate(machine):
+        _mount(pod, f"machine-{number}", directory)
 
 
 def _simulate(pod: dict[str, Any], profile: str) -> None:

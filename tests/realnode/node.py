@@ -188,6 +188,9 @@ def _commands() -> dict[str, tuple[str, ...]]:
             *("/programs/kube-scheduler", f"--kubeconfig={KEYS}/scheduler.kubeconfig", "--leader-elect=false"),
             *("--port=0", "--cert-dir=/run/scheduler"),
         ),
+        "extended": (  # started by whoever has made its configuration
+            *("/programs/kube-scheduler", f"--config={KEYS}/extender.yaml", "--cert-dir=/run/extended", "--v=3"),
+        ),
         "controllers": (
             *("/programs/kube-controller-manager", f"--kubeconfig={KEYS}/controllers.kubeconfig", "--port=0"),
             *("--leader-elect=false", "--cert-dir=/run/controllers", f"--controllers={','.join(CONTROLLERS)}"),

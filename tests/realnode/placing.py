@@ -1,69 +1,66 @@
-"""How pods reach the node. The one place that knows which scheduler decides; the cases ask for ``place`` only."""
+"""How pods reach the node: a kube-scheduler of its own with `hami-plugin scheduler` as its extender, and the webhook.
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+The one place that knows which scheduler decides; the cases ask for ``place`` only.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.errors import HamiError
-from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.policy.admission import Denied
-from hami_plugin.scheduling.admission import IGNORE, stored
-from hami_plugin.scheduling.decisions import assigned, binding
-from hami_plugin.simulation.hardware import simulate_all
-from hami_plugin.simulation.scheduler import SimulatedScheduler
-from hami_plugin.vendor import Family
-from hami_plugin.wire import keys
-from tests.realnode.node import NAME, Node
+import yaml
+
+from tests.realnode import images, manifest
+from tests.realnode.node import KEYS, Node
 from tests.realnode.servers import until
 
-LOCK_S, ROOM_S = 60, 60
+HERE = Path(__file__).parent
+START_S = 60
+PROBE = "http://127.0.0.1:9395/readyz"
+CONFIGURATION = f"{KEYS}/extender.yaml"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """Our own rules, as the simulated scheduler has them, over the real API."""
+    """``install`` is what an administrator would type; ``place`` is what a user does."""
 
-    def __init__(self, node: Node, families: Sequence[Family]) -> None:
-        self._node = node
-        self._families = tuple(families)
-        self._rules = SimulatedScheduler(node.api, NAME, families, dict)
+    node: Node
 
-    def place(self, manifest: Mapping[str, Any], *, lock: bool = True) -> None:
-        """Create the pod, decide, lock the node, and bind. ``HamiError`` when it is not admitted, or nothing fits."""
-        api, now = self._node.api, datetime.now(tz=UTC)
-        pod = pod_view(api.create_pod(self._admitted(manifest)))
-        until(lambda: self._is_free(pod), f"room for pod {pod.name}", ROOM_S)
-        placed = self._rules._decided(pod)
-        written = {**assigned(self._families, pod, placed, now).annotations, **binding(now).annotations}
-        if lock:
-            until(lambda: not self._node.annotation(keys.NODE_LOCK), "the node lock to be free", LOCK_S)
-            api.annotate_node(NAME, self._rules._locks(pod, placed, datetime.now(tz=UTC)))
-        api.annotate_pod(pod.namespace, pod.name, written)
-        api.bind(pod.namespace, pod.name, NAME)
+    def install(self) -> None:
+        """Apply the process, its account and the webhook; start the kube-scheduler that asks it."""
+        self.node.enclosure.write(CONFIGURATION, (HERE / "extender.yaml").read_bytes())
+        self.node.enclosure.write("/run/scheduler.yaml", yaml.safe_dump_all(self._documents()))
+        self.node.kubectl("apply", "--filename=/run/scheduler.yaml")
+        try:
+            until(self.is_ready, "the scheduler process", START_S)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.log()[-3000:]}") from error
+        self.node.servers["extended"].start()
 
-    def _is_free(self, pod: PodView) -> bool:
-        """What kube-scheduler itself looks at: whether the kubelet offers as many devices at all."""
-        offered = self._node.api.node(NAME)["status"]["allocatable"]
-        wanted = {name: int(n) for c in pod.containers for name, n in c.limits.items() if name in offered}
-        return all(int(offered[name]) >= count for name, count in wanted.items() if name not in ("cpu", "memory"))
+    def place(self, asked: Mapping[str, Any]) -> None:
+        """Create the pod. ``ApiError`` when it is not admitted."""
+        self.node.api.create_pod(asked)
 
-    def _admitted(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-        """As the webhook leaves it; a pod with the label that the webhook's configuration leaves out stays as it is."""
-        label, value = IGNORE
-        if manifest["metadata"].get("labels", {}).get(label) == value:
-            return manifest
-        admitted = stored(manifest, self._families)
-        if isinstance(admitted, Denied):
-            raise HamiError(f"the pod is not admitted: {admitted.why}")
-        return admitted
+    def is_ready(self) -> bool:
+        try:
+            return bool(json.loads(self.node.network.get(PROBE))["ready"])
+        except (OSError, ValueError, KeyError):
+            return False
 
+    def log(self) -> str:
+        """What the process has written."""
+        logs = self.node.path("/var/log/pods").glob(f"{manifest.NAMESPACE}_hami-scheduler-*/*/*.log")
+        return "\n".join(path.read_text(errors="replace") for path in logs)
 
-def families_of(profile: str) -> tuple[Family, ...]:
-    """What a scheduler knows of the vendors of these machines."""
-    with tempfile.TemporaryDirectory() as folder:
-        return tuple(
-            family
-            for hardware in simulate_all(profile, Path(folder))
-            for family in hardware.vendor.families(hardware.vendor.settings.model_validate(hardware.settings))
-        )
+    def _documents(self) -> list[dict[str, Any]]:
+        keys = {"<certificate>": "apiserver.crt", "<key>": "apiserver.key", "<authority>": "ca.crt"}
+        text = (HERE / "scheduler.yaml").read_text()
+        for place, name in keys.items():
+            text = text.replace(place, b64encode(self.node.path(f"{KEYS}/{name}").read_bytes()).decode())
+        found = list(yaml.safe_load_all(text))
+        for document in found:
+            if document["kind"] == "Deployment":
+                manifest.stand_on(document["spec"]["template"]["spec"], images.directories())
+        return found

@@ -25,7 +25,9 @@ def refused(pods, name, *reasons):
 def test_a_pod_that_another_scheduler_bound_is_refused_and_counted(pods, daemon):
     before = outcomes(daemon)
 
-    name = pods.create(manifest("stranger", container(count=1), schedulerName="default-scheduler"))
+    name = pods.create(
+        manifest("stranger", container(count=1), schedulerName="default-scheduler", labels=dict([IGNORE]))
+    )
 
     refused(pods, name, "NotScheduledByHAMi")
     grown = {k for k, v in outcomes(daemon).items() if v > before.get(k, 0)}

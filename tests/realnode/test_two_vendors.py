@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from tests.realnode.conftest import PROFILE
-from tests.realnode.placing import Scheduler, families_of
 from tests.realnode.pods import Pods, container, manifest
 from tests.realnode.servers import until
 
@@ -27,8 +26,8 @@ def both(installed, node):
 
 
 @pytest.fixture
-def pods(both, node):
-    made = Pods(node=node, place=Scheduler(node, families_of(both.profile)).place)
+def pods(both, node, scheduler):
+    made = Pods(node=node, place=scheduler.place)
     yield made
     made.clear()
 
