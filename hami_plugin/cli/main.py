@@ -16,6 +16,7 @@ import click
 from cdi.errors import CdiError
 from hami_plugin.cli.cdi import cdi
 from hami_plugin.cli.options import configuration_options, quietly
+from hami_plugin.cli.scheduler import scheduler
 from hami_plugin.errors import ConfigError, HamiError
 
 USAGE_ERROR = 2
@@ -57,6 +58,7 @@ def main() -> None:
 
 
 main.add_command(cdi)
+main.add_command(scheduler)
 
 
 @main.command(epilog="Example: hami-plugin run --node-name node-1 --config /etc/hami-plugin/config.yaml")

@@ -20,17 +20,23 @@ def quietly() -> AbstractContextManager[object]:
     return closing(configure("warning", "auto", sys.stderr))
 
 
+def common_options(command: F) -> F:
+    """The options by which every command finds the files of the whole cluster."""
+    path = click.Path(path_type=Path, dir_okay=False)
+    config = click.option("--config", type=path, envvar="HAMI_PLUGIN_CONFIG", help="The daemon's own YAML file.")
+    device_config = click.option(
+        "--device-config",
+        type=path,
+        envvar="CONFIG_FILE",
+        help="HAMi's device-config.yaml. Default: /device-config.yaml where it exists.",
+    )
+    return config(device_config(command))
+
+
 def configuration_options(command: F) -> F:
-    """The options by which every command finds its configuration."""
+    """The options by which every command of a node finds its configuration."""
     path = click.Path(path_type=Path, dir_okay=False)
     options = (
-        click.option("--config", type=path, envvar="HAMI_PLUGIN_CONFIG", help="The daemon's own YAML file."),
-        click.option(
-            "--device-config",
-            type=path,
-            envvar="CONFIG_FILE",
-            help="HAMi's device-config.yaml. Default: /device-config.yaml where it exists.",
-        ),
         click.option(
             "--node-config",
             type=path,
@@ -53,4 +59,4 @@ def configuration_options(command: F) -> F:
     )
     for option in reversed(options):
         command = option(command)
-    return command
+    return common_options(command)

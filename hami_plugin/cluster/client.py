@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import ConfigError
+from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.node.ports import Annotations, NullObserver, Observer, PodFeed, Subject
 
@@ -22,6 +23,16 @@ from .watch import Follower, Rhythm, Topic
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
+
+
+def node_path(name: str) -> str:
+    """One node."""
+    return f"{NODES}/{quote(name, safe='')}"
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """One pod."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
 class ApiServer:
@@ -39,8 +50,7 @@ class ApiServer:
 
     async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
-        path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
-        call = Call(verb="patch", kind="pods", path=path, name=pod.key, body=body)
+        call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
         return pod_view(await self._calls.json(call))
 
     async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:
@@ -60,9 +70,7 @@ class ApiServer:
             path=PODS,
             selector=f"spec.nodeName={self._node}",
             view=pod_view,
-            replace=feed.replace,
-            update=feed.update,
-            delete=feed.delete,
+            feed=feed,
         )
         await Follower(self._calls, topic, self._rhythm).run()
 
@@ -75,15 +83,12 @@ class ApiServer:
             path=NODES,
             selector=f"metadata.name={self._node}",
             view=node_view,
-            replace=replace,
-            update=deliver,
-            delete=lambda _: deliver(None),
+            feed=Feed(replace=replace, update=deliver, delete=lambda _: deliver(None)),
         )
         await Follower(self._calls, topic, self._rhythm).run()
 
     def _node_call(self, verb: str, body: Mapping[str, object] | None = None) -> Call:
-        path = f"{NODES}/{quote(self._node, safe='')}"
-        return Call(verb=verb, kind="nodes", path=path, name=self._node, body=body)
+        return Call(verb=verb, kind="nodes", path=node_path(self._node), name=self._node, body=body)
 
 
 @asynccontextmanager
@@ -99,16 +104,19 @@ async def connect(
     """The API server as ``node``'s daemon sees it. ``ConfigError`` without usable credentials; sends nothing yet."""
     rhythm = rhythm or Rhythm()
     credentials = await find_credentials(kubeconfig, environ, service_account)
-    calls = _calls(credentials, observer or NullObserver(), rhythm.deadline)
-    try:
+    async with calling(credentials, observer or NullObserver(), rhythm.deadline) as calls:
         yield ApiServer(node, calls, rhythm)
+
+
+@asynccontextmanager
+async def calling(credentials: Credentials, observer: Observer, deadline: float) -> AsyncIterator[ApiCalls]:
+    """Calls to the API server, closed at the end. ``ConfigError`` for certificates that cannot be used."""
+    try:
+        calls = ApiCalls(credentials, observer=observer, deadline=deadline)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError([f"the certificates for the API server cannot be used: {error}"]) from error
+    try:
+        yield calls
     finally:
         calls.health.problem.close()
         await calls.close()
-
-
-def _calls(credentials: Credentials, observer: Observer, deadline: float) -> ApiCalls:
-    try:
-        return ApiCalls(credentials, observer=observer, deadline=deadline)
-    except OSError as error:  # ssl.SSLError is one
-        raise ConfigError([f"the certificates for the API server cannot be used: {error}"]) from error

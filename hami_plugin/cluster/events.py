@@ -27,11 +27,12 @@ def now() -> str:
 
 
 class EventLog:
-    """Writes core/v1 Events in the name of this node's daemon."""
+    """Writes core/v1 Events in the name of a component, which runs on ``host``: a node, or a pod of its own."""
 
-    def __init__(self, calls: ApiCalls, node: str, clock: Callable[[], str] = now) -> None:
+    def __init__(self, calls: ApiCalls, host: str, clock: Callable[[], str] = now, component: str = COMPONENT) -> None:
         self._calls = calls
-        self._node = node
+        self._host = host
+        self._component = component
         self._clock = clock
         self._written: OrderedDict[Key, tuple[str, int]] = OrderedDict()
 
@@ -74,9 +75,9 @@ class EventLog:
             "type": "Warning" if warning else "Normal",
             "reason": reason,
             "message": message,
-            "source": {"component": COMPONENT, "host": self._node},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._node,
+            "source": {"component": self._component, "host": self._host},
+            "reportingComponent": self._component,
+            "reportingInstance": self._host,
             "firstTimestamp": at,
             "lastTimestamp": at,
             "count": 1,

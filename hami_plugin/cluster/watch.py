@@ -7,7 +7,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -16,6 +16,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
+from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import Json
 
 from .calls import ApiCalls
@@ -36,11 +37,9 @@ class Topic(Generic[T]):
 
     kind: str
     path: str
-    selector: str
     view: Callable[[Json], T]
-    replace: Callable[[Sequence[T]], None]
-    update: Callable[[T], None]
-    delete: Callable[[T], None]
+    feed: Feed[T]
+    selector: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +115,12 @@ class Follower(Generic[T]):
             query = self._query({"continue": str(token)})
         self._listed, self._version = True, str(meta.get("resourceVersion", ""))
         log.info("listed", kind=self._topic.kind, count=len(found), version=self._version)
-        self._topic.replace(found)
+        self._topic.feed.replace(found)
 
     async def _watch(self) -> None:
         life = random.uniform(*self._rhythm.watch)  # noqa: S311  # spreads load, keeps no secret
         query = {
-            "fieldSelector": self._topic.selector,
+            **self._selected,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(math.ceil(life)),
@@ -148,9 +147,9 @@ class Follower(Generic[T]):
         kind, item = _event(line)
         match kind:
             case "ADDED" | "MODIFIED":
-                self._topic.update(self._topic.view(item))
+                self._topic.feed.update(self._topic.view(item))
             case "DELETED":
-                self._topic.delete(self._topic.view(item))
+                self._topic.feed.delete(self._topic.view(item))
             case "BOOKMARK":
                 pass
             case "ERROR":
@@ -165,7 +164,11 @@ class Follower(Generic[T]):
         self._version = str((item.get("metadata") or {}).get("resourceVersion") or self._version)
 
     def _query(self, start: Mapping[str, str]) -> dict[str, str]:
-        return {"fieldSelector": self._topic.selector, "limit": str(self._rhythm.page), **start}
+        return {**self._selected, "limit": str(self._rhythm.page), **start}
+
+    @property
+    def _selected(self) -> dict[str, str]:
+        return {"fieldSelector": self._topic.selector} if self._topic.selector else {}
 
     def _call(self, verb: str, query: Mapping[str, str]) -> Call:
         return Call(verb=verb, kind=self._topic.kind, path=self._topic.path, name=self._topic.selector, query=query)

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator
 
+from hami_plugin.config.kinds import AbsolutePath, Address, DnsName, Seconds, Section
+from hami_plugin.config.scheduler import SchedulerSettings
 from hami_plugin.model.delivery import Delivery, Way
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-def _absolute(path: Path) -> Path:
-    if not path.is_absolute():
-        raise ValueError("must be an absolute path, beginning with /")
-    return path
+__all__ = [
+    "AUTO",
+    "AbsolutePath",
+    "CdiClass",
+    "CdiPrefix",
+    "CdiSettings",
+    "DnsName",
+    "HealthSettings",
+    "ResourceName",
+    "SchedulerSettings",
+    "Section",
+    "ServedSettings",
+    "Settings",
+    "ToolSettings",
+    "TreeSettings",
+    "VendorSettings",
+    "listed",
+    "setting",
+]
 
 
 def _folder_of_socket(path: Path) -> Path:
@@ -25,19 +38,8 @@ def _folder_of_socket(path: Path) -> Path:
     return path.parent if path.name == "kubelet.sock" else path
 
 
-def _address(host: str) -> str:
-    try:
-        ip_address(host)
-    except ValueError as error:
-        raise ValueError("must be an IP address, as 0.0.0.0 or ::") from error
-    return host
-
-
 def _beside_device_plugins(validated: Mapping[str, Any]) -> Path:
     return Path(validated["kubelet_dir"]).parent / "pod-resources" / "kubelet.sock"
-
-
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 ResourceName = Annotated[
@@ -48,9 +50,6 @@ ResourceName = Annotated[
 ]
 
 
-DnsName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253)
-]
 CdiClass = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([-A-Za-z0-9_]*[A-Za-z0-9])?$", max_length=63)]
 CdiPrefix = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/$", max_length=254)]
 AUTO: Final = "auto"
@@ -59,12 +58,6 @@ AUTO: Final = "auto"
 def setting(key: str, default: Any, description: str, **bounds: Any) -> Any:
     """A field under the key that HAMi's file uses."""
     return Field(default, alias=key, description=description, **bounds)
-
-
-class Section(BaseModel):
-    """Frozen, and an unknown key is an error: a misspelt option must not silently do nothing."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class VendorSettings(Section):
@@ -280,9 +273,7 @@ class Settings(Section):
         30.0, alias="rescanSeconds", description="Time between looks at a driver when all is well."
     )
     topology_scores: bool = Field(True, alias="topologyScores", description="Write the pair scores to the node.")
-    http_host: Annotated[str, AfterValidator(_address)] = Field(
-        "0.0.0.0", alias="httpHost", description="IP address that probes and metrics listen on."
-    )
+    http_host: Address = Field("0.0.0.0", alias="httpHost", description="IP address that probes and metrics listen on.")
     http_port: int = Field(
         9394, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics; 0 takes any free one."
     )
@@ -293,6 +284,9 @@ class Settings(Section):
         "auto", alias="logFormat", description="auto writes for people on a terminal, and JSON lines elsewhere."
     )
     health: HealthSettings = Field(default_factory=HealthSettings, description="Health and recovery.")
+    scheduler: SchedulerSettings = Field(
+        default_factory=SchedulerSettings, description="`hami-plugin scheduler`; daemons pass it over."
+    )
     vendors: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict, description="One section per vendor; see `hami-plugin vendors`."
     )

@@ -86,6 +86,20 @@ class NodeView:
     resource_version: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaView:
+    """One ResourceQuota: its namespace, and what it allows of each resource."""
+
+    namespace: str
+    name: str
+    hard: Mapping[str, str] = field(default_factory=dict)
+
+
+def revision(resource_version: str) -> int:
+    """A resource version as a number, by which two views of one object can be ordered; 0 for anything else."""
+    return int(resource_version) if resource_version.isdecimal() else 0
+
+
 def pod_view(pod: Json) -> PodView:
     """Read a v1 Pod. Fields that are missing are empty; nothing raises on an object an API server can send."""
     meta, spec, status = _map(pod, "metadata"), _map(pod, "spec"), _map(pod, "status")
@@ -121,6 +135,16 @@ def node_view(node: Json) -> NodeView:
         capacity=_texts(status, "capacity"),
         allocatable=_texts(status, "allocatable"),
         resource_version=str(meta.get("resourceVersion", "")),
+    )
+
+
+def quota_view(quota: Json) -> QuotaView:
+    """Read a v1 ResourceQuota."""
+    meta = _map(quota, "metadata")
+    return QuotaView(
+        namespace=str(meta.get("namespace", "default")),
+        name=str(meta.get("name", "")),
+        hard=_texts(_map(quota, "spec"), "hard"),
     )
 
 

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
-from hami_plugin.node.ports import Cluster, Subject
+from hami_plugin.node.ports import Subject
 
 log = logger(__name__)
 
@@ -26,6 +27,12 @@ class Event:
     warning: bool
 
 
+class Recipient(Protocol):
+    """Who takes Events. ``ClusterError`` when it does not."""
+
+    async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None: ...
+
+
 class EventRecorder:
     """Queues Events and writes them one by one. The same text about the same object is told once in a while."""
 
@@ -37,8 +44,8 @@ class EventRecorder:
 
     def __init__(
         self,
-        cluster: Cluster,
-        node_name: str,
+        cluster: Recipient,
+        node_name: str = "",
         clock: Callable[[], float] = time.monotonic,
         backoff: Backoff | None = None,
     ) -> None:
@@ -59,8 +66,12 @@ class EventRecorder:
         if not pods:
             self.node(reason, message)
         for pod in pods[: self.MOST_PODS]:
-            subject = Subject(kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.uid)
-            self._put(Event(subject=subject, reason=reason, message=message, warning=True))
+            self.pod(pod, reason, message, warning=True)
+
+    def pod(self, pod: PodView, reason: str, message: str, *, warning: bool) -> None:
+        """An Event about a pod."""
+        subject = Subject(kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.uid)
+        self._put(Event(subject=subject, reason=reason, message=message, warning=warning))
 
     async def run(self) -> None:
         """Write what is queued, for ever. An Event that the API server will not take is dropped, and logged."""

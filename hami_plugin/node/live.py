@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_plugin.aio import Watched
-from hami_plugin.model.views import NodeView
+from hami_plugin.model.views import NodeView, revision
 
 
 class LiveNode:
@@ -19,10 +19,11 @@ class LiveNode:
     def deliver(self, node: NodeView | None) -> None:
         """Take a view from the watch, or the answer to a patch of ours. An older one of the same node is dropped."""
         known = self.view.value
-        if node and known and node.uid == known.uid and _version(node) < _version(known):
+        if (
+            node
+            and known
+            and node.uid == known.uid
+            and revision(node.resource_version) < revision(known.resource_version)
+        ):
             return
         self.view.set(node)
-
-
-def _version(node: NodeView) -> int:
-    return int(node.resource_version) if node.resource_version.isdecimal() else 0

@@ -9,6 +9,7 @@ from typing import NoReturn, Protocol
 from hami_plugin.aio import Watched
 from hami_plugin.model.delivery import Answer, whose
 from hami_plugin.model.device import Snapshot
+from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import NodeView, PodView
 
 Annotations = Mapping[str, str | None]
@@ -25,15 +26,8 @@ class Subject:
     uid: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodFeed:
-    """Where a pod watch delivers. ``replace`` is a whole list (after a start or a gap), in no particular order;
-    ``update`` and ``delete`` follow in the order of the API server, which is the order in which the kubelet sees them.
-    """
-
-    replace: Callable[[Sequence[PodView]], None]
-    update: Callable[[PodView], None]
-    delete: Callable[[PodView], None]
+PodFeed = Feed[PodView]
+"""Where a pod watch delivers. The order of the API server is the order in which the kubelet sees changes."""
 
 
 class Cluster(Protocol):

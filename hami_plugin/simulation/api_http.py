@@ -150,8 +150,9 @@ class ApiHttp:
             case "POST" if not name:
                 return 201, self._store.create(resource, namespace, await _body(request))
             case "POST" if part == "binding" and resource.kind == "Pod":
-                target = (await _body(request)).get("target") or {}
-                self._store.bind(namespace, name, str(target.get("name", "")))
+                binding = await _body(request)
+                target, meta = binding.get("target") or {}, binding.get("metadata") or {}
+                self._store.bind(namespace, name, str(target.get("name", "")), uid=str(meta.get("uid", "")))
                 return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
             case "PATCH" if name and part in ("", "status"):
                 if request.content_type not in PATCHES:

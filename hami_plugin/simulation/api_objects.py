@@ -59,6 +59,7 @@ RESOURCES: Mapping[str, Resource] = {
     for resource in (
         Resource(plural="nodes", kind="Node", namespaced=False, fields=_NAMED),
         Resource(plural="pods", kind="Pod", namespaced=True, fields=_NAMED | {"spec.nodeName", "status.phase"}),
+        Resource(plural="resourcequotas", kind="ResourceQuota", namespaced=True, fields=_NAMED),
         Resource(
             plural="events",
             kind="Event",
@@ -177,8 +178,12 @@ class ObjectStore:
             return _versioned(after, self.version.value + 1)
         return self._store(resource, (namespace, name), before, after)
 
-    def bind(self, namespace: str, name: str, node: str) -> Object:
+    def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> Object:
         before = self.get("pods", namespace, name)
+        if uid and uid != before["metadata"]["uid"]:
+            raise StatusError(409, "Conflict", _not_fulfilled("pods", name, _other_uid(uid, before)))
+        if before["metadata"].get("deletionTimestamp"):
+            raise StatusError(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
         if bound := before["spec"].get("nodeName"):
             raise StatusError(409, "Conflict", f'pod {name} is already assigned to node "{bound}"')
         return self._store("pods", (namespace, name), before, merged(before, {"spec": {"nodeName": node}}))
@@ -188,8 +193,7 @@ class ObjectStore:
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
         if uid and uid != before["metadata"]["uid"]:
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {before['metadata']['uid']}"
-            raise StatusError(409, "Conflict", _not_fulfilled(resource, name, why))
+            raise StatusError(409, "Conflict", _not_fulfilled(resource, name, _other_uid(uid, before)))
         if grace:
             mark = {"metadata": {"deletionTimestamp": now(), "deletionGracePeriodSeconds": grace}}
             return self._store(resource, (namespace, name), before, merged(before, mark))
@@ -273,6 +277,10 @@ def _check_changeable(resource: str, before: Object, patch: Mapping[str, Any]) -
     if (uid := meta.get("uid")) and uid != present["uid"]:
         why = f'metadata.uid: Invalid value: "{uid}": field is immutable'
         raise StatusError(422, "Invalid", f'{RESOURCES[resource].kind} "{present["name"]}" is invalid: {why}')
+
+
+def _other_uid(uid: str, present: Object) -> str:
+    return f"Precondition failed: UID in precondition: {uid}, UID in object meta: {present['metadata']['uid']}"
 
 
 def _not_fulfilled(resource: str, name: str, why: str) -> str:

@@ -1,4 +1,4 @@
-"""A Kubernetes API server that is real enough for one node's daemon: HTTP, versions, watches, refusals, and faults."""
+"""A Kubernetes API server that is real enough for daemons and schedulers: HTTP, versions, watches, refusals, faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .api_objects import RESOURCES, Filter, Object, ObjectStore
 
 
 class SimulatedApiServer:
-    """Nodes, pods and events over HTTP on 127.0.0.1. Use it as ``async with``; everything runs on one event loop."""
+    """Nodes, pods, quotas and events over HTTP on 127.0.0.1. Use it as ``async with``; all runs on one event loop."""
 
     def __init__(self, *, port: int = 0, bookmark_seconds: float = 60.0, ssl: SSLContext | None = None) -> None:
         self.store = ObjectStore()
@@ -94,6 +94,10 @@ class SimulatedApiServer:
 
     def create_pod(self, manifest: Mapping[str, Any]) -> Object:
         return self.store.create(RESOURCES["pods"], "", manifest)
+
+    def create_quota(self, namespace: str, name: str, hard: Mapping[str, str]) -> Object:
+        manifest = {"metadata": {"name": name}, "spec": {"hard": dict(hard)}}
+        return self.store.create(RESOURCES["resourcequotas"], namespace, manifest)
 
     def bind(self, namespace: str, name: str, node: str) -> Object:
         return self.store.bind(namespace, name, node)

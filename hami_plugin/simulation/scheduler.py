@@ -17,11 +17,12 @@ from hami_plugin.policy.pods import Placed, place
 from hami_plugin.policy.states import ORDER_KEY
 from hami_plugin.scheduling import rules, survey
 from hami_plugin.scheduling.admission import stored
+from hami_plugin.scheduling.ages import of_any_age
 from hami_plugin.scheduling.decisions import assigned, binding
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
 from hami_plugin.wire.lock import NodeLock, render_lock
-from hami_plugin.wire.nodes import DeviceInfo, decode_legacy
+from hami_plugin.wire.nodes import DeviceInfo
 
 POLICY = ORDER_KEY
 TOPOLOGY_AWARE = "topology-aware"
@@ -41,7 +42,7 @@ class SimulatedScheduler:
     ) -> None:
         self._api = api
         self._name = node
-        self._families = tuple(map(_of_any_age, families))
+        self._families = tuple(map(of_any_age, families))
         self._counted = counted
 
     def node(self) -> NodeView:
@@ -80,16 +81,3 @@ class SimulatedScheduler:
         taken = (family.lock for family in self._families if family.word in placed.given)
         owners = {True: NodeLock(time=now, namespace=pod.namespace, pod=pod.name), False: NodeLock(time=now)}
         return {rule.annotation: render_lock(owners[rule.named]) for rule in taken if rule}
-
-
-def _of_any_age(family: Family) -> Family:
-    """The family for a scheduler that also reads HAMi 2.7's register, where the family has no format of its own."""
-    key = family.annotations.register
-    if not key or family.encode:
-        return family
-
-    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
-        text = node.annotations.get(key, "")
-        return decode_legacy(text) if text and not text.startswith("[") else family.node_devices(node)
-
-    return replace(family, node_devices=devices)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -16,10 +17,11 @@ from hami_plugin.errors import HamiError
 _INDEX = """hami-plugin
 
 /healthz       is the process alive
-/readyz        are the devices offered to the kubelet
+/readyz        {purpose}
 /metrics       for Prometheus
 /debug/config  the configuration in force
 """
+NODE_PURPOSE = "are the devices offered to the kubelet"
 _STOP_S = 2.0
 
 
@@ -27,12 +29,57 @@ async def nothing() -> None:
     """Nothing needs to be asked before a scrape."""
 
 
-class TelemetryServer:
-    """Serves what the callables tell at the time of each request.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """The pages about a process. Each shows what the callables tell at the time of the request.
 
     ``alive`` lists what makes the process useless until it restarts; a broken card or an absent kubelet never does.
-    ``ready`` maps each component to its problem, empty when there is none. ``refresh`` is awaited before each scrape.
+    ``ready`` maps each component to its problem, empty when there is none; ``purpose`` says what readiness means.
+    ``refresh`` is awaited before each scrape.
     """
+
+    registry: CollectorRegistry
+    alive: Callable[[], Sequence[str]]
+    ready: Callable[[], Mapping[str, str]]
+    configuration: Callable[[], Mapping[str, object]]
+    refresh: Callable[[], Awaitable[None]] = nothing
+    purpose: str = NODE_PURPOSE
+
+    def add_to(self, app: web.Application) -> None:
+        """Serve the pages in ``app``."""
+        app.router.add_get("/", self._index)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/debug/config", self._config)
+
+    async def _index(self, _request: web.Request) -> web.Response:
+        return web.Response(text=_INDEX.format(purpose=self.purpose))
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        problems = list(self.alive())
+        return _json({"alive": not problems, "problems": problems}, status=503 if problems else 200)
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        components = dict(self.ready())
+        reasons = [f"{component}: {problem}" for component, problem in components.items() if problem]
+        answer = {"ready": not reasons, "reasons": reasons, "components": components}
+        return _json(answer, status=503 if reasons else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        try:
+            encode, kind = choose_encoder(request.headers.get("Accept", ""))
+        except (TypeError, ValueError):  # the library trips over versions that are no numbers
+            encode, kind = choose_encoder("")
+        await self.refresh()
+        return web.Response(body=encode(self.registry), headers={"Content-Type": kind})
+
+    async def _config(self, _request: web.Request) -> web.Response:
+        return _json(self.configuration())
+
+
+class TelemetryServer:
+    """Serves these pages on a port of their own. What they ask are the fields of ``Probes``."""
 
     def __init__(
         self,
@@ -44,14 +91,18 @@ class TelemetryServer:
         ready: Callable[[], Mapping[str, str]],
         configuration: Callable[[], Mapping[str, object]],
         refresh: Callable[[], Awaitable[None]] = nothing,
+        purpose: str = NODE_PURPOSE,
     ) -> None:
         self._host = host
         self._wanted = port
-        self._registry = registry
-        self._alive = alive
-        self._ready = ready
-        self._configuration = configuration
-        self._refresh = refresh
+        self._probes = Probes(
+            registry=registry,
+            alive=alive,
+            ready=ready,
+            configuration=configuration,
+            refresh=refresh,
+            purpose=purpose,
+        )
         self._runner: web.AppRunner | None = None
 
     @property
@@ -63,18 +114,14 @@ class TelemetryServer:
     async def start(self) -> None:
         """Listen. ``HamiError`` when the address is not to be had."""
         app = web.Application()
-        app.router.add_get("/", self._index)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/debug/config", self._config)
+        self._probes.add_to(app)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S / 2, keepalive_timeout=75.0)
         await runner.setup()
         try:
             await web.TCPSite(runner, self._host, self._wanted).start()
         except (OSError, UnicodeError) as error:
             await runner.cleanup()
-            raise _cannot_listen(self._host, self._wanted, error) from error
+            raise cannot_listen(self._host, self._wanted, error) from error
         self._runner = runner
 
     async def stop(self) -> None:
@@ -84,30 +131,6 @@ class TelemetryServer:
             async with asyncio.timeout(_STOP_S):
                 await runner.cleanup()
 
-    async def _index(self, _request: web.Request) -> web.Response:
-        return web.Response(text=_INDEX)
-
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        problems = list(self._alive())
-        return _json({"alive": not problems, "problems": problems}, status=503 if problems else 200)
-
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        components = dict(self._ready())
-        reasons = [f"{component}: {problem}" for component, problem in components.items() if problem]
-        answer = {"ready": not reasons, "reasons": reasons, "components": components}
-        return _json(answer, status=503 if reasons else 200)
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        try:
-            encode, kind = choose_encoder(request.headers.get("Accept", ""))
-        except (TypeError, ValueError):  # the library trips over versions that are no numbers
-            encode, kind = choose_encoder("")
-        await self._refresh()
-        return web.Response(body=encode(self._registry), headers={"Content-Type": kind})
-
-    async def _config(self, _request: web.Request) -> web.Response:
-        return _json(self._configuration())
-
 
 def _json(value: Mapping[str, object], *, status: int = 200) -> web.Response:
     text = json.dumps(value, indent=2, default=str) + "\n"
@@ -116,15 +139,24 @@ def _json(value: Mapping[str, object], *, status: int = 200) -> web.Response:
     )
 
 
-def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> HamiError:
+def cannot_listen(
+    host: str,
+    port: int,
+    error: OSError | UnicodeError,
+    *,
+    what: str = "probes and metrics",
+    keys: tuple[str, str] = ("httpHost", "httpPort"),
+) -> HamiError:
+    """Why an address is not to be had, and what to do. ``keys`` are those of its host and its port."""
+    host_key, port_key = keys
     number = error.errno if isinstance(error, OSError) else 0
     match number:
         case errno.EADDRINUSE:
-            why, hint = "another process uses this port", "stop it, or choose another httpPort"
+            why, hint = "another process uses this port", f"stop it, or choose another {port_key}"
         case errno.EACCES | errno.EPERM:
-            why, hint = "permission denied", "ports below 1024 need CAP_NET_BIND_SERVICE; choose another httpPort"
+            why, hint = "permission denied", f"ports below 1024 need CAP_NET_BIND_SERVICE; choose another {port_key}"
         case errno.EADDRNOTAVAIL:
-            why, hint = "this machine has no such address", "use 0.0.0.0, or an address of this machine, as httpHost"
+            why, hint = "this machine has no such address", f"use 0.0.0.0, or an address of this machine, as {host_key}"
         case _:
-            why, hint = getattr(error, "strerror", None) or str(error), "check httpHost and httpPort"
-    return HamiError(f"cannot listen on {host}:{port} for probes and metrics: {why}", hint=hint)
+            why, hint = getattr(error, "strerror", None) or str(error), f"check {host_key} and {port_key}"
+    return HamiError(f"cannot listen on {host}:{port} for {what}: {why}", hint=hint)

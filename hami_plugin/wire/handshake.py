@@ -59,6 +59,11 @@ def reported(now: datetime) -> str:
     return f"{Word.REPORTED}_{now.strftime(_STAMP)}"
 
 
+def question(now: datetime) -> str:
+    """What a scheduler asks, at its local time ``now``."""
+    return f"{Word.REQUESTING}_{now.strftime(_STAMP)}"
+
+
 def believed(text: str, *, now: datetime, allocatable: int) -> Belief:
     """What a scheduler of today concludes, at its local time ``now``, with ``allocatable`` devices at the kubelet.
 

@@ -1,0 +1,88 @@
+"""``hami-plugin scheduler``: the process that kube-scheduler and the API server ask."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import closing
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hami_plugin.cli.options import common_options
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+EPILOG = """\b
+Beside kube-scheduler in one pod, with the webhook:
+  hami-plugin scheduler --tls-cert /tls/tls.crt --tls-key /tls/tls.key
+\b
+From a shell, without TLS, on the loopback only:
+  hami-plugin scheduler --kubeconfig ~/.kube/config --listen 127.0.0.1:9398 --http 127.0.0.1:9395
+\b
+Is it ready, and if not, why:
+  curl --insecure https://127.0.0.1:9398/readyz
+"""
+
+
+@click.command(epilog=EPILOG, short_help="Serve kube-scheduler (extender) and the API server (webhook).")
+@common_options
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, else the pod's own account.")
+@click.option("--scheduler-name", help="The scheduler that pods with devices go to.  [default: hami-scheduler]")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address of /filter, /bind and /webhook, and of the probes too.  [default: 0.0.0.0:9398]",
+)
+@click.option(
+    "--tls-cert", type=_FILE, help="Certificate of --listen, with its chain, in PEM. Read anew when replaced."
+)
+@click.option("--tls-key", type=_FILE, help="Key of --tls-cert, in PEM, without a password.")
+@click.option(
+    "--client-ca", type=_FILE, help="Authority, in PEM, whose client certificates may filter and bind from elsewhere."
+)
+@click.option(
+    "--extender-peers",
+    type=click.Choice(["loopback", "any"]),
+    help="Who may filter and bind: a kube-scheduler on this host or in this pod, or anyone.  [default: loopback]",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Address of /healthz, /readyz and /metrics without TLS.  [default: 0.0.0.0:9395]",
+)
+@click.option("--gpu-scheduler-policy", help="Order of a node's devices, where a pod does not say.  [default: spread]")
+@click.option(
+    "--node-scheduler-policy",
+    type=click.Choice(["binpack", "spread"]),
+    help="Which node is preferred, where a pod does not say.  [default: binpack]",
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
+@click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
+def scheduler(kubeconfig: Path | None, **options: Any) -> None:
+    """Decide where pods with devices run, until told to stop (SIGTERM).
+
+    kube-scheduler asks it by its extender protocol (/filter, /bind), and the API server by an admission webhook
+    (/webhook). It takes the place of HAMi's scheduler, and serves nodes of HAMi's device plugins as well as ours.
+    """
+    import structlog  # noqa: PLC0415
+
+    from hami_plugin.scheduler.app import Process, serve  # noqa: PLC0415  # other commands need no Kubernetes
+    from hami_plugin.scheduler.options import configured  # noqa: PLC0415
+    from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
+
+    configuration = configured(options, os.environ)
+    settings = configuration.settings
+    with closing(configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)) as logs:
+        for warning in configuration.warnings:
+            structlog.get_logger().warning("configuration", warning=warning)
+        process = Process(
+            configuration=configuration,
+            kubeconfig=kubeconfig,
+            version=distribution_version("hami-plugin"),
+            log_lines_dropped=lambda: logs.dropped,
+        )
+        asyncio.run(serve(process))

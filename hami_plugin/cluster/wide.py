@@ -1,0 +1,112 @@
+"""The whole cluster at a real API server, as a scheduler sees it: every node, pod and quota."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hami_plugin.aio import Watched
+from hami_plugin.errors import ClusterError
+from hami_plugin.model.feeds import Feed
+from hami_plugin.model.views import NodeView, PodView, QuotaView, node_view, pod_view, quota_view
+from hami_plugin.node.ports import Annotations, NullObserver, Observer, Subject
+from hami_plugin.scheduling.decisions import Changes
+
+from .calls import ApiCalls
+from .client import NODES, PODS, calling, node_path, pod_path
+from .credentials import SERVICE_ACCOUNT, find_credentials
+from .events import EventLog
+from .replies import Call
+from .watch import Follower, Rhythm, Topic
+
+QUOTAS = "/api/v1/resourcequotas"
+LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class WholeCluster:
+    """Implements ``hami_plugin.scheduler.ports.Cluster``. Made by ``connect_wide``."""
+
+    def __init__(self, calls: ApiCalls, rhythm: Rhythm, events: EventLog) -> None:
+        self._calls = calls
+        self._rhythm = rhythm
+        self._events = events
+
+    @property
+    def reachable(self) -> Watched[str]:
+        return self._calls.health.problem
+
+    async def get_pod(self, namespace: str, name: str) -> PodView | None:
+        call = Call(verb="get", kind="pods", path=pod_path(namespace, name), name=f"{namespace}/{name}")
+        found = await self._found(call)
+        return pod_view(found) if found is not None else None
+
+    async def get_node(self, name: str) -> NodeView | None:
+        found = await self._found(Call(verb="get", kind="nodes", path=node_path(name), name=name))
+        return node_view(found) if found is not None else None
+
+    async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
+        labels = {"labels": dict(changes.labels)} if changes.labels else {}
+        body = {"metadata": {"uid": pod.uid, "annotations": dict(changes.annotations), **labels}}
+        call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
+        return pod_view(await self._calls.json(call))
+
+    async def patch_node(self, name: str, annotations: Annotations, *, resource_version: str) -> NodeView:
+        body = {"metadata": {"annotations": dict(annotations), "resourceVersion": resource_version}}
+        call = Call(verb="patch", kind="nodes", path=node_path(name), name=name, body=body)
+        return node_view(await self._calls.json(call))
+
+    async def bind(self, pod: PodView, node: str) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = f"{pod_path(pod.namespace, pod.name)}/binding"
+        await self._calls.json(Call(verb="create", kind="pods/binding", path=path, name=pod.key, body=body))
+
+    async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
+        await self._events.write(subject, reason=reason, message=message, warning=warning)
+
+    async def follow_pods(self, feed: Feed[PodView]) -> NoReturn:
+        topic = Topic(kind="pods", path=PODS, selector=LIVING, view=pod_view, feed=feed)
+        await Follower(self._calls, topic, self._rhythm).run()
+
+    async def follow_nodes(self, feed: Feed[NodeView]) -> NoReturn:
+        await Follower(self._calls, Topic(kind="nodes", path=NODES, view=node_view, feed=feed), self._rhythm).run()
+
+    async def follow_quotas(self, feed: Feed[QuotaView]) -> NoReturn:
+        topic = Topic(kind="resourcequotas", path=QUOTAS, view=quota_view, feed=feed)
+        await Follower(self._calls, topic, self._rhythm).run()
+
+    async def _found(self, call: Call) -> dict[str, Any] | None:
+        try:
+            return await self._calls.json(call)
+        except ClusterError as error:
+            if error.not_found:
+                return None
+            raise
+
+
+@asynccontextmanager
+async def connect_wide(
+    name: str,
+    *,
+    host: str = "",
+    kubeconfig: Path | None = None,
+    observer: Observer | None = None,
+    rhythm: Rhythm | None = None,
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> AsyncIterator[WholeCluster]:
+    """The API server as the scheduler ``name`` sees it, which is the source of its Events. Sends nothing yet.
+
+    ``ConfigError`` without usable credentials.
+    """
+    rhythm = rhythm or Rhythm()
+    credentials = await find_credentials(kubeconfig, environ, service_account)
+    async with calling(credentials, observer or NullObserver(), rhythm.deadline) as calls:
+        yield WholeCluster(calls, rhythm, EventLog(calls, host, component=name))

@@ -1,0 +1,159 @@
+"""The composition root of the scheduler process: from a configuration to a port that answers, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.config.load import Configuration
+from hami_plugin.config.scheduler import SchedulerSettings
+from hami_plugin.errors import HamiError
+from hami_plugin.log import logger
+from hami_plugin.scheduler.calls import kinds
+from hami_plugin.scheduler.certificates import Certificates
+from hami_plugin.scheduler.choosing import Preferences
+from hami_plugin.scheduler.http import Server
+from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.options import families
+from hami_plugin.scheduler.ports import Extender
+from hami_plugin.scheduler.service import Options, SchedulerService
+from hami_plugin.scheduling.admission import Scheduling
+from hami_plugin.telemetry.http import Probes, TelemetryServer
+
+log = logger(__name__)
+
+IN_LINE_S = 3.0
+"""How much earlier than its call a pod gives up its place in line for a node."""
+PURPOSE = "can a pod be decided on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What differs per process. Without a kubeconfig, ``$KUBECONFIG``, else the pod's own account."""
+
+    configuration: Configuration
+    kubeconfig: Path | None = None
+    version: str = ""
+    log_lines_dropped: Callable[[], int] = lambda: 0
+
+
+class Scheduler:
+    """An extender behind its ports. ``run`` returns after ``stop``, and raises when a part fails unexpectedly."""
+
+    def __init__(
+        self, configuration: Configuration, extender: Extender, metrics: Metrics, registry: CollectorRegistry
+    ) -> None:
+        settings = configuration.settings.scheduler
+        self._settings = settings
+        self._extender = extender
+        self._stopping = False
+        self._certificates = None
+        if settings.tls_cert and settings.tls_key:
+            self._certificates = Certificates(
+                settings.tls_cert, settings.tls_key, client_ca=settings.client_ca, metrics=metrics
+            )
+        probes = Probes(
+            registry=registry,
+            alive=tuple,
+            ready=self.readiness,
+            configuration=configuration.effective,
+            purpose=PURPOSE,
+        )
+        self.server = Server(
+            host=settings.listen_host,
+            port=settings.listen_port,
+            kinds=kinds(extender, settings),
+            probes=probes,
+            metrics=metrics,
+        )
+        self.plain = TelemetryServer(
+            host=settings.http_host,
+            port=settings.http_port,
+            registry=registry,
+            alive=tuple,
+            ready=self.readiness,
+            configuration=configuration.effective,
+            purpose=PURPOSE,
+        )
+
+    def readiness(self) -> Mapping[str, str]:
+        """Each component's problem; empty when it is ready. A bad new certificate is none while the old one serves."""
+        return {
+            "decisions": "; ".join(self._extender.problems()),
+            "process": "stopping" if self._stopping else "",
+        }
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop``: then be unready for a while, finish the calls that run, and end."""
+        async with AsyncExitStack() as opened:
+            pair = self._certificates.load() if self._certificates else None
+            await self.plain.start()
+            opened.push_async_callback(self.plain.stop)
+            await self.server.start(pair.context if pair else None, stop_s=self._settings.stop_seconds)
+            opened.push_async_callback(self.server.stop)
+            log.info("listening", port=self.server.port, tls=pair is not None, probes=self.plain.port)
+            await self._work(stop)
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        ended = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            deciding = group.create_task(self._decide(ended), name="decisions")
+            tasks = [deciding]
+            if self._certificates:
+                follow = self._certificates.follow(self.server.present, every=self._settings.reload_seconds)
+                tasks.append(group.create_task(follow, name="certificates"))
+            await stop.wait()
+            log.info("stopping")
+            self._stopping = True
+            await asyncio.sleep(self._settings.linger_seconds)
+            await self.server.stop()
+            ended.set()
+            await asyncio.wait([deciding], timeout=self._settings.stop_seconds)
+            for task in tasks:
+                task.cancel()
+
+    async def _decide(self, ended: asyncio.Event) -> None:
+        await self._extender.run(ended)
+        if not ended.is_set():
+            raise HamiError("the scheduler's view of the cluster ended by itself", hint="this is a bug; its log tells")
+
+
+async def serve(process: Process) -> None:
+    """Run the scheduler until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
+    async with _connected(process, metrics) as extender:
+        await Scheduler(process.configuration, extender, metrics, registry).run(stop)
+
+
+@asynccontextmanager
+async def _connected(process: Process, metrics: Metrics) -> AsyncIterator[Extender]:
+    """The decisions, over the API server. ``ConfigError`` without usable credentials."""
+    settings = process.configuration.settings.scheduler
+    connection = connect_wide(settings.name, host=socket.gethostname(), kubeconfig=process.kubeconfig, observer=metrics)
+    async with connection as cluster:
+        yield SchedulerService(cluster, families(process.configuration), _options(settings))
+
+
+def _options(settings: SchedulerSettings) -> Options:
+    """The settings as the decisions take them. A bind says itself that it waited too long for its node, and for whom,
+    before its call is given up.
+    """
+    return Options(
+        scheduling=Scheduling(name=settings.name, replaces_default=settings.replaces_default),
+        preferences=Preferences(nodes=settings.node_order, devices=settings.device_order),
+        refuse_impossible=settings.refuse_impossible,
+        lock_patience=max(1.0, settings.answer_seconds - IN_LINE_S),
+    )

@@ -1,0 +1,99 @@
+"""The kinds of calls that are answered: where, how large, how long, and in which words each says that it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hami_plugin.config.scheduler import SchedulerSettings
+from hami_plugin.scheduler.ports import Extender
+from hami_plugin.scheduling.payloads import Json
+
+MIB = 1 << 20
+
+ANSWERED, REFUSED = "answered", "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one call may take: bytes of its body, seconds until that has arrived, seconds until it is answered, and how
+    many there may be at once. Those above it wait, unread.
+    """
+
+    body: int
+    read_s: float
+    answer_s: float
+    at_once: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One path. ``local``: only callers on this host are served. ``refusing`` tells whether an answer says no.
+
+    ``failure`` is the answer that itself says why there is none, where the protocol has one; else an HTTP status does.
+    """
+
+    path: str
+    answer: Callable[[Json], Awaitable[Json]]
+    limits: Limits
+    refusing: Callable[[Json], bool]
+    local: bool = False
+    failure: Callable[[str], Json] | None = None
+
+
+def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
+    """The three calls of HAMi's scheduler, under HAMi's paths."""
+    local = settings.extender_peers == "loopback"
+    read_s, answer_s = settings.read_seconds, settings.answer_seconds
+    return (
+        Kind(
+            path="/filter",
+            answer=extender.filter,
+            limits=Limits(body=settings.filter_mebibytes * MIB, read_s=read_s, answer_s=answer_s, at_once=4),
+            refusing=_no_node,
+            local=local,
+            failure=_error,
+        ),
+        Kind(
+            path="/bind",
+            answer=extender.bind,
+            limits=Limits(body=MIB, read_s=read_s, answer_s=answer_s, at_once=1000),
+            refusing=lambda answer: bool(answer.get("Error")),
+            local=local,
+            failure=_error,
+        ),
+        Kind(
+            path="/webhook",
+            answer=extender.review,
+            limits=Limits(body=8 * MIB, read_s=read_s, answer_s=settings.review_seconds, at_once=100),
+            refusing=lambda answer: not _mapping(answer.get("response")).get("allowed"),
+        ),
+    )
+
+
+def status(code: int, reason: str, message: str) -> Json:
+    """A v1 Status: the API server shows its message when a webhook fails."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": message,
+    }
+
+
+def _no_node(answer: Json) -> bool:
+    nodes = _mapping(answer.get("Nodes")).get("items")
+    return bool(answer.get("Error")) or not (answer.get("NodeNames") or nodes)
+
+
+def _error(why: str) -> Json:
+    """kube-scheduler shows this in the pod's Event, and of an HTTP status the number only."""
+    return {"Error": why}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

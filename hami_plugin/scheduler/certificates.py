@@ -1,0 +1,182 @@
+"""The certificate of the server's port: read, checked, and followed when its files are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import NoReturn
+
+from hami_plugin.errors import HamiError, WireError
+from hami_plugin.log import logger
+from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.validity import expiry, leaf
+
+log = logger(__name__)
+
+_TRIES = 5
+_HINT = "give a certificate and its own key, both in PEM, the key without a password"
+_OTHER_KEY = "the key is another certificate's"
+_SAID = {
+    "KEY_VALUES_MISMATCH": _OTHER_KEY,
+    "KEY_TYPE_MISMATCH": _OTHER_KEY,
+    "NO_CERTIFICATE_ASSIGNED": _OTHER_KEY,
+    "": "one of them is not as TLS needs it",
+}
+"""The library's reasons, for people."""
+
+Stamp = tuple[tuple[int, int, int, int], ...]
+Present = Callable[[ssl.SSLContext], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A certificate with its key, ready to be presented. Each pair has a context of its own, since one context that
+    takes a second pair goes on presenting the first where their kinds of key differ. ``fingerprint`` is the
+    certificate's SHA-256, as ``openssl x509 -fingerprint`` prints it.
+    """
+
+    context: ssl.SSLContext
+    expires: datetime
+    fingerprint: str
+
+
+class Certificates:
+    """The pair in two files, and an authority of clients in a third. ``now`` is the wall clock, in UTC."""
+
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        *,
+        client_ca: Path | None = None,
+        metrics: Metrics,
+        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+    ) -> None:
+        self._files = (certificate, key)
+        self._client_ca = client_ca
+        self._metrics = metrics
+        self._now = now
+        self._seen: Stamp | None = None
+        self._presented = ""
+        self.problem = ""
+        """Why what is in the files now is not presented; empty when it is."""
+
+    def load(self) -> Pair:
+        """The pair to start with. ``HamiError`` when there is none that can be used."""
+        pair = self._settled()
+        self._taken(pair)
+        if pair.expires <= self._now():
+            log.warning("certificate has expired", expired=_day(pair), what="the API server will not call the webhook")
+        return pair
+
+    async def follow(self, present: Present, *, every: float) -> NoReturn:
+        """Look at the files every so many seconds, and present what is new and good. A bad pair leaves the old one."""
+        while True:
+            await asyncio.sleep(every)
+            await self.look(present)
+
+    async def look(self, present: Present) -> None:
+        """Look once. Files that change while they are read are left for the next look."""
+        stamp = await asyncio.to_thread(self._stamp)
+        if stamp == self._seen:
+            return
+        try:
+            pair = await asyncio.to_thread(self._fresh)
+        except HamiError as error:
+            if await asyncio.to_thread(self._stamp) == stamp:
+                self._seen = stamp
+                self._refused(error)
+            return
+        if await asyncio.to_thread(self._stamp) != stamp:
+            return
+        self._seen = stamp
+        self.problem = ""
+        await present(pair.context)
+        self._metrics.reloaded("ok")
+        self._taken(pair)
+
+    def _settled(self) -> Pair:
+        """What is in the files once they do not change while they are read."""
+        for _ in range(_TRIES):
+            self._seen = self._stamp()
+            try:
+                pair = self._read()
+            except HamiError:
+                if self._stamp() == self._seen:
+                    raise
+                continue
+            if self._stamp() == self._seen:
+                return pair
+        raise HamiError(f"{self._files[0]} and {self._files[1]} change all the time", hint="see who writes them")
+
+    def _taken(self, pair: Pair) -> None:
+        log.info("certificate presented", sha256=pair.fingerprint, expires=_day(pair))
+        self._presented = pair.fingerprint
+        self._metrics.certificate(pair.expires.timestamp())
+
+    def _refused(self, error: HamiError) -> None:
+        self.problem = str(error)
+        self._metrics.reloaded("failed")
+        log.warning("new certificate refused", why=str(error), presented=self._presented)
+
+    def _fresh(self) -> Pair:
+        pair = self._read()
+        if pair.expires <= self._now():
+            raise HamiError(f"{self._files[0]} holds a certificate that has expired ({_day(pair)})")
+        return pair
+
+    def _read(self) -> Pair:
+        certificate, key = self._files
+        try:
+            pem = certificate.read_text(encoding="ascii", errors="replace")
+            key.read_bytes()  # whose error names the file; the library's does not
+        except OSError as error:
+            raise HamiError(
+                f"{error.filename}: {error.strerror}",
+                hint="check --tls-cert and --tls-key, and that the Secret is mounted",
+            ) from error
+        try:
+            der = leaf(pem)
+            return Pair(context=self._context(), expires=expiry(der), fingerprint=sha256(der).hexdigest())
+        except (OSError, WireError) as error:  # ssl.SSLError is an OSError
+            why = _SAID.get(error.reason or "", _SAID[""]) if isinstance(error, ssl.SSLError) else str(error)
+            raise HamiError(f"{certificate} and {key} are no pair for TLS: {why}", hint=_HINT) from error
+
+    def _context(self) -> ssl.SSLContext:
+        """Clients may show a certificate; one that is not the authority's ends the handshake."""
+        certificate, key = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(certificate, key, password=lambda: "")  # never ask at a terminal
+        if self._client_ca:
+            _trust(context, self._client_ca)
+        return context
+
+    def _stamp(self) -> Stamp:
+        """What changes when a file is replaced, also by a link that is swapped. Zeros for a file that is not there."""
+        return tuple(_stamp(file) for file in (*self._files, self._client_ca) if file)
+
+
+def _stamp(file: Path) -> tuple[int, int, int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return (0, 0, 0, 0)
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def _day(pair: Pair) -> str:
+    return pair.expires.isoformat()
+
+
+def _trust(context: ssl.SSLContext, authority: Path) -> None:
+    try:
+        context.load_verify_locations(authority)
+    except OSError as error:  # ssl.SSLError is one
+        raise HamiError(f"{authority} is no authority for clients: {error.strerror or error}") from error
+    context.verify_mode = ssl.CERT_OPTIONAL

@@ -1,0 +1,189 @@
+"""One call from its first byte to its answer: who may call, reading, deadlines, and what is said when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import ip_address
+
+from aiohttp import web
+
+from hami_plugin.errors import HamiError, WireError
+from hami_plugin.log import logger
+from hami_plugin.scheduler.calls import ANSWERED, REFUSED, Kind, status
+from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduling.payloads import Json
+
+log = logger(__name__)
+
+_SECONDS = re.compile(r"([0-9]{1,3})s")
+_LEAST_S, _EARLIER = 0.1, 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer, and in which word it is counted."""
+
+    outcome: str
+    response: web.Response
+
+
+class UnreadableError(Exception):
+    """A request that was not read to its end, or is no JSON object."""
+
+    def __init__(self, code: HTTPStatus, outcome: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+        self.outcome = outcome
+
+
+class Desk:
+    """Answers all calls of one kind."""
+
+    def __init__(self, kind: Kind, metrics: Metrics) -> None:
+        self._kind = kind
+        self._metrics = metrics
+        self._places = asyncio.Semaphore(kind.limits.at_once)
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        path, began, outcome = self._kind.path, time.monotonic(), "cancelled"
+        self._metrics.began(path)
+        try:
+            reply = await self._reply(request)
+            outcome = reply.outcome
+            return reply.response
+        finally:
+            self._metrics.ended(path, outcome, time.monotonic() - began)
+
+    async def _reply(self, request: web.Request) -> Reply:
+        within = time_to_answer(request.query, self._kind.limits.answer_s)
+        try:
+            async with asyncio.timeout(within) as deadline, self._places:
+                wanted = await self._read(request)
+                return self._said(await self._kind.answer(wanted))
+        except UnreadableError as error:
+            return self._unreadable(error)
+        except WireError as error:
+            return self._unreadable(UnreadableError(HTTPStatus.BAD_REQUEST, "malformed", str(error)))
+        except HamiError as error:
+            return self._failed("failed", HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except Exception as error:  # whoever called gets an answer, and the next caller too
+            if isinstance(error, TimeoutError) and deadline.expired():
+                why = f"hami-plugin scheduler: no answer within {within:g} s; it is tried again"
+                log.warning("call given up", path=self._kind.path, after_s=within)
+                return self._failed("deadline", HTTPStatus.GATEWAY_TIMEOUT, why)
+            log.exception("call failed", path=self._kind.path)
+            why = "hami-plugin scheduler: internal error; its log has the reason"
+            return self._failed("internal", HTTPStatus.INTERNAL_SERVER_ERROR, why)
+
+    def _said(self, body: Json) -> Reply:
+        failed = body.get("FailedNodes")
+        if isinstance(failed, Mapping):
+            self._metrics.refused(failed)
+        return Reply(outcome=REFUSED if self._kind.refusing(body) else ANSWERED, response=answer(body))
+
+    def _failed(self, outcome: str, code: HTTPStatus, why: str) -> Reply:
+        said = answer(self._kind.failure(why)) if self._kind.failure else refusal(code, why)
+        return Reply(outcome=outcome, response=said)
+
+    def _unreadable(self, error: UnreadableError) -> Reply:
+        log.warning("request refused", path=self._kind.path, why=str(error))
+        response = refusal(error.code, str(error))
+        response.force_close()  # the rest of the request may still be on its way
+        return Reply(outcome=error.outcome, response=response)
+
+    async def _read(self, request: web.Request) -> Json:
+        if self._kind.local and not (_on_this_host(request.remote) or _certified(request)):
+            raise UnreadableError(
+                HTTPStatus.FORBIDDEN,
+                "forbidden",
+                f"{self._kind.path} is for a kube-scheduler on this host, and {request.remote} is not on it; "
+                "run it in the same pod, or give it a certificate of clientCa, or set extenderPeers: any",
+            )
+        limits = self._kind.limits
+        try:
+            async with asyncio.timeout(limits.read_s):
+                return _object(await _body(request, limits.body))
+        except TimeoutError as error:
+            why = f"the request did not arrive within {limits.read_s:g} s"
+            raise UnreadableError(HTTPStatus.REQUEST_TIMEOUT, "slow request", why) from error
+
+
+def answer(body: Json, *, code: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A JSON answer."""
+    text = json.dumps(body, separators=(",", ":")).encode()
+    return web.Response(body=text, status=code, content_type="application/json", headers=headers)
+
+
+def refusal(code: int, why: str, *, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An HTTP status with its reason, as a v1 Status."""
+    word = HTTPStatus(code).phrase.title().replace(" ", "").replace("-", "")
+    return answer(status(code, word, why), code=code, headers=headers)
+
+
+def time_to_answer(query: Mapping[str, str], most: float) -> float:
+    """How many seconds a call has: ``most``, or a little less than the caller says it waits.
+
+    The API server says it, as ``timeout=10s``. A refusal in time is worth more than an answer too late.
+    """
+    said = _SECONDS.fullmatch(query.get("timeout", ""))
+    return min(most, max(_LEAST_S, int(said.group(1)) * _EARLIER)) if said else most
+
+
+async def _body(request: web.Request, most: int) -> bytes:
+    """All of a request's body. Refused before it is read when it says itself that it is too large, or packed."""
+    if (request.content_length or 0) > most:
+        raise _too_large(most)
+    packed = request.headers.get("Content-Encoding", "identity")
+    if packed != "identity":
+        why = f"the request is packed ({packed}); send it as it is"
+        raise UnreadableError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "malformed", why)
+    body = bytearray()
+    try:
+        async for piece in request.content.iter_any():
+            body += piece
+            if len(body) > most:
+                raise _too_large(most)
+    except (web.RequestPayloadError, ConnectionError) as error:
+        why = f"the request broke off: {error or type(error).__name__}"
+        raise UnreadableError(HTTPStatus.BAD_REQUEST, "malformed", why) from error
+    return bytes(body)
+
+
+def _too_large(most: int) -> UnreadableError:
+    return UnreadableError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "too large",
+        f"the request is larger than {most >> 20} MiB; set nodeCacheCapable: true in the extender's stanza, "
+        "so that nodes are sent by name, or raise filterMebibytes",
+    )
+
+
+def _object(body: bytes) -> Json:
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        why = f"the request is no JSON: {error}"
+        raise UnreadableError(HTTPStatus.BAD_REQUEST, "malformed", why) from error
+    if not isinstance(read, dict):
+        why = f"the request is JSON, but no object: {type(read).__name__}"
+        raise UnreadableError(HTTPStatus.BAD_REQUEST, "malformed", why)
+    return read
+
+
+def _certified(request: web.Request) -> bool:
+    """Whether TLS has found a client certificate good."""
+    return bool(request.transport and request.transport.get_extra_info("peercert"))
+
+
+def _on_this_host(remote: str | None) -> bool:
+    if remote is None:
+        return False
+    address = ip_address(remote.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

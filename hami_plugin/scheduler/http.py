@@ -1,0 +1,132 @@
+"""The port on which kube-scheduler and the API server ask, with TLS whose certificate can be replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+
+from aiohttp import web
+
+from hami_plugin.scheduler.calls import Kind
+from hami_plugin.scheduler.desk import Desk, refusal
+from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.telemetry.http import Probes, cannot_listen
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_BACKLOG = 1024
+_KEPT_S = 120.0
+"""How long an idle connection is kept: longer than Go's clients do (90 s), so that none sends into a closing one."""
+_LINGER_S = 2.0
+"""For how long the rest of a refused request is taken and thrown away, so that its sender reads why."""
+
+
+class Server:
+    """Calls by POST, and the probes by GET, on one port."""
+
+    def __init__(self, *, host: str, port: int, kinds: Sequence[Kind], probes: Probes, metrics: Metrics) -> None:
+        self._address = (host, port)
+        self._app = web.Application(middlewares=[_in_json])
+        for kind in kinds:
+            self._app.router.add_post(kind.path, Desk(kind, metrics).__call__)
+        probes.add_to(self._app)
+        self._runner: web.AppRunner | None = None
+        self._socket: socket.socket | None = None
+        self._taker: _Taker | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the wanted one while there is none."""
+        return int(self._socket.getsockname()[1]) if self._socket else self._address[1]
+
+    async def start(self, context: ssl.SSLContext | None, *, stop_s: float) -> None:
+        """Listen, with TLS if there is a context. ``HamiError`` when the address is not to be had.
+
+        ``stop_s`` is how many seconds the calls that run have, once ``stop`` is called.
+        """
+        runner = web.AppRunner(
+            self._app,
+            access_log=None,
+            shutdown_timeout=stop_s,
+            keepalive_timeout=_KEPT_S,
+            lingering_time=_LINGER_S,
+            auto_decompress=False,  # neither kube-scheduler nor the API server packs, and a few KiB may unpack to GiB
+        )
+        try:
+            self._socket = _listening(*self._address)
+        except (OSError, UnicodeError) as error:
+            what, keys = "the extender and the webhook", ("listenHost", "listenPort")
+            raise cannot_listen(*self._address, error, what=what, keys=keys) from error
+        await runner.setup()
+        self._runner = runner
+        await self.present(context)
+
+    async def present(self, context: ssl.SSLContext | None) -> None:
+        """Use this context for connections from now on. Those that are open go on, and none is refused meanwhile.
+
+        The socket that listens stays; who takes connections from it changes.
+        """
+        if self._runner is None or self._socket is None:
+            return
+        taker = _Taker(self._runner, self._socket.dup(), context)
+        await taker.start()
+        before, self._taker = self._taker, taker
+        if before:
+            await before.stop()
+
+    async def stop(self) -> None:
+        """Take no more connections, let the calls that run finish, and close. Harmless when nothing was started."""
+        runner, self._runner = self._runner, None
+        listener, self._socket = self._socket, None
+        taker, self._taker = self._taker, None
+        if listener is not None:
+            listener.close()
+        if taker is not None:
+            await taker.stop()
+        if runner is not None:
+            await runner.cleanup()
+
+
+class _Taker:
+    """Takes connections from a socket that listens, with one context. The socket is its own."""
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        self._listener = listener
+        self._site = web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG)
+
+    async def start(self) -> None:
+        await self._site.start()
+
+    async def stop(self) -> None:
+        """Take no more. A connection that was taken a moment ago gets one turn of the loop to begin its handshake:
+        asyncio resets those whose server has closed before.
+        """
+        asyncio.get_running_loop().remove_reader(self._listener)
+        await asyncio.sleep(0)
+        await self._site.stop()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """``::`` also takes what comes by IPv4, as everything else in a pod does that listens on it."""
+    if ":" not in host:
+        return socket.create_server((host, port), backlog=_BACKLOG)
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=both)
+
+
+@web.middleware
+async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What the library itself refuses, as a path or a method that is not there, in the form of all other refusals."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        why = f"{request.path} takes {allowed}, not {request.method}"
+        return refusal(error.status, why, headers={"Allow": allowed})
+    except web.HTTPNotFound as error:
+        paths = sorted({route.resource.canonical for route in request.app.router.routes() if route.resource})
+        return refusal(error.status, f"nothing is at this path; there are {', '.join(paths)}")
+    except web.HTTPException as error:
+        return refusal(error.status, error.reason)

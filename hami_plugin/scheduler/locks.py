@@ -1,0 +1,181 @@
+"""Taking a node for a pod: waiting in line for it, and giving it back when the pod was not bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from weakref import WeakValueDictionary
+
+from hami_plugin.aio import Backoff
+from hami_plugin.errors import ClusterError, HamiError, WireError
+from hami_plugin.log import logger
+from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.policy.locking import Busy, Take, claim
+from hami_plugin.scheduler.nodes import Clock, Nodes
+from hami_plugin.scheduler.ports import Cluster
+from hami_plugin.scheduler.retries import PACE, TRIES
+from hami_plugin.vendor import LockRule
+from hami_plugin.wire.lock import owned_by, parse_lock
+
+log = logger(__name__)
+
+LOOK_AGAIN = 1.0
+"""After so many seconds without news of a node that is taken, its holder is asked for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Hold:
+    """A node that is being taken for a pod. ``written`` is what was sent, also where no answer came."""
+
+    node: str
+    pod: PodView
+    rules: Sequence[LockRule]
+    written: dict[str, str] = field(default_factory=dict)
+
+    def owns(self, rule: LockRule, text: str) -> bool:
+        """Whether this text is this pod's. One that names nobody must be exactly what was written."""
+        if rule.named:
+            return owned_by(text, self.pod.namespace, self.pod.name)
+        return bool(text) and text == self.written.get(rule.annotation)
+
+
+class NodeLocks:
+    """The locks of all nodes. Pods of this process stand in line for a node, so that none is passed over."""
+
+    def __init__(self, cluster: Cluster, nodes: Nodes, now: Clock, *, patience: float, pace: Backoff = PACE) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._now = now
+        self._patience = patience
+        self._pace = pace
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def take(self, hold: Hold) -> None:
+        """Take the node. ``HamiError`` when it stays another pod's for too long, ``ClusterError`` from the server."""
+        if not hold.rules:
+            return
+        line = self._lines.setdefault(hold.node, asyncio.Lock())
+        attempt = _Attempt(self._cluster, self._nodes, self._now, self._pace, hold)
+        try:
+            async with asyncio.timeout(self._patience), line:
+                await attempt.run()
+        except TimeoutError:
+            raise HamiError(
+                f"node {hold.node}: {attempt.why}, for {self._patience:g} s",
+                hint="the pod is scheduled again; if this lasts, see whether the node's daemon runs",
+            ) from None
+
+    async def release(self, hold: Hold) -> None:
+        """Give back what the pod holds of the node, and nothing else. What fails expires by itself, and is logged."""
+        try:
+            await self._release(hold)
+        except ClusterError as error:
+            log.warning("node lock not released", node=hold.node, pod=hold.pod.key, problem=error.message)
+
+    async def _release(self, hold: Hold) -> None:
+        for _try, delay in zip(range(TRIES), self._pace.delays(), strict=False):
+            node = await self._cluster.get_node(hold.node)
+            if node is None:
+                return
+            self._nodes.deliver(node)
+            texts = {rule: node.annotations.get(rule.annotation, "") for rule in hold.rules}
+            own = {rule.annotation: None for rule, text in texts.items() if hold.owns(rule, text)}
+            if not own:
+                return
+            try:
+                after = await self._cluster.patch_node(node.name, own, resource_version=node.resource_version)
+            except ClusterError as error:
+                if not error.conflict:
+                    raise
+                await asyncio.sleep(delay)
+                continue
+            self._nodes.deliver(after)
+            return
+        raise ClusterError(f"node {hold.node} changes too fast to release its lock", status=409)
+
+
+class _Attempt:
+    """One pod's attempt to take one node. ``why`` it has not come to it yet."""
+
+    def __init__(self, cluster: Cluster, nodes: Nodes, now: Clock, pace: Backoff, hold: Hold) -> None:
+        self.why = "other pods are being bound to it"
+        self._cluster = cluster
+        self._nodes = nodes
+        self._now = now
+        self._delays = pace.delays()
+        self._hold = hold
+        self._gone: set[str] = set()
+
+    async def run(self) -> None:
+        while True:
+            live = self._nodes.live(self._hold.node)
+            version, node = live.version, live.value
+            if node is None:
+                node = await self._fresh()
+            wanted, busy = self._claims(node)
+            if busy:
+                if not await live.changed(version, LOOK_AGAIN):
+                    await self._look_at(node)
+                continue
+            if not wanted or await self._written(node, wanted):
+                return
+
+    def _claims(self, node: NodeView) -> tuple[dict[str, str], bool]:
+        """What is to be written, and whether the node has to be waited for."""
+        wanted: dict[str, str] = {}
+        for rule in self._hold.rules:
+            text = node.annotations.get(rule.annotation, "")
+            if text and self._hold.owns(rule, text):
+                continue
+            answer = claim(
+                text,
+                self._hold.pod,
+                now=self._now(),
+                expires=timedelta(seconds=rule.expires_s),
+                gone=text in self._gone,
+                named=rule.named,
+            )
+            if isinstance(answer, Busy):
+                self.why = f"{rule.annotation}: {answer.why}"
+                return {}, True
+            if isinstance(answer, Take):
+                wanted[rule.annotation] = answer.text
+        return wanted, False
+
+    async def _written(self, node: NodeView, wanted: dict[str, str]) -> bool:
+        """Whether the node was still as we knew it. If not, it is read again."""
+        self._hold.written |= wanted
+        try:
+            after = await self._cluster.patch_node(node.name, wanted, resource_version=node.resource_version)
+        except ClusterError as error:
+            if not error.conflict:
+                raise
+            self.why = "it changes too fast to be locked"
+            await asyncio.sleep(next(self._delays))
+            await self._fresh()
+            return False
+        self._nodes.deliver(after)
+        return True
+
+    async def _fresh(self) -> NodeView:
+        node = await self._cluster.get_node(self._hold.node)
+        if node is None:
+            raise HamiError(f"node {self._hold.node} does not exist", hint="the pod is scheduled again")
+        self._nodes.deliver(node)
+        return node
+
+    async def _look_at(self, node: NodeView) -> None:
+        """A holder that is gone or has ended holds nothing. And our own view of the node may be an old one."""
+        for rule in self._hold.rules:
+            text = node.annotations.get(rule.annotation, "")
+            try:
+                lock = parse_lock(text) if text else None
+            except WireError:
+                continue
+            if lock and lock.pod:
+                holder = await self._cluster.get_pod(lock.namespace, lock.pod)
+                if holder is None or holder.terminal:
+                    self._gone.add(text)
+        await self._fresh()

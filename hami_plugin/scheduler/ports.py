@@ -1,0 +1,72 @@
+"""What the scheduler process stands on: the protocols between its server, its decisions and the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn, Protocol
+
+from hami_plugin.aio import Watched
+from hami_plugin.model.feeds import Feed
+from hami_plugin.model.views import NodeView, PodView, QuotaView
+from hami_plugin.node.ports import Annotations, Subject
+from hami_plugin.scheduling.decisions import Changes
+from hami_plugin.scheduling.payloads import Json
+
+
+class Extender(Protocol):
+    """Whoever decides. The server in front of it reads requests, keeps deadlines and writes answers.
+
+    A request is a JSON object as it was sent. ``WireError`` when it cannot be read, ``HamiError`` when no decision can
+    be made now; what an object asks for is answered, never raised. A call that takes too long is cancelled, and must
+    leave nothing behind that it can take back.
+    """
+
+    async def filter(self, request: Json) -> Json:
+        """ExtenderArgs to ExtenderFilterResult."""
+
+    async def bind(self, request: Json) -> Json:
+        """ExtenderBindingArgs to ExtenderBindingResult."""
+
+    async def review(self, request: Json) -> Json:
+        """AdmissionReview with a request to AdmissionReview with a response."""
+
+    def problems(self) -> tuple[str, ...]:
+        """Why no decision should be asked for now; empty when ready."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow the cluster until ``stop``."""
+
+
+class Cluster(Protocol):
+    """The API server as a scheduler sees it: every node, pod and quota. Every call has a deadline.
+
+    Calls raise ``ClusterError``. The ``follow`` calls run for ever: they list, watch, and start over by themselves.
+    """
+
+    @property
+    def reachable(self) -> Watched[str]:
+        """Empty while the API server answers, else what is wrong, in words."""
+
+    async def get_pod(self, namespace: str, name: str) -> PodView | None:
+        """The pod as it is now; None when there is none of this name."""
+
+    async def get_node(self, name: str) -> NodeView | None:
+        """The node as it is now; None when there is none of this name."""
+
+    async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
+        """Merge annotations and labels into a pod, only if it still has this UID (status 409)."""
+
+    async def patch_node(self, name: str, annotations: Annotations, *, resource_version: str) -> NodeView:
+        """Merge-patch a node's annotations, only if this is still its present version (status 409)."""
+
+    async def bind(self, pod: PodView, node: str) -> None:
+        """Assign the pod to the node, only if it still has this UID and no other node has it (status 409)."""
+
+    async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None: ...
+
+    async def follow_pods(self, feed: Feed[PodView]) -> NoReturn:
+        """Deliver the pods of all namespaces that have not ended. One that ends is deleted from the feed."""
+
+    async def follow_nodes(self, feed: Feed[NodeView]) -> NoReturn: ...
+
+    async def follow_quotas(self, feed: Feed[QuotaView]) -> NoReturn: ...

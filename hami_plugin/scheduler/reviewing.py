@@ -1,0 +1,56 @@
+"""Admission: an AdmissionReview in, the same with its response out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hami_plugin.errors import WireError
+from hami_plugin.model.views import pod_view
+from hami_plugin.policy.admission import Denied
+from hami_plugin.scheduler.choosing import Known
+from hami_plugin.scheduling.admission import Allowed, Scheduling, admitted, review
+from hami_plugin.scheduling.payloads import admission_response
+from hami_plugin.scheduling.possible import impossible
+
+Json = Mapping[str, Any]
+
+
+class Reviewer:
+    """Decides which pods are taken, and with which defaults. ``refuse_impossible``: not those that can never run."""
+
+    def __init__(self, known: Known, scheduling: Scheduling, *, refuse_impossible: bool) -> None:
+        self._known = known
+        self._scheduling = scheduling
+        self._refuse_impossible = refuse_impossible
+
+    def review(self, asked: Json) -> Json:
+        """Answer in the version that was asked in. WireError when there is no request in it.
+
+        What is no pod that is being created is let through. Before the cluster is known only the pod itself is judged.
+        """
+        request = asked.get("request")
+        if not isinstance(request, Mapping):
+            raise WireError("admission review: no request", hint="send what the API server sends")
+        response = admission_response(str(request.get("uid", "")), self._decided(request))
+        version = str(asked.get("apiVersion") or "admission.k8s.io/v1")
+        return {"apiVersion": version, "kind": "AdmissionReview", "response": response}
+
+    def _decided(self, request: Json) -> Allowed | Denied:
+        pod = request.get("object")
+        kind = request.get("kind") or {}
+        if not isinstance(pod, Mapping) or kind.get("kind") != "Pod" or request.get("operation") != "CREATE":
+            return Allowed()
+        if not isinstance(pod.get("spec"), Mapping):
+            raise WireError("admission review: a pod without a spec", hint="send what the API server sends")
+        metadata = {**(pod.get("metadata") or {})}
+        metadata["namespace"] = metadata.get("namespace") or str(request.get("namespace") or "default")
+        whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet
+        view, known = pod_view(whole), self._known
+        quota = known.limits.quota(view.namespace, known.pods.ledger, without=view.uid)
+        decision = review(whole, known.families, self._scheduling, quota)
+        if isinstance(decision, Denied) or decision.why or not self._refuse_impossible:
+            return decision
+        filled = admitted(view, known.families)
+        why = filled.why if isinstance(filled, Denied) else impossible(filled, known.families, known.nodes.whole)
+        return Denied(why=why) if why else decision

@@ -1,0 +1,70 @@
+"""What is done from time to time: nodes are asked whether their daemons live, and old promises are looked after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import NoReturn
+
+from hami_plugin.errors import ClusterError
+from hami_plugin.log import logger
+from hami_plugin.scheduler.nodes import Nodes
+from hami_plugin.scheduler.pods import Pods, Promise
+from hami_plugin.scheduler.ports import Cluster
+
+log = logger(__name__)
+
+AT_ONCE = 8
+"""So many calls to the API server at the same time."""
+
+
+class Upkeep:
+    """One round in ``every`` seconds, for ever."""
+
+    def __init__(self, cluster: Cluster, nodes: Nodes, pods: Pods, *, every: float) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._pods = pods
+        self._every = every
+        self._turn = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> NoReturn:
+        await self._nodes.listed.changed(0)
+        old: Mapping[str, Promise] = {}
+        while True:
+            async with asyncio.TaskGroup() as group:
+                for name, annotations in self._nodes.judge().items():
+                    group.create_task(self._write(name, annotations), name=f"handshake of {name}")
+                for uid, promise in old.items():
+                    if self._pods.promises.get(uid) == promise:
+                        group.create_task(self._look_after(uid, promise), name=f"promise to {promise.entry.pod.key}")
+            old = {uid: promise for uid, promise in self._pods.promises.items() if promise.revision}
+            await asyncio.sleep(self._every)
+
+    async def _write(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Ask, or take a question back. If another replica was faster the node has changed, and the next round sees."""
+        node = self._nodes.live(name).value
+        if node is None:
+            return
+        async with self._turn:
+            try:
+                after = await self._cluster.patch_node(name, annotations, resource_version=node.resource_version)
+            except ClusterError as error:
+                if not error.conflict:
+                    log.warning("handshake not written", node=name, problem=error.message)
+                return
+        self._nodes.deliver(after)
+
+    async def _look_after(self, uid: str, promise: Promise) -> None:
+        """The watch has not shown a decision that the API server took: the pod may have gone in a gap of the watch."""
+        pod = promise.entry.pod
+        async with self._turn:
+            try:
+                found = await self._cluster.get_pod(pod.namespace, pod.name)
+            except ClusterError as error:
+                log.info("pod not looked at", pod=pod.key, problem=error.message)
+                return
+        if found is None or found.uid != uid:
+            self._pods.forget(uid)
+        else:
+            self._pods.see(found)

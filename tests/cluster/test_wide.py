@@ -1,0 +1,113 @@
+"""The API server as a scheduler sees it, over real HTTP."""
+
+import pytest
+
+from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.errors import ClusterError
+from hami_plugin.model.feeds import Feed
+from hami_plugin.node.ports import Subject
+from hami_plugin.scheduling.decisions import Changes
+from tests.support.scheduling import until
+from tests.support.watching import Pods, manifest, running
+
+
+@pytest.fixture
+async def wide(server, rhythm, observer, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    async with connect_wide(
+        "toy", host="here", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer, environ={}
+    ) as it:
+        yield it
+
+
+async def test_pods_of_all_namespaces_are_followed_until_they_end(server, wide):
+    server.create_pod(manifest("first"))
+    server.create_pod({**manifest("ended"), "status": {"phase": "Failed"}})
+    pods = Pods()
+    async with running(wide.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.names == {"first"})
+        other = manifest("second", node="")
+        other["metadata"]["namespace"] = "other"
+        server.create_pod(other)
+        await pods.until(lambda pods: pods.names == {"first", "second"})
+        server.set_phase("team", "first", "Succeeded")
+        await pods.until(lambda pods: pods.names == {"second"})
+
+    assert pods.log[-1] == ("delete", "first")
+
+
+async def test_nodes_and_quotas_are_followed(server, wide):
+    seen: dict[str, list] = {"nodes": [], "quotas": []}
+
+    def feed(kind):
+        note = seen[kind].append
+        return Feed(replace=lambda all_: note(list(all_)), update=note, delete=note)
+
+    async with running(wide.follow_nodes(feed("nodes"))), running(wide.follow_quotas(feed("quotas"))):
+        await until(lambda: seen["nodes"] and seen["quotas"])
+        server.create_quota("team", "q", {"limits.toy.io/card": "4"})
+        server.delete_node("n1")
+        await until(lambda: len(seen["nodes"]) > 1 and len(seen["quotas"]) > 1)
+
+    assert [node.name for node in seen["nodes"][0]] == ["n1"] == [seen["nodes"][1].name]
+    assert seen["quotas"][0] == []
+    quota = seen["quotas"][1]
+    assert (quota.namespace, quota.name, quota.hard) == ("team", "q", {"limits.toy.io/card": "4"})
+
+
+async def test_what_does_not_exist_is_none_and_anything_else_an_error(server, wide):
+    assert await wide.get_node("n2") is None
+    assert await wide.get_pod("team", "nobody") is None
+    assert (await wide.get_node("n1")).name == "n1"
+
+    server.error(403, match="GET /api/v1/nodes/n1", message="no nodes for you")
+    with pytest.raises(ClusterError, match='allow verb "get" on "nodes"'):
+        await wide.get_node("n1")
+
+
+async def test_a_pod_is_patched_with_annotations_and_labels_and_only_if_it_is_the_same(server, wide):
+    server.create_pod(manifest("p", node=""))
+    pod = await wide.get_pod("team", "p")
+
+    after = await wide.patch_pod(pod, Changes(annotations={"a": "1"}, labels={"b": "2"}))
+    assert (after.annotations, after.labels) == ({"a": "1"}, {"b": "2"})
+
+    server.delete_pod("team", "p")
+    server.create_pod(manifest("p", node=""))
+    with pytest.raises(ClusterError) as error:
+        await wide.patch_pod(pod, Changes(annotations={"a": "1"}))
+    assert error.value.conflict
+
+
+async def test_a_node_is_patched_only_in_the_version_that_was_read(server, wide):
+    node = await wide.get_node("n1")
+    await wide.patch_node("n1", {"a": "1"}, resource_version=node.resource_version)
+
+    with pytest.raises(ClusterError) as error:
+        await wide.patch_node("n1", {"a": "2"}, resource_version=node.resource_version)
+
+    assert error.value.conflict
+    assert server.node("n1")["metadata"]["annotations"] == {"a": "1"}
+
+
+async def test_a_pod_is_bound_once(server, wide, observer):
+    server.create_pod(manifest("p", node=""))
+    pod = await wide.get_pod("team", "p")
+
+    await wide.bind(pod, "n1")
+
+    assert server.pod("team", "p")["spec"]["nodeName"] == "n1"
+    with pytest.raises(ClusterError) as error:
+        await wide.bind(pod, "n1")
+    assert error.value.conflict
+    assert ("create", "pods/binding", "201") in observer.calls
+
+
+async def test_events_come_from_the_scheduler_by_its_name(server, wide):
+    subject = Subject(kind="Pod", name="p", namespace="team", uid="u")
+
+    await wide.create_event(subject, reason="R", message="m", warning=False)
+
+    (event,) = server.events()
+    assert event["source"] == {"component": "toy", "host": "here"}
+    assert (event["reportingComponent"], event["type"]) == ("toy", "Normal")

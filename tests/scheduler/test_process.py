@@ -1,0 +1,211 @@
+"""`hami-plugin scheduler` as a process: the real decisions behind the real port, over a simulated API server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.wire.keys import BIND_PHASE, PHASE_ALLOCATING
+from tests.support.certificates import Authority
+from tests.support.scheduling import KEYS, add_node, annotations, ask, binding, daemons, manifest, reasons, until
+
+ROOT = Path(__file__).parents[2]
+QUICK = {"scheduler": {"lingerSeconds": 0.2, "name": "toy-scheduler"}}
+
+
+@dataclass
+class Running:
+    """The process, where it listens, and what it has logged."""
+
+    process: asyncio.subprocess.Process
+    port: int
+    plain: int
+    session: aiohttp.ClientSession
+    scheme: str
+    log: list[dict[str, Any]]
+
+    async def post(self, path: str, body: object) -> Any:
+        async with self.session.post(f"{self.scheme}://127.0.0.1:{self.port}{path}", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.json()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(f"http://127.0.0.1:{self.plain}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(10):
+            while (await self.get("/readyz"))[0] != 200:  # noqa: ASYNC110  # it is another process
+                await asyncio.sleep(0.05)
+
+    async def ended(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self.process.wait(), 15)
+
+
+@asynccontextmanager
+async def started(server: SimulatedApiServer, folder: Path, *flags: str, trust: Any = None) -> AsyncIterator[Running]:
+    """The command, from its start to whatever end it has found."""
+    (folder / "config.json").write_text(json.dumps(QUICK))
+    words = [
+        "--config",
+        str(folder / "config.json"),
+        "--kubeconfig",
+        str(server.write_kubeconfig(folder / "kubeconfig")),
+    ]
+    words += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-format", "json", *flags]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hami_plugin", "scheduler", *words,
+        cwd=ROOT, stderr=asyncio.subprocess.PIPE, env={**os.environ, "KUBECONFIG": ""},
+    )  # fmt: skip
+    assert process.stderr
+    log: list[dict[str, Any]] = []
+
+    async def read() -> None:
+        async for line in process.stderr:
+            log.append(json.loads(line))  # noqa: PERF401  # each as it comes
+
+    reading = asyncio.create_task(read())
+    try:
+        await until(lambda: process.returncode is not None or _said(log, "listening"), within=20)
+        where = _said(log, "listening")
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=trust) if trust else None, timeout=aiohttp.ClientTimeout(total=20)
+        ) as session:
+            yield Running(process, where["port"], where["probes"], session, "https" if where["tls"] else "http", log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await reading
+
+
+def _said(log: list[dict[str, Any]], event: str) -> dict[str, Any]:
+    return next((line for line in log if line["event"] == event), {})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[SimulatedApiServer]:
+    async with SimulatedApiServer() as server:
+        add_node(server, "n1", 8, counted=80)
+        add_node(server, "n2", 8, counted=80, memory=1000)
+        yield server
+
+
+def review(pod: dict[str, Any]) -> dict[str, Any]:
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    request = {"uid": "r-1", "kind": kind, "operation": "CREATE", "namespace": "team", "object": pod}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+async def test_a_pod_is_admitted_placed_and_bound_over_tls(server: SimulatedApiServer, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "made")
+    pair = authority.pair("here")
+    trust = ssl.create_default_context(cafile=str(authority.certificate))
+    flags = ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
+    async with started(server, tmp_path, *flags, trust=trust) as running:
+        await running.ready()
+
+        admitted = (await running.post("/webhook?timeout=10s", review(manifest("a", memory=3000))))["response"]
+        changes = json.loads(base64.b64decode(admitted["patch"]))
+        assert (admitted["uid"], admitted["allowed"]) == ("r-1", True)
+        assert {"op": "add", "path": "/spec/schedulerName", "value": "toy-scheduler"} in changes
+
+        pod = server.create_pod(manifest("a", memory=3000))
+        chosen = await running.post("/filter", ask(server, pod))
+        assert (chosen["NodeNames"], chosen["Error"]) == (["n1"], "")
+        assert chosen["FailedNodes"] == {"n2": "8/8 CardInsufficientMemory"}
+        assert await running.post("/bind", binding(pod, "n1")) == {"Error": ""}
+
+        stored = server.pod("team", "a")
+        assert stored["spec"]["nodeName"] == "n1"
+        assert ",3000," in annotations(stored)[KEYS.to_allocate]
+        assert annotations(stored)[BIND_PHASE] == PHASE_ALLOCATING
+        await until(lambda: {"FilteringSucceed", "BindingSucceed"} <= set(reasons(server, "a")))
+
+        scrape = (await running.get("/metrics"))[1]
+        assert 'hami_plugin_scheduler_requests_total{outcome="answered",path="/bind"} 1.0' in scrape
+        assert 'hami_plugin_scheduler_nodes_refused_total{reason="CardInsufficientMemory"} 1.0' in scrape
+        assert 'hami_plugin_api_calls_total{kind="pods"' in scrape
+        assert await running.ended() == 0
+
+
+async def test_a_successor_knows_what_its_predecessor_decided(server: SimulatedApiServer, tmp_path: Path) -> None:
+    """Killed, not stopped: what it knew is in the annotations or nowhere."""
+    async with started(server, tmp_path) as running:
+        await running.ready()
+        for name in ("a", "b"):
+            pod = server.create_pod(manifest(name, gpus=4, cores=100))
+            assert (await running.post("/filter", ask(server, pod)))["NodeNames"] != []
+        running.process.kill()
+        await running.process.wait()
+
+    async with started(server, tmp_path) as running:
+        await running.ready()
+        for name, nodes in (("c", 1), ("d", 1), ("e", 0)):
+            pod = server.create_pod(manifest(name, gpus=4, cores=100))
+            assert len((await running.post("/filter", ask(server, pod)))["NodeNames"]) == nodes, name
+        assert await running.ended() == 0
+
+
+async def test_without_the_api_server_it_is_alive_not_ready_and_says_why(
+    server: SimulatedApiServer, tmp_path: Path
+) -> None:
+    pod = server.create_pod(manifest("a"))
+    request = ask(server, pod)
+    await server.refuse()
+    async with started(server, tmp_path) as running:
+        status, text = await running.get("/readyz")
+        assert (await running.get("/healthz"))[0] == 200
+        assert status == 503
+        assert "not listed yet" in text
+        assert "does not know the cluster yet" in (await running.post("/filter", request))["Error"]
+
+        await server.accept()
+        await running.ready()
+        assert (await running.post("/filter", request))["NodeNames"] != []
+
+
+async def test_a_bad_configuration_is_said_on_one_screen(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hami_plugin", "scheduler", "--tls-cert", "/nowhere/tls.crt", "--listen", "here:many",
+        cwd=ROOT, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, said = await asyncio.wait_for(process.communicate(), 20)
+
+    assert process.returncode == 2
+    assert b"scheduler.listenHost" in said
+    assert b"scheduler.listenPort" in said
+    assert b"Traceback" not in said
+
+
+async def test_a_burst_on_one_node_gets_through_without_a_lock_that_expires(
+    server: SimulatedApiServer, tmp_path: Path
+) -> None:
+    """Filtered one after the other, bound all at once, as kube-scheduler does."""
+    async with started(server, tmp_path) as running, daemons(server):
+        await running.ready()
+        server.delete_node("n2")
+        pods = [server.create_pod(manifest(f"p{k}", memory=1000)) for k in range(30)]
+        for pod in pods:
+            assert (await running.post("/filter", ask(server, pod)))["NodeNames"] == ["n1"]
+
+        bound = await asyncio.gather(*(running.post("/bind", binding(pod, "n1")) for pod in pods))
+
+        assert bound == [{"Error": ""}] * len(pods)
+        assert {pod["spec"]["nodeName"] for pod in server.pods()} == {"n1"}
+        assert 'outcome="deadline"' not in (await running.get("/metrics"))[1]

@@ -1,0 +1,115 @@
+"""Recorded decisions of HAMi's code, asked of the service over a simulated API server: all it knows stands there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hami_plugin.conformance.answers import answer
+from hami_plugin.conformance.catalog import Catalog
+from hami_plugin.conformance.compare import compared
+from hami_plugin.conformance.decisions import timeless
+from hami_plugin.conformance.questions import Case, read
+from hami_plugin.conformance.run import documented_in, explaining
+from hami_plugin.conformance.values import pieces
+from hami_plugin.scheduler.service import SchedulerService
+from hami_plugin.simulation.api_objects import RESOURCES
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.vendor import Family
+from hami_plugin.wire.keys import ASSIGNED_NODE, ASSIGNED_TIME
+from hami_plugin.wire.pods import encode_devices
+from tests.support.scheduling import annotations, serving, until
+
+ROOT = Path(__file__).parents[2]
+CASES = list(read(ROOT / "tests" / "vectors" / "schedule.jsonl.xz"))
+
+Json = Mapping[str, Any]
+
+NOTHING: Json = {"failed": {}, "annotations": {}}
+
+
+async def test_the_service_decides_as_hami_or_by_a_documented_difference(tmp_path):
+    """The scores of nodes are never told to anybody: of them the rules' own answer stands in."""
+    catalog = Catalog()
+    documented = documented_in((ROOT / "docs" / "differences.md").read_text(encoding="utf-8"))
+    explained = explaining(catalog, documented)
+    outcomes: Counter[str] = Counter()
+
+    async for case, result in answered(catalog, tmp_path):
+        pure = answer(case.question, catalog)
+        if not any(pure["requests"]) and not result["failed"]:
+            # HAMi's inner function was recorded. Around it both let such a pod go anywhere, and write nothing.
+            assert result == {"best": "".join(node["name"] for node in case.question["nodes"]), **NOTHING}
+            outcomes["asks for nothing"] += 1
+            continue
+        ours = {**pure, **result}
+        disagreements = [compared(case.question, ours, theirs) for theirs in case.answers]
+        reason = "as HAMi" if not all(disagreements) else explained(case, ours)
+        assert reason, (case.id, min(disagreements, key=len))
+        outcomes[reason] += 1
+
+    assert sum(outcomes.values()) == len(CASES) == 400
+    assert outcomes["as HAMi"] > 200, outcomes
+
+
+async def answered(catalog: Catalog, tmp_path: Path) -> AsyncIterator[tuple[Case, Json]]:
+    """Each question with what the service answers: one running service for all questions with the same families."""
+    groups: dict[tuple[int, ...], list[Case]] = {}
+    for case in CASES:
+        families = [known.family for known in catalog.all(case.question).values()]
+        groups.setdefault(tuple(map(id, families)), []).append(case)
+    for cases in groups.values():
+        families = [known.family for known in catalog.all(cases[0].question).values()]
+        async with SimulatedApiServer() as server, serving(server, tmp_path, families=families) as service:
+            for case in cases:
+                yield case, await served(server, service, case.question, families)
+
+
+async def served(
+    server: SimulatedApiServer, service: SchedulerService, question: Json, families: Sequence[Family]
+) -> Json:
+    """What the service answers and writes, in the recorder's words. The cluster is empty before and after."""
+    names = [node["name"] for node in question["nodes"]]
+    for node in question["nodes"]:
+        meta = {key: node[key] for key in ("name", "labels", "annotations") if node.get(key)}
+        server.store.create(RESOURCES["nodes"], "", {"metadata": meta, "status": {"capacity": node["capacity"]}})
+    for one in question["running"]:
+        server.create_pod(running(one, families))
+    pod = server.create_pod(asking(question["pod"]))
+    ledger = service._pods.ledger
+    await until(lambda: len(service._nodes.sites) == len(names) and len(ledger.entries) == len(question["running"]))
+
+    result = await service.filter({"Pod": pod, "Nodes": None, "NodeNames": names})
+
+    after = annotations(server.pod("default", "p"))
+    for one in server.pods():
+        server.delete_pod("default", one["metadata"]["name"])
+    for name in names:
+        server.delete_node(name)
+    await until(lambda: not service._nodes.sites and not ledger.entries)
+    assert not result["Error"]
+    written = {key: text for key, text in after.items() if annotations(pod).get(key) != text}
+    assert (ASSIGNED_TIME in written) == bool(written)
+    written.pop(ASSIGNED_TIME, None)
+    return {"best": "".join(result["NodeNames"]), "failed": result["FailedNodes"], "annotations": timeless(written)}
+
+
+def running(one: Json, families: Sequence[Family]) -> Json:
+    """A pod that has devices already, as a scheduler wrote it down."""
+    keys = {family.word: family.annotations.allocated for family in families}
+    given = {keys[word]: encode_devices(pieces(devices)) for word, devices in one["devices"].items()}
+    meta = {"name": one["pod"]["name"], "annotations": {**given, ASSIGNED_NODE: one["node"]}}
+    spec = {"nodeName": one["node"], "containers": [{"name": item["name"]} for item in one["pod"]["containers"]]}
+    return {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}
+
+
+def asking(pod: Json) -> Json:
+    def container(item: Json) -> Json:
+        resources = {key: item[key] for key in ("limits", "requests") if item.get(key)}
+        return {"name": item["name"], "resources": resources}
+
+    kinds = {"initContainers": pod["init_containers"], "containers": pod["containers"]}
+    spec = {kind: [container(item) for item in items] for kind, items in kinds.items()}
+    return {"metadata": {"name": "p", "annotations": dict(pod["annotations"])}, "spec": spec}
