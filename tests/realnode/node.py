@@ -189,7 +189,8 @@ def _commands() -> dict[str, tuple[str, ...]]:
             *("--port=0", "--cert-dir=/run/scheduler"),
         ),
         "extended": (  # started by whoever has made its configuration
-            *("/programs/kube-scheduler", f"--config={KEYS}/extender.yaml", "--cert-dir=/run/extended", "--v=3"),
+            *("/programs/kube-scheduler", f"--config={KEYS}/extender.yaml", "--cert-dir=/run/extended"),
+            *("--secure-port=10260", "--v=3"),
         ),
         "controllers": (
             *("/programs/kube-controller-manager", f"--kubeconfig={KEYS}/controllers.kubeconfig", "--port=0"),

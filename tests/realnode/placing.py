@@ -19,6 +19,7 @@ from tests.realnode.servers import until
 HERE = Path(__file__).parent
 START_S = 60
 PROBE = "http://127.0.0.1:9395/readyz"
+KUBE_PROBE = "http://127.0.0.1:10351/healthz"
 CONFIGURATION = f"{KEYS}/extender.yaml"
 
 
@@ -37,7 +38,10 @@ class Scheduler:
             until(self.is_ready, "the scheduler process", START_S)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.log()[-3000:]}") from error
-        self.node.servers["extended"].start()
+        server = self.node.servers["extended"]
+        server.start()
+        until(lambda: self._asks() or not server.runs(), "the kube-scheduler that asks it", START_S)
+        assert server.runs(), server.tail()
 
     def place(self, asked: Mapping[str, Any]) -> None:
         """Create the pod. ``ApiError`` when it is not admitted."""
@@ -47,6 +51,12 @@ class Scheduler:
         try:
             return bool(json.loads(self.node.network.get(PROBE))["ready"])
         except (OSError, ValueError, KeyError):
+            return False
+
+    def _asks(self) -> bool:
+        try:
+            return self.node.network.get(KUBE_PROBE) == "ok"
+        except OSError:
             return False
 
     def log(self) -> str:
