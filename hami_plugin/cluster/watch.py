@@ -33,13 +33,17 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic(Generic[T]):
-    """What to follow, and where it goes. ``view`` is applied at once, so that no raw object is kept."""
+    """What to follow, and where it goes. ``view`` is applied at once, so that no raw object is kept.
+
+    ``present``: the first list must be the present state, not what the server has at hand, which may be somewhat old.
+    """
 
     kind: str
     path: str
     view: Callable[[Json], T]
     feed: Feed[T]
     selector: str = ""
+    present: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,7 @@ class Follower(Generic[T]):
         self._pace = Pace(every=rhythm.list_every, burst=2)
         self._listed = False
         # "0" accepts what the server has at hand, "" demands the present state, anything else is a lower bound.
-        self._version = "0"
+        self._version = "" if topic.present else "0"
         self._healthy = False
         self._said, self._said_at = "", 0.0
 

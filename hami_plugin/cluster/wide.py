@@ -72,7 +72,8 @@ class WholeCluster:
         await self._events.write(subject, reason=reason, message=message, warning=warning)
 
     async def follow_pods(self, feed: Feed[PodView]) -> NoReturn:
-        topic = Topic(kind="pods", path=PODS, selector=LIVING, view=pod_view, feed=feed)
+        # A list from before our own last decisions would give their shares away again after a restart.
+        topic = Topic(kind="pods", path=PODS, selector=LIVING, view=pod_view, feed=feed, present=True)
         await Follower(self._calls, topic, self._rhythm).run()
 
     async def follow_nodes(self, feed: Feed[NodeView]) -> NoReturn:

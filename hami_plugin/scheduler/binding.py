@@ -35,6 +35,8 @@ class Binder:
 
     async def bind(self, pod: PodView, node: str) -> None:
         """Bind the pod. ``HamiError`` with the reason when it is not bound, or not known to be."""
+        if pod.node == node:
+            return None  # asked once more: its daemon may have served it already
         if not self._asking(pod):
             return await self._assign(pod, node)
         decided = pod.annotations.get(ASSIGNED_NODE, "")

@@ -95,6 +95,8 @@ class SchedulerService:
     async def filter(self, request: Json) -> Json:
         """ExtenderArgs in, ExtenderFilterResult out. WireError when the request cannot be read."""
         asked = offer(request)
+        if asked.nodes is None and not (asked.pod.get("metadata") or {}).get("uid"):
+            raise WireError("filter request: the Pod has no UID", hint="send the pod as the API server has it")
         await self._listed()
         if problems := self.problems():
             return {"Error": f"the scheduler does not know the cluster yet: {'; '.join(problems)}"}

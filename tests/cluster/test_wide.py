@@ -36,6 +36,16 @@ async def test_pods_of_all_namespaces_are_followed_until_they_end(server, wide):
     assert pods.log[-1] == ("delete", "first")
 
 
+async def test_the_first_list_of_pods_is_the_present_state(server, wide):
+    """What a server has at hand may be older than decisions that a scheduler made before its restart."""
+    pods = Pods()
+    async with running(wide.follow_pods(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+
+    (listed,) = (one for one in server.requests if one.path == "/api/v1/pods" and not one.watches)
+    assert "resourceVersion" not in listed.query
+
+
 async def test_nodes_and_quotas_are_followed(server, wide):
     seen: dict[str, list] = {"nodes": [], "quotas": []}
 

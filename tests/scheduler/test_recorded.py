@@ -1,4 +1,4 @@
-"""Recorded decisions of HAMi's code, asked of the service over a simulated API server: all it knows stands there."""
+"""Recorded decisions of HAMi's code, asked of the extender by HTTP. All it knows stands at a simulated API server."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
 from hami_plugin.wire.keys import ASSIGNED_NODE, ASSIGNED_TIME
 from hami_plugin.wire.pods import encode_devices
+from tests.support.extender import Rig, listening
 from tests.support.scheduling import annotations, serving, until
 
 ROOT = Path(__file__).parents[2]
@@ -62,13 +63,17 @@ async def answered(catalog: Catalog, tmp_path: Path) -> AsyncIterator[tuple[Case
         groups.setdefault(tuple(map(id, families)), []).append(case)
     for cases in groups.values():
         families = [known.family for known in catalog.all(cases[0].question).values()]
-        async with SimulatedApiServer() as server, serving(server, tmp_path, families=families) as service:
+        async with (
+            SimulatedApiServer() as server,
+            serving(server, tmp_path, families=families) as service,
+            listening(service) as rig,
+        ):
             for case in cases:
-                yield case, await served(server, service, case.question, families)
+                yield case, await served(server, service, rig, case.question, families)
 
 
 async def served(
-    server: SimulatedApiServer, service: SchedulerService, question: Json, families: Sequence[Family]
+    server: SimulatedApiServer, service: SchedulerService, rig: Rig, question: Json, families: Sequence[Family]
 ) -> Json:
     """What the service answers and writes, in the recorder's words. The cluster is empty before and after."""
     names = [node["name"] for node in question["nodes"]]
@@ -81,7 +86,7 @@ async def served(
     ledger = service._pods.ledger
     await until(lambda: len(service._nodes.sites) == len(names) and len(ledger.entries) == len(question["running"]))
 
-    result = await service.filter({"Pod": pod, "Nodes": None, "NodeNames": names})
+    status, result = await rig.post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": names})
 
     after = annotations(server.pod("default", "p"))
     for one in server.pods():
@@ -89,7 +94,7 @@ async def served(
     for name in names:
         server.delete_node(name)
     await until(lambda: not service._nodes.sites and not ledger.entries)
-    assert not result["Error"]
+    assert (status, result["Error"]) == (200, "")
     written = {key: text for key, text in after.items() if annotations(pod).get(key) != text}
     assert (ASSIGNED_TIME in written) == bool(written)
     written.pop(ASSIGNED_TIME, None)

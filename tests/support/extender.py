@@ -21,6 +21,7 @@ from hami_plugin.config.scheduler import SchedulerSettings
 from hami_plugin.scheduler.calls import kinds
 from hami_plugin.scheduler.http import Server
 from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.ports import Extender
 from hami_plugin.telemetry.http import Probes
 
 ARGS = {"Pod": {"metadata": {"name": "p", "namespace": "n"}}, "NodeNames": ["n1", "n2"]}
@@ -122,7 +123,7 @@ class Rig:
 
 @asynccontextmanager
 async def listening(
-    extender: FakeExtender,
+    extender: Extender,
     *,
     context: ssl.SSLContext | None = None,
     trust: ssl.SSLContext | None = None,

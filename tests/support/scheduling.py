@@ -24,9 +24,7 @@ KEYS = FAMILY.annotations
 COUNT, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 CARD_MIB = 10_000
 
-HURRY = Options(
-    upkeep_every=0.2, lock_patience=5.0, unready_patience=3.0, pace=Backoff(first=0.01, cap=0.1), stop_patience=1.0
-)
+HURRY = Options(upkeep_every=0.2, unready_patience=3.0, pace=Backoff(first=0.01, cap=0.1), stop_patience=1.0)
 RHYTHM = Rhythm(deadline=2.0, watch=(30.0, 60.0), settled=0.05, list_every=0.05, backoff=Backoff(first=0.01, cap=0.05))
 
 
