@@ -20,8 +20,8 @@ def test_an_xid_takes_the_device_out_of_service_within_two_seconds_until_it_heal
     def healthy():
         return [info.health for info in decode_json(node.annotation(REGISTER))]
 
-    machine.inject("lost", VICTIM)
     machine.inject("xid", VICTIM, "79")
+    machine.inject("lost", VICTIM)  # it comes back only after it was seen away
     try:
         fewer = until(lambda: node.allocatable("nvidia.com/gpu") == SHARES - 10, "ten shares less", WITHIN_S)
         until(lambda: healthy() == without, "the register to say so", WITHIN_S)
