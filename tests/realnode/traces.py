@@ -1,5 +1,6 @@
 """What a node could leave on the machine: processes, mounts, control groups, kernel settings, links, and files."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -38,7 +39,7 @@ def seen() -> Traces:
     return Traces(
         processes=frozenset(_processes()),
         mounts=frozenset(line.split(" ", 2)[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
-        cgroups=frozenset(str(path) for path in Path("/sys/fs/cgroup").rglob("*") if path.is_dir()),
+        cgroups=frozenset(folder for folder, _, _ in os.walk("/sys/fs/cgroup")),
         settings=frozenset(f"{name}={Path('/proc/sys', name).read_text().strip()}" for name in SETTINGS),
         links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
         files=frozenset(
