@@ -10,10 +10,10 @@ PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test test-runtimes check format-check lint types contracts drift format proto manifests bench gpu-check wheel image clean
+.PHONY: help setup demo demo-all test test-runtimes e2e check format-check lint types contracts drift format proto manifests bench gpu-check wheel image clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Build .venv with everything that the other targets need
 
@@ -38,6 +38,10 @@ test: setup ## Run all tests
 test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_RUNTIMES=1: never skip)
 	@$(BIN)/python -m tests.runtimes.install
 	$(BIN)/python -m pytest tests/runtimes --durations=5
+
+e2e: setup ## As root: a pod's whole life on a real kubelet 1.20, API server and containerd (REQUIRE_CLUSTER=1: never skip)
+	@$(BIN)/python -m tests.realnode.install
+	$(BIN)/python -m pytest tests/realnode
 
 check: setup format-check lint types contracts drift test ## Everything that must hold before a change lands
 

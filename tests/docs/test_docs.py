@@ -60,8 +60,8 @@ def test_every_relative_link_leads_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_make_target_that_is_named_exists(page):
-    targets = set(re.findall(r"^([a-z-]+):", text("Makefile"), flags=re.MULTILINE))
-    named = {target for word in words(page) for target in re.findall(r"(?:^|\s)make ((?:[a-z-]+ ?)+)", word)}
+    targets = set(re.findall(r"^([a-z0-9-]+):", text("Makefile"), flags=re.MULTILINE))
+    named = {target for word in words(page) for target in re.findall(r"(?:^|\s)make ((?:[a-z0-9-]+ ?)+)", word)}
 
     assert {target for group in named for target in group.split()} <= targets
 

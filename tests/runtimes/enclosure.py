@@ -11,9 +11,10 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.runtimes.lacking import SYSTEM_PATH, LackingError, tool
 
@@ -81,11 +82,15 @@ class Enclosure:
 
 
 @contextlib.contextmanager
-def enclosed(tree: Path, *, shown: Path | None = None) -> Iterator[Enclosure]:
+def enclosed(
+    tree: Path, *, shown: Path | None = None, machine: Mapping[Path, str] = MappingProxyType({})
+) -> Iterator[Enclosure]:
     """Build an enclosure on the programs in ``tree``; raise ``LackingError`` where the machine refuses.
 
     The directory ``shown`` is seen inside under its own path: what is written on one side is there on the other.
+    Directories of the ``machine`` are seen under the paths that are named for them.
     """
+    seen = {**({shown.absolute(): str(shown.absolute())} if shown else {}), **machine}
     (tree.parent / SPOT).mkdir(exist_ok=True)
     remove_stale_cgroups()
     name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
@@ -94,7 +99,7 @@ def enclosed(tree: Path, *, shown: Path | None = None) -> Iterator[Enclosure]:
         outer = subprocess.Popen(
             [
                 *(tool("unshare"), *NAMESPACES, "--fork", "--kill-child", "sh", str(SCRIPT), tree.name, SPOT),
-                *([str(shown.absolute())] if shown else []),
+                *(str(path) for pair in seen.items() for path in pair),
             ],
             cwd=tree.parent,  # relative paths: a mount's options separate them by signs that a path may have
             stdin=subprocess.PIPE,

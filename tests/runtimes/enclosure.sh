@@ -1,8 +1,9 @@
 # The first process of an enclosure: builds its file system, moves into it, and lives until its input ends.
-# $1 is the tree of programs, which stays as it is; $2 an empty directory to work on; both relative. $3, where given,
-# is a directory of the machine that is seen inside under the same path.
+# $1 is the tree of programs, which stays as it is; $2 an empty directory to work on; both relative. What follows are
+# pairs: a directory of the machine, and the path under which it is seen inside.
 set -eu
-tree=$1 spot=$2 shown=${3-}
+tree=$1 spot=$2
+shift 2
 
 mount -t tmpfs -o mode=755 tmpfs "$spot"
 mkdir "$spot/upper" "$spot/work" "$spot/state" "$spot/root"
@@ -34,10 +35,11 @@ mknod -m 666 dev/tty c 5 0
 ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 
-if [ -n "$shown" ]; then
-    mkdir -p ".$shown"
-    mount --bind "$shown" ".$shown"
-fi
+while [ $# -gt 0 ]; do
+    mkdir -p ".$2"
+    mount --bind "$1" ".$2"
+    shift 2
+done
 
 echo "root:x:0:0:root:/root:/bin/sh" >etc/passwd
 echo "root:x:0:" >etc/group

@@ -5,7 +5,9 @@ import io
 import json
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.runtimes.lacking import tool
 
@@ -20,6 +22,12 @@ _OCI = "application/vnd.oci.image"
 
 def archive(busybox: Path, name: str = PLAIN) -> bytes:
     """Return one of the images: ``busybox`` with a link for each of its commands."""
+    settings = {"Env": VARIABLES[name], "Cmd": list(COMMAND), "WorkingDir": "/"}
+    return packed(name, busybox_layer(busybox), settings)
+
+
+def packed(name: str, layer: bytes, settings: Mapping[str, object]) -> bytes:
+    """Return an image of one layer, a tar, with these settings for its containers."""
     blobs: dict[str, bytes] = {}
 
     def blob(kind: str, content: bytes) -> dict[str, object]:
@@ -27,20 +35,16 @@ def archive(busybox: Path, name: str = PLAIN) -> bytes:
         blobs[f"blobs/sha256/{digest}"] = content
         return {"mediaType": f"{_OCI}.{kind}", "digest": f"sha256:{digest}", "size": len(content)}
 
-    layer = blob("layer.v1.tar", _layer(busybox))
+    only = blob("layer.v1.tar", layer)
     platform = {"architecture": _architecture(), "os": "linux"}
-    config = {
-        **platform,
-        "config": {"Env": VARIABLES[name], "Cmd": list(COMMAND), "WorkingDir": "/"},
-        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
-    }
-    manifest = {"schemaVersion": 2, "config": blob("config.v1+json", _json(config)), "layers": [layer]}
+    config = {**platform, "config": settings, "rootfs": {"type": "layers", "diff_ids": [only["digest"]]}}
+    manifest = {"schemaVersion": 2, "config": blob("config.v1+json", _json(config)), "layers": [only]}
     entry = {
         **blob("manifest.v1+json", _json(manifest)),
         "platform": platform,
         "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name},
     }
-    return _tar(
+    return tar(
         {
             "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
             "index.json": _json({"schemaVersion": 2, "manifests": [entry]}),
@@ -49,27 +53,29 @@ def archive(busybox: Path, name: str = PLAIN) -> bytes:
     )
 
 
-def _layer(busybox: Path) -> bytes:
+def busybox_layer(busybox: Path, more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
+    """Return a layer with busybox, its links, and ``more`` files by their paths."""
     listing = subprocess.run([busybox, "--list"], capture_output=True, text=True, timeout=20, check=True)
     links = {f"bin/{name}": "busybox" for name in listing.stdout.split() if name != "busybox"}
-    return _tar({**_FILES, "bin/busybox": busybox.read_bytes()}, folders=_FOLDERS, links=links, mode=0o755)
+    return tar({**_FILES, "bin/busybox": busybox.read_bytes(), **more}, folders=_FOLDERS, links=links, mode=0o755)
 
 
-def _tar(files: dict[str, bytes], *, folders=(), links: dict[str, str] | None = None, mode: int = 0o644) -> bytes:
+def tar(files: dict[str, bytes], *, folders=(), links: dict[str, str] | None = None, mode: int = 0o644) -> bytes:
+    """Return a tar of files by their paths, folders, and links with what they point to."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
+    with tarfile.open(fileobj=out, mode="w") as made:
         for folder in folders:
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
-            tar.addfile(entry)
+            made.addfile(entry)
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), mode
-            tar.addfile(entry, io.BytesIO(content))
+            made.addfile(entry, io.BytesIO(content))
         for name, target in (links or {}).items():
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = tarfile.SYMTYPE, target
-            tar.addfile(entry)
+            made.addfile(entry)
     return out.getvalue()
 
 

@@ -1,0 +1,135 @@
+"""One real node for all cases, with the daemon installed by its manifest; and a table of the cases with their times."""
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.realnode import node as nodes
+from tests.realnode import traces
+from tests.realnode.daemon import Daemon, shown
+from tests.realnode.install import install
+from tests.realnode.placing import Scheduler
+from tests.realnode.pods import Pods
+from tests.realnode.servers import until
+from tests.runtimes.lacking import LackingError
+
+PROFILE = "dgx-h100"
+SHARES = 80
+
+
+def pytest_report_header() -> str:
+    required = "must run (REQUIRE_CLUSTER)" if os.environ.get("REQUIRE_CLUSTER") else "is skipped where it cannot run"
+    return f"real node: {required}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "case(letter, title): which case of the table a test belongs to")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order of the cases' letters; what looks at the machine when the node is gone comes last."""
+    items.sort(key=lambda item: case.args[0] if (case := item.get_closest_marker("case")) else "")
+
+
+@pytest.fixture(scope="session")
+def before() -> traces.Traces:
+    """The machine before anything was started."""
+    return traces.seen()
+
+
+@pytest.fixture(scope="session")
+def stack():
+    """The node's programs."""
+    return _or_skip(install)
+
+
+@pytest.fixture(scope="session")
+def session(before, stack):
+    """The running node, and how to end it before the session does."""
+    running = nodes.running(stack, shown())
+    node = _or_skip(running.__enter__)
+    ended = False
+
+    def end() -> None:
+        nonlocal ended
+        if not ended:
+            ended = True
+            running.__exit__(None, None, None)
+
+    yield node, end
+    end()
+
+
+@pytest.fixture(scope="session")
+def node(session) -> nodes.Node:
+    return session[0]
+
+
+@pytest.fixture(scope="session")
+def installed(node) -> Daemon:
+    daemon = Daemon(node=node, profile=PROFILE)
+    with TemporaryDirectory(prefix="stand-in-") as scratch:
+        daemon.install(Path(scratch))
+    daemon.await_ready()
+    return daemon
+
+
+@pytest.fixture
+def daemon(installed, node) -> Daemon:
+    """The daemon, ready, with all its shares on offer."""
+    installed.await_ready()
+    until(lambda: node.allocatable("nvidia.com/gpu") == SHARES, f"{SHARES} shares", 60)
+    return installed
+
+
+@pytest.fixture(scope="session")
+def scheduler(installed, node) -> Scheduler:
+    """Whoever places pods. It follows the daemon, whose image it is made of."""
+    placing = Scheduler(node=node)
+    placing.install()
+    return placing
+
+
+@pytest.fixture
+def pods(daemon, scheduler, node):
+    made = Pods(node=node, place=scheduler.place)
+    yield made
+    made.clear()
+
+
+def _or_skip(what):
+    try:
+        return what()
+    except LackingError as error:
+        if os.environ.get("REQUIRE_CLUSTER"):
+            pytest.fail(f"the real node must run here: {error}", pytrace=False)
+        pytest.skip(f"no real node here: {error}")
+
+
+_figures: list[str] = []
+_times: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    marker = item.get_closest_marker("case")
+    if marker and (call.when == "call" or report.outcome != "passed"):
+        _times[marker.args].append((call.duration, report.outcome))
+        _figures.extend(str(value) for name, value in item.user_properties if name == "figures")
+    return report
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    if not _times:
+        return
+    terminalreporter.section("cases on a real node")
+    for (letter, title), runs in sorted(_times.items()):
+        outcomes = {outcome for _, outcome in runs}
+        outcome = "failed" if "failed" in outcomes else "ok" if outcomes == {"passed"} else "skipped"
+        terminalreporter.write_line(f"{letter}  {outcome:8} {sum(s for s, _ in runs):6.1f} s  {title}")
+    for line in dict.fromkeys(_figures):
+        terminalreporter.write_line(line)

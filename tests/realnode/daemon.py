@@ -1,0 +1,165 @@
+"""The daemon on a real node, as its DaemonSet runs it."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.realnode import images, manifest
+from tests.realnode.node import MACHINE, Node
+from tests.realnode.servers import until
+from vendors.nvidia.simulation import build
+from vendors.nvidia.simulation.simulator import NvmlSimulator
+
+START_S = 60
+PORT = 9394
+DAEMONSET = f"/apis/apps/v1/namespaces/{manifest.NAMESPACE}/daemonsets/{manifest.NAME}"
+
+
+def shown() -> Mapping[Path, str]:
+    """The directories of the machine that a node must show for the daemon's image to work."""
+    return {directory: f"{MACHINE}{directory}" for directory in images.directories()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """``install`` and ``configure`` are what an administrator would type; the rest looks at the running pod."""
+
+    node: Node
+    profile: str = "dgx-h100"
+
+    def install(self, scratch: Path) -> None:
+        """Load the images, and apply the manifest. ``scratch`` takes a stand-in of the driver's library."""
+        build(scratch)
+        self.node.load(images.daemon())
+        self.node.load(images.core(self.node.path("/bin/busybox")))
+        self.configure()
+
+    def configure(self, **settings: Any) -> None:
+        """Apply the manifest with these settings. A daemon that runs reads them at its next start."""
+        found = manifest.documents(self.profile, images.directories(), settings)
+        self.node.enclosure.write("/run/daemonset.yaml", yaml.safe_dump_all(found))
+        self.node.kubectl("apply", "--filename=/run/daemonset.yaml")
+
+    def pod(self) -> dict[str, Any] | None:
+        """The pod that is not ending, if there is one."""
+        selector = f"labelSelector=app.kubernetes.io/name%3D{manifest.NAME}"
+        pods = self.node.api.call("GET", f"/api/v1/namespaces/{manifest.NAMESPACE}/pods?{selector}")["items"]
+        return next((pod for pod in pods if "deletionTimestamp" not in pod["metadata"]), None)
+
+    def is_ready(self) -> bool:
+        pod = self.pod()
+        return bool(pod) and any(
+            c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ())
+        )
+
+    def await_ready(self) -> float:
+        try:
+            return until(self.is_ready, "the daemon", START_S)
+        except TimeoutError as error:
+            status = json.dumps((self.pod() or {}).get("status", {}))[:3000]
+            raise TimeoutError(f"{error}\n{status}\n{self.log()[-3000:]}") from error
+
+    def log(self) -> str:
+        """What it and its predecessors have written, the oldest first."""
+        pattern = f"{manifest.NAMESPACE}_{manifest.NAME}-*/{manifest.NAME}/*.log"
+        logs = sorted(self.node.path("/var/log/pods").glob(pattern), key=lambda path: path.stat().st_mtime)
+        return "\n".join(path.read_text(errors="replace") for path in logs)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Every sample by its name with its labels."""
+        lines = self._get("/metrics").splitlines()
+        return {
+            name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line and line[0] != "#")
+        }
+
+    def _get(self, path: str) -> str:
+        pod = self.pod()
+        assert pod
+        return self.node.network.get(f"http://{pod['status']['podIP']}:{PORT}{path}")
+
+    def kill(self) -> None:
+        """End its process as a crash would, without a word."""
+        os.kill(self.pid(), signal.SIGKILL)
+
+    def pid(self) -> int:
+        """Its process id, as the machine sees it."""
+        pod = self.pod()
+        assert pod
+        (status,) = pod["status"]["containerStatuses"]
+        return pid_of(self.node, status["containerID"])
+
+    def pid_or_none(self) -> int | None:
+        """The same, and None while there is no process."""
+        try:
+            return self.pid()
+        except (LookupError, ValueError, StopIteration):
+            return None
+
+    def restarts(self) -> int:
+        pod = self.pod()
+        return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", ())) if pod else 0
+
+    def registrations(self) -> float:
+        """How often it has registered with the kubelet; 0 while it does not answer."""
+        try:
+            found = self.metrics()
+        except OSError:
+            return 0.0
+        return sum(value for name, value in found.items() if name.startswith("hami_plugin_registrations_total"))
+
+    def replace(self) -> None:
+        """Roll it out anew, as `kubectl rollout restart` does, and wait for the new pod."""
+        before = self.pod()
+        self.node.kubectl("-n", manifest.NAMESPACE, "rollout", "restart", f"daemonset/{manifest.NAME}")
+        until(lambda: self._is_another(before), "another pod", START_S)
+        self.await_ready()
+
+    def _is_another(self, before: Mapping[str, Any] | None) -> bool:
+        now = self.pod()
+        return bool(now) and (not before or now["metadata"]["uid"] != before["metadata"]["uid"])
+
+    def machine(self) -> NvmlSimulator:
+        """The simulated machine, for faults."""
+        return NvmlSimulator.attach(self.node.path(manifest.SIMULATION))
+
+
+def pid_of(node: Node, container: str) -> int:
+    """The process id of a container's first process, as the machine sees it."""
+    said = node.run("ctr", "--namespace=k8s.io", "tasks", "ls")
+    wanted = container.rpartition("/")[2]
+    for line in said.splitlines():
+        if wanted and line.startswith(wanted):
+            return _outside(node, int(line.split()[1]))
+    raise LookupError(f"container {container} has no process")
+
+
+def _outside(node: Node, inside: int) -> int:
+    """The machine's number of the process that is ``inside`` in the node's PID namespace."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            said = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:
+            continue  # it ended while we looked
+        numbers = said["NSpid"].split()
+        if len(numbers) >= 2 and int(numbers[1]) == inside and _belongs(node, int(numbers[0])):
+            return int(numbers[0])
+    raise LookupError(f"process {inside} of the node is gone")
+
+
+def _belongs(node: Node, pid: int) -> bool:
+    """Whether the process descends from the node's first one."""
+    seen = pid
+    while seen > 1:
+        if seen == node.enclosure.first_pid:
+            return True
+        try:
+            seen = int(Path(f"/proc/{seen}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False

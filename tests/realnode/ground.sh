@@ -1,0 +1,24 @@
+# What a node has before its servers start: a network, shared mounts, and kernel settings as a kubelet wants them.
+# $1 is the node's address. The settings are files in front of the kernel's own, which stay as they are.
+set -eu
+mount --make-rshared /
+ip link set lo up
+ip addr add 10.96.0.1/32 dev lo # the service's address of the API server
+ip link add uplink type veth peer name nowhere
+ip link set nowhere up
+ip link set uplink up
+ip addr add "$1/24" dev uplink
+ip route add default via "${1%.*}.1" dev uplink
+mkdir /run/settings
+setting() {
+    echo "$2" >"/run/settings/$(basename "$1")"
+    mount --bind "/run/settings/$(basename "$1")" "/proc/sys/$1"
+}
+setting vm/overcommit_memory 1
+setting vm/panic_on_oom 0
+setting kernel/panic 10
+setting kernel/panic_on_oops 1
+setting kernel/keys/root_maxkeys 1000000
+setting kernel/keys/root_maxbytes 25000000
+mknod -m 600 /dev/kmsg c 1 11 2>/dev/null || true
+mkdir -p /var/lib/kubelet /var/lib/cni /usr/libexec/kubernetes /var/log/containers

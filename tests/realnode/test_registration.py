@@ -1,0 +1,48 @@
+"""Case a: the node says what it has."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from hami_plugin.simulation.machines import load_machine
+from hami_plugin.wire.nodes import decode_json
+from tests.realnode.conftest import PROFILE, SHARES
+
+pytestmark = pytest.mark.case("a", "the node registers: shares, annotations and scores")
+REGISTER, SCORE = "hami.io/node-nvidia-register", "hami.io/node-nvidia-score"
+
+
+def test_the_kubelet_offers_ten_shares_of_each_device(daemon, node):
+    status = node.api.node("node-1")["status"]
+
+    assert (status["allocatable"]["nvidia.com/gpu"], status["capacity"]["nvidia.com/gpu"]) == (str(SHARES),) * 2
+
+
+def test_the_register_annotation_decodes_to_the_machines_devices(daemon, node):
+    infos = decode_json(node.annotation(REGISTER))
+
+    assert [info.id for info in infos] == [device.uuid for device in load_machine(PROFILE).devices]
+    assert {(info.count, info.health) for info in infos} == {(10, True)}
+
+
+def test_every_pair_of_devices_has_a_score(daemon, node):
+    scores = json.loads(node.annotation(SCORE))
+
+    assert Counter(len(one["score"]) for one in scores) == {7: 8}
+
+
+def test_the_manifests_own_account_is_all_that_the_daemon_has(daemon, node):
+    account = "system:serviceaccount:hami-system:hami-plugin"
+    asked = {
+        "patch pods": "yes",
+        "patch nodes": "yes",
+        "create events": "yes",
+        "delete pods": "no",
+        "get secrets": "no",
+    }
+
+    said = {what: node.answer("auth", "can-i", *what.split(), "--all-namespaces", f"--as={account}") for what in asked}
+
+    assert said == asked
+    assert daemon.pod()["spec"]["serviceAccountName"] == "hami-plugin"

@@ -1,0 +1,45 @@
+"""Case j: the daemon is replaced while pods run and while others are being admitted."""
+
+import threading
+import time
+
+import pytest
+
+from tests.realnode.pods import container, manifest
+from tests.realnode.servers import until
+
+pytestmark = pytest.mark.case("j", "the daemon is replaced while pods run and are being admitted")
+DURING, EVERY_S = 8, 1.0
+NO_DEVICES = "UnexpectedAdmissionError"
+
+
+def test_pods_that_arrive_while_the_daemon_is_replaced_run_with_their_own_limits(pods, daemon, record_property):
+    """A kubelet fails what reaches it while no daemon serves it; here, as a controller would, it is made anew."""
+    old = pods.run(manifest("old", container(count=1, memory=900, cores=9)))
+    pods.await_settled(old)
+    before, refused = pods.containers(old), []
+    replacing = threading.Thread(target=daemon.replace)
+    asked = {f"during-{n}": manifest(f"during-{n}", container(count=1, memory=1000 + n)) for n in range(DURING)}
+
+    def all_run():
+        for name, one in asked.items():
+            status = pods.get(name)["status"]
+            if status.get("phase") == "Failed":
+                assert status["reason"] == NO_DEVICES, status
+                refused.append(name)
+                pods.delete(name)
+                pods.submit(one)
+        return all(pods.phase(name) == "Running" for name in asked)
+
+    replacing.start()
+    for one in asked.values():
+        pods.submit(one)
+        time.sleep(EVERY_S)  # they arrive before, during and after
+    replacing.join(120)
+
+    until(all_run, "all pods to run", 120, every_s=0.5)
+    pods.await_settled(*asked)
+    limits = {name: pods.granted(name).env["CUDA_DEVICE_MEMORY_LIMIT_0"] for name in asked}
+    assert limits == {f"during-{n}": f"{1000 + n}m" for n in range(DURING)}
+    assert (pods.containers(old), pods.phase(old)) == (before, "Running")
+    record_property("figures", f"{len(refused)} of {DURING} pods reached the kubelet while the daemon was replaced")
