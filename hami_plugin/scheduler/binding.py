@@ -11,7 +11,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.scheduler.locks import Hold, NodeLocks
-from hami_plugin.scheduler.nodes import Clock
+from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE, TRIES, repeated
 from hami_plugin.scheduling.decisions import Changes, binding
@@ -25,11 +25,19 @@ class Binder:
     """Binds pods. What it began it finishes or undoes, unless nobody knows how far the API server came."""
 
     def __init__(
-        self, cluster: Cluster, families: Sequence[Family], locks: NodeLocks, now: Clock, *, pace: Backoff = PACE
+        self,
+        cluster: Cluster,
+        families: Sequence[Family],
+        locks: NodeLocks,
+        nodes: Nodes,
+        now: Clock,
+        *,
+        pace: Backoff = PACE,
     ) -> None:
         self._cluster = cluster
         self._families = tuple(families)
         self._locks = locks
+        self._nodes = nodes
         self._now = now
         self._pace = pace
 
@@ -48,15 +56,27 @@ class Binder:
         hold, marked = Hold(node=node, pod=pod, rules=self._rules(pod)), False
         try:
             await self._locks.take(hold)
+            self._require_offered(pod, node)
             marked = True
             await repeated(lambda: self._cluster.patch_pod(pod, binding(self._now())), pace=self._pace)
             await self._assign(pod, node)
-        except _UnsureError:
+        except UnsureError:
             raise  # the pod may be bound: its node needs the lock and the phase, and both expire
         except HamiError:
             await self._undo(hold, marked=marked)
             raise
         return None
+
+    def _require_offered(self, pod: PodView, node: str) -> None:
+        """``HamiError`` when the node's daemon has fallen silent while the pod waited for the node."""
+        site = self._nodes.sites.get(node)
+        words = [family.word for family in self._families if self._asks(family, pod)]
+        missing = [word for word in words if site is None or word not in site.stocks]
+        if missing:
+            raise HamiError(
+                f"node {node} no longer offers {', '.join(missing)} devices: its daemon fell silent, or is restarting",
+                hint="the pod is scheduled again",
+            )
 
     async def _assign(self, pod: PodView, node: str) -> None:
         """POST the Binding. One without an answer may have been taken all the same, so the pod is looked at."""
@@ -80,7 +100,7 @@ class Binder:
         try:
             found = await repeated(lambda: self._cluster.get_pod(pod.namespace, pod.name), pace=self._pace)
         except ClusterError as error:
-            raise _UnsureError(
+            raise UnsureError(
                 f"{problem.message}, and whether it was bound is not known: {error.message}",
                 hint="kube-scheduler tries again; a pod that is bound after all is served",
             ) from error
@@ -118,5 +138,5 @@ class Binder:
         return policy is not None and any(isinstance(policy.request(one), Demand) for one in containers)
 
 
-class _UnsureError(HamiError):
+class UnsureError(HamiError):
     """Nobody knows whether the pod was bound."""

@@ -16,10 +16,11 @@ from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE, repeated
+from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduling.decisions import assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene
 from hami_plugin.scheduling.kept import Kept
-from hami_plugin.scheduling.payloads import Offer, decided, filter_result
+from hami_plugin.scheduling.payloads import Offer, decided, filter_result, standing_result
 from hami_plugin.vendor import Family
 
 Json = Mapping[str, Any]
@@ -63,19 +64,38 @@ class Chooser:
     """Answers filter requests. Between the choice and its entry in the ledger nothing else runs."""
 
     def __init__(
-        self, cluster: Cluster, known: Known, events: EventRecorder, now: Clock, *, pace: Backoff = PACE
+        self,
+        cluster: Cluster,
+        known: Known,
+        events: EventRecorder,
+        now: Clock,
+        *,
+        standing: Standing,
+        pace: Backoff = PACE,
     ) -> None:
         self._cluster = cluster
         self._known = known
+        self._standing = standing
         self._events = events
         self._now = now
         self._pace = pace
 
     async def filter(self, offered: Offer) -> Json:
-        """The one node that is left, or none with the reasons. ``ClusterError`` when it cannot be written down."""
+        """The one node that is left, or none with the reasons. ``ClusterError`` when it cannot be written down.
+
+        Nodes that are given as objects need not exist: that is a question only, and nothing is written.
+        """
         pod = pod_view(offered.pod)
+        if offered.nodes is not None:
+            return filter_result(offered, decided(self._known.scene(pod), pod, offered))
+        async with self._standing.turn(pod.uid):
+            if node := self._standing.node_of(pod.uid):
+                return standing_result(offered, node)
+            return await self._choose(offered, pod)
+
+    async def _choose(self, offered: Offer, pod: PodView) -> Json:
         outcome = decided(self._known.scene(pod), pod, offered)
-        if isinstance(outcome, Filtered) and offered.nodes is None:
+        if isinstance(outcome, Filtered):
             if outcome.placed is None:
                 self._known.pods.withdraw(pod.uid)
                 self._events.pod(pod, FAILED, waiting(outcome, offered.names), warning=True)

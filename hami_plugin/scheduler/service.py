@@ -18,7 +18,7 @@ from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.model.views import PodView
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.scheduler.binding import Binder
+from hami_plugin.scheduler.binding import Binder, UnsureError
 from hami_plugin.scheduler.choosing import Chooser, Known, Preferences
 from hami_plugin.scheduler.limits import Limits
 from hami_plugin.scheduler.locks import NodeLocks
@@ -27,6 +27,7 @@ from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE
 from hami_plugin.scheduler.reviewing import Reviewer
+from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduler.upkeep import Upkeep
 from hami_plugin.scheduling.admission import Scheduling
 from hami_plugin.scheduling.ages import of_any_age
@@ -85,10 +86,11 @@ class SchedulerService:
             limits=self._limits,
             preferences=options.preferences,
         )
-        self._chooser = Chooser(cluster, known, self._events, now, pace=options.pace)
+        self._standing = Standing(self._pods.ledger)
+        self._chooser = Chooser(cluster, known, self._events, now, standing=self._standing, pace=options.pace)
         self._reviewer = Reviewer(known, options.scheduling, refuse_impossible=options.refuse_impossible)
         locks = NodeLocks(cluster, self._nodes, now, patience=options.lock_patience, pace=options.pace)
-        self._binder = Binder(cluster, served, locks, now, pace=options.pace)
+        self._binder = Binder(cluster, served, locks, self._nodes, now, pace=options.pace)
         self._upkeep = Upkeep(cluster, self._nodes, self._pods, every=options.upkeep_every)
         self._unfinished: set[asyncio.Task[Json]] = set()
 
@@ -156,9 +158,13 @@ class SchedulerService:
 
     async def _bound(self, namespace: str, name: str, uid: str, node: str) -> Json:
         try:
-            pod = await self._pod(namespace, name, uid)
+            async with self._standing.turn(uid):  # a decision that is being written is waited for
+                pod = await self._pod(namespace, name, uid)
+                self._standing.begin(uid, node)
             await self._binder.bind(pod, node)
         except HamiError as error:
+            if not isinstance(error, UnsureError):
+                self._standing.end(uid)
             subject = PodView(uid=uid, namespace=namespace, name=name)
             self._events.pod(subject, UNBOUND, str(error), warning=True)
             return {"Error": str(error)}

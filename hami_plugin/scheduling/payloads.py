@@ -61,6 +61,13 @@ def filter_result(offered: Offer, outcome: Filtered | Unasked) -> Json:
     return {**result, "Nodes": {"items": [node for node in offered.nodes if left(node_view(node).name)]}}
 
 
+def standing_result(offered: Offer, node: str) -> Json:
+    """ExtenderFilterResult for a pod whose node is settled: that one, if it is among those offered."""
+    why = f"the pod is bound, or being bound, to node {node}"
+    failed = {name: why for name in offered.names if name != node}
+    return {"FailedNodes": failed, "Error": "", "NodeNames": [name for name in offered.names if name == node]}
+
+
 def admission_response(uid: str, decision: Allowed | Denied) -> Json:
     """The ``response`` of an AdmissionReview. A refusal is the pod's fault, never the webhook's: always 403."""
     if isinstance(decision, Denied):
