@@ -22,7 +22,7 @@
 {{- end -}}
 
 {{- define "hami-plugin.vendors" -}}
-nvidia amd ascend awsneuron biren cambricon enflame hygon iluvatar kunlun metax mthreads vastai
+nvidia amd ascend awsneuron biren cambricon enflame gaudi hygon iluvatar kunlun metax mthreads vastai
 {{- end -}}
 
 {{/* The DaemonSets: name and values of each. One, or one for each pool. */}}
