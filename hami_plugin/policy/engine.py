@@ -85,16 +85,20 @@ def walked(policy: Policy, group: Sequence[DeviceState], context: Context) -> tu
     against: list[Reason | None] = []
     tried, again, most = trial(policy, context), policy.again, context.demand.count
     for state in group:
-        for share in range(most if again(state) else 1):
+        found = tried(state, eligible)
+        asked.append(state)
+        if isinstance(found, Reason):
+            against.append(found)
+            continue
+        against.append(None)
+        eligible.append(found)
+        for _more in range(1, most) if again(state) else ():
             found = tried(state, eligible)
-            if not isinstance(found, Candidate):
+            if isinstance(found, Reason):
                 asked.append(state)
                 against.append(found)
                 break
             eligible.append(found)
-            if not share:
-                asked.append(state)
-                against.append(None)
     return tuple(eligible), (tuple(asked), tuple(against))
 
 

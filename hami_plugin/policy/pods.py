@@ -178,7 +178,7 @@ class Walk:
 
     def take(self, word: str, grants: Sequence[Grant]) -> str:
         """Book the open container's part of one family. The reason why that cannot be, or nothing."""
-        after = {state.uuid: state for state in self._now[word]}
+        after = {state.info.id: state for state in self._now[word]}
         recorded: list[Grant] = []
         for grant in grants:
             booking = self.rules[word].book(after[grant.uuid], grant, self.pod)
@@ -218,10 +218,9 @@ class Walk:
         plain init container: so no rule takes a running container for one of those.
         """
         stock = self.site.stocks.get(demand.word)
-        inits = tuple([() for container in self.pod.containers if container.alone])
-        running = [
-            pieces for container, pieces in zip(self.pod.containers, self._pieces, strict=False) if not container.alone
-        ]
+        containers, closed = self.pod.containers, self._pieces
+        inits = ((),) * sum([container.alone for container in containers])
+        running = [pieces for container, pieces in zip(containers, closed, strict=False) if not container.alone]
         return Context(
             demand=demand,
             pod=self.pod,
