@@ -30,19 +30,3 @@ def test_every_pair_of_devices_has_a_score(daemon, node):
     scores = json.loads(node.annotation(SCORE))
 
     assert Counter(len(one["score"]) for one in scores) == {7: 8}
-
-
-def test_the_manifests_own_account_is_all_that_the_daemon_has(daemon, node):
-    account = "system:serviceaccount:hami-system:hami-plugin"
-    asked = {
-        "patch pods": "yes",
-        "patch nodes": "yes",
-        "create events": "yes",
-        "delete pods": "no",
-        "get secrets": "no",
-    }
-
-    said = {what: node.answer("auth", "can-i", *what.split(), "--all-namespaces", f"--as={account}") for what in asked}
-
-    assert said == asked
-    assert daemon.pod()["spec"]["serviceAccountName"] == "hami-plugin"
