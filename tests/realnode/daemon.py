@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tests.realnode import images, manifest
-from tests.realnode.node import MACHINE, Node
+from tests.realnode.node import MACHINE, NAME, Node
 from tests.realnode.servers import until
 from vendors.nvidia.simulation import build
 from vendors.nvidia.simulation.simulator import NvmlSimulator
@@ -38,6 +38,7 @@ class Daemon:
         build(scratch)
         self.node.load(images.daemon())
         self.node.load(images.core(self.node.path("/bin/busybox")))
+        self.node.kubectl("label", "--overwrite", "node", NAME, "gpu=on")
         self.configure()
 
     def configure(self, **settings: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cdi.annotations import annotated
 from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.kubelet.messages import allocate_response
 from hami_plugin.model.views import NodeView, PodView, pod_view
@@ -173,7 +174,7 @@ async def test_devices_in_the_answer_itself_are_the_same_container_as_by_cdi(con
     bare = await run(containerd, Wanted())
     async with running(profile, "device-specs") as node:
         card, wanted = await node.allocate()
-        assert (wanted.cdi, wanted.annotations) == ((), {})
+        assert (wanted.cdi, annotated(wanted.annotations)) == ((), ())
 
         check(node, card, (await run(containerd, wanted)).beyond(bare))
 
