@@ -12,6 +12,11 @@ from tests.realnode.servers import until
 pytestmark = pytest.mark.case("i", "a forged holder does not start, and its Event says why")
 
 
+def state_of(pods, name):
+    (status,) = pods.get(name)["status"]["containerStatuses"]
+    return status["state"]
+
+
 def test_after_the_kubelet_exchanged_two_answers_neither_container_starts_again(pods, node, daemon):
     names = [
         pods.run(manifest(name, container(count=1, memory=memory), restartPolicy="Always"))
@@ -35,9 +40,8 @@ def test_after_the_kubelet_exchanged_two_answers_neither_container_starts_again(
     told = pods.told("first")
     refused = next(line for line in told if wanted in line)
     assert "second" in refused or second in refused
-    (status,) = pods.get("first")["status"]["containerStatuses"]
-    assert not status["ready"]
-    assert "running" not in status["state"]
+    until(lambda: "running" not in state_of(pods, "first"), "the kubelet's word that it does not run", 30)
     assert pods.phase("second") == "Running"
     starts = {k: v for k, v in daemon.metrics().items() if k.startswith("hami_plugin_container_starts_total")}
     assert any("WrongHolder" in name and value >= 1 for name, value in starts.items()), starts
+    assert "running" not in state_of(pods, "first")
