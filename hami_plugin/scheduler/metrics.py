@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.node.ports import NullObserver
 from hami_plugin.policy.reasons import read
 from hami_plugin.scheduling.filtering import UNREGISTERED
+from hami_plugin.telemetry.calls import ApiCalls
 from hami_plugin.telemetry.gauges import gauge
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -18,12 +18,13 @@ _OTHER = "Other"
 _WORDS = {UNREGISTERED: "NodeUnregistered"}
 
 
-class Metrics(NullObserver):
+class Metrics(ApiCalls):
     """Counts calls that come in, and those that go out to the API server."""
 
     def __init__(
         self, registry: CollectorRegistry, *, version: str, log_lines_dropped: Callable[[], int] = lambda: 0
     ) -> None:
+        super().__init__(registry)
         self._requests = Counter(
             "hami_plugin_scheduler_requests",
             "Calls of kube-scheduler and the API server; answered, refused, or why there was no answer.",
@@ -62,19 +63,6 @@ class Metrics(NullObserver):
             "1 while the files hold a pair that cannot be presented, and an older one is.",
             registry=registry,
         )
-        self._calls = Counter(
-            "hami_plugin_api_calls",
-            "Calls to the API server, by HTTP status or unreachable.",
-            ("verb", "kind", "outcome"),
-            registry=registry,
-        )
-        self._call_seconds = Histogram(
-            "hami_plugin_api_call_seconds",
-            "Time of a call to the API server.",
-            ("verb", "kind"),
-            buckets=_BUCKETS,
-            registry=registry,
-        )
         for outcome in ("ok", "failed"):
             self._reloads.labels(outcome)
         registry.register(_Process(version, log_lines_dropped))
@@ -104,10 +92,6 @@ class Metrics(NullObserver):
         """A new certificate was found, and is presented (``ok``) or not (``failed``)."""
         self._reloads.labels(outcome).inc()
         self._stale.set(outcome != "ok")
-
-    def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None:
-        self._calls.labels(verb, kind, outcome).inc()
-        self._call_seconds.labels(verb, kind).observe(seconds)
 
 
 class _Process(Collector):

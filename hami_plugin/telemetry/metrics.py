@@ -16,12 +16,11 @@ from prometheus_client.registry import Collector
 
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.ports import EndpointState
+from hami_plugin.telemetry.calls import BUCKETS, ApiCalls
 from hami_plugin.telemetry.gauges import gauge
 
-_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-
-class Metrics:
+class Metrics(ApiCalls):
     """The daemon's ``Observer``. ``clock`` gives monotonic seconds."""
 
     def __init__(
@@ -32,6 +31,7 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
         log_lines_dropped: Callable[[], int] = lambda: 0,
     ) -> None:
+        super().__init__(registry)
         self._snapshots: dict[str, Snapshot] = {}
         self._endpoints: dict[str, _Endpoint] = {}
         self._clock = clock
@@ -42,26 +42,13 @@ class Metrics:
             "hami_plugin_allocate_seconds",
             "Time to answer Allocate.",
             ("resource",),
-            buckets=_BUCKETS,
+            buckets=BUCKETS,
             registry=registry,
         )
         self._starts = Counter(
             "hami_plugin_container_starts",
             "PreStartContainer calls; ok, or why not.",
             ("resource", "outcome"),
-            registry=registry,
-        )
-        self._calls = Counter(
-            "hami_plugin_api_calls",
-            "Calls to the API server, by HTTP status or unreachable.",
-            ("verb", "kind", "outcome"),
-            registry=registry,
-        )
-        self._call_seconds = Histogram(
-            "hami_plugin_api_call_seconds",
-            "Time of a call to the API server.",
-            ("verb", "kind"),
-            buckets=_BUCKETS,
             registry=registry,
         )
         registry.register(_State(self._snapshots, self._endpoints, clock, version, log_lines_dropped))
@@ -73,10 +60,6 @@ class Metrics:
 
     def container_start(self, resource: str, outcome: str) -> None:
         self._starts.labels(resource, outcome).inc()
-
-    def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None:
-        self._calls.labels(verb, kind, outcome).inc()
-        self._call_seconds.labels(verb, kind).observe(seconds)
 
     def snapshot(self, vendor: str, snapshot: Snapshot) -> None:
         self._snapshots[vendor] = snapshot

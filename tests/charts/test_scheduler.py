@@ -50,9 +50,7 @@ def test_kube_scheduler_asks_the_container_beside_it_and_nobody_else(release):
 
 
 def test_our_container_is_started_with_flags_that_the_command_has(release):
-    command = main.commands.get("scheduler")
-    if command is None:
-        pytest.skip("this tree has no scheduler process yet")
+    command = main.commands["scheduler"]
     spec = release.one("Deployment")["spec"]["template"]["spec"]
     (ours,) = (c for c in spec["containers"] if c["name"] == "hami-plugin")
     name, *flags = ours["args"]
