@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/hami-plugin"
 RELEASE, NAMESPACE = "hami-plugin", "hami-system"
 DEADLINE_S = 60
-OPTIONS = {"wait": False, "timeout_seconds": 20, "server_side_apply": "true", "disable_openapi_validation": True}
+WITHIN_S = 20
+OPTIONS = {"wait": False, "timeout_seconds": WITHIN_S, "server_side_apply": "true", "disable_openapi_validation": True}
+CREATE_NAMESPACE = {"create_namespace": True}
 
 
 class HelmError(Exception):
@@ -81,20 +83,29 @@ def lint() -> list[str]:
     return [str(message) for message in answer["Messages"] or () if message["Severity"] > 1]
 
 
-def run(steps: Sequence[Mapping[str, Any]], config: str, release: str) -> list[dict[str, Any]]:
-    """What Helm answers to each step: ``{"verb": "install" or "upgrade" or "lint", "values": {...}}``.
+def run(
+    steps: Sequence[Mapping[str, Any]],
+    config: str,
+    release: str,
+    *,
+    entering: Sequence[str] = (),
+    storage: str = "memory",
+) -> list[dict[str, Any]]:
+    """What Helm answers to each step: a ``verb`` (install, upgrade, uninstall, lint), ``values`` and ``options``.
 
-    ``config`` is the text of a kubeconfig, of a stand-in or of a real cluster. ``HelmError`` says what Helm said.
+    ``config`` is the text of a kubeconfig, of a stand-in or of a real cluster, and ``entering`` a command that runs
+    another one where that cluster can be reached. Helm remembers releases in ``storage``: beyond this call in
+    ``secret``. ``HelmError`` says what Helm said.
     """
     work = {"library": str(library()), "kubeconfig": config, "release": release, "steps": steps}
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.charts.helm"],
+        [*entering, sys.executable, "-m", "tests.charts.helm"],
         input=json.dumps(work),
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**environment, "HELM_DRIVER": "memory"},
+        env={**environment, "HELM_DRIVER": storage},
         timeout=DEADLINE_S,
         check=False,
     )
@@ -116,16 +127,20 @@ class _Library:
         if status:
             raise HelmError((self._code.helm_sdkpy_last_error() or b"").decode())
 
-    def _ask(self, function: str, *arguments: str) -> Any:
+    def _ask(self, function: str, *arguments: str | int) -> Any:
         answer = ctypes.c_char_p()
-        given = (argument.encode() for argument in arguments)
+        given = (one.encode() if isinstance(one, str) else ctypes.c_int(one) for one in arguments)
         self._check(getattr(self._code, function)(self._handle, *given, ctypes.byref(answer)))
         return json.loads(answer.value or b"null")
 
-    def step(self, verb: str, release: str, values: Mapping[str, Any]) -> Any:
-        if verb == "lint":
-            return self._ask("helm_sdkpy_lint", str(CHART))
-        return self._ask(f"helm_sdkpy_{verb}", release, str(CHART), json.dumps(values), "", json.dumps(OPTIONS))
+    def step(self, verb: str, release: str, values: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        match verb:
+            case "lint":
+                return self._ask("helm_sdkpy_lint", str(CHART))
+            case "uninstall":
+                return self._ask("helm_sdkpy_uninstall", release, int(True), WITHIN_S)
+        given = (json.dumps(values), "", json.dumps({**OPTIONS, **options}))
+        return self._ask(f"helm_sdkpy_{verb}", release, str(CHART), *given)
 
 
 def main() -> int:
@@ -135,7 +150,10 @@ def main() -> int:
             config = Path(folder) / "kubeconfig"
             config.write_text(work["kubeconfig"], encoding="utf-8")
             code = _Library(work["library"], config)
-            answers = [code.step(step["verb"], work["release"], step.get("values", {})) for step in work["steps"]]
+            answers = [
+                code.step(step["verb"], work["release"], step.get("values", {}), step.get("options", {}))
+                for step in work["steps"]
+            ]
     except HelmError as error:
         sys.stderr.write(str(error))
         return 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -111,16 +112,16 @@ def serving(stand_in: StandIn) -> Iterator[StandIn]:
         thread.join()
 
 
-def kubeconfig(url: str) -> str:
-    """How to reach the stand-in, as a kubeconfig."""
-    context: Mapping[str, Any] = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+def kubeconfig(url: str, *, authority: bytes = b"", token: str = "") -> str:
+    """How to reach an API server, as a kubeconfig: the stand-in, or one that has a certificate and knows callers."""
+    trusted = {"certificate-authority-data": b64encode(authority).decode()} if authority else {}
     return json.dumps(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "contexts": [context],
-            "users": [{"name": "u", "user": {}}],
+            "clusters": [{"name": "c", "cluster": {"server": url, **trusted}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": token} if token else {}}],
             "current-context": "c",
         }
     )

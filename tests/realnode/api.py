@@ -15,6 +15,7 @@ from tests.realnode.servers import until
 
 MERGE = "application/merge-patch+json"
 CALL_S = 20
+ADMIN = "admin-token"
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET of sched(7)
 Object = dict[str, Any]
 
@@ -68,7 +69,7 @@ class Network:
 class Api:
     """What the cases ask. As the simulated API server it serves the simulated scheduler, too."""
 
-    def __init__(self, network: Network, authority: str, token: str = "admin-token") -> None:
+    def __init__(self, network: Network, authority: str, token: str = ADMIN) -> None:
         self._network = network
         self._authority = authority
         self._token = token

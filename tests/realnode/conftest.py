@@ -2,17 +2,16 @@
 
 import os
 from collections import defaultdict
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.realnode import images, readme, traces
 from tests.realnode import node as nodes
-from tests.realnode import traces
-from tests.realnode.daemon import Daemon, shown
+from tests.realnode.daemon import Daemon
 from tests.realnode.install import install
 from tests.realnode.placing import Scheduler
 from tests.realnode.pods import Pods
+from tests.realnode.release import SIMULATION, Release, values
 from tests.realnode.servers import until
 from tests.runtimes.lacking import LackingError
 
@@ -49,7 +48,7 @@ def stack():
 @pytest.fixture(scope="session")
 def session(before, stack):
     """The running node, and how to end it before the session does."""
-    running = nodes.running(stack, shown())
+    running = nodes.running(stack)
     node = _or_skip(running.__enter__)
     ended = False
 
@@ -69,10 +68,19 @@ def node(session) -> nodes.Node:
 
 
 @pytest.fixture(scope="session")
-def installed(node) -> Daemon:
+def installed(node, stack) -> Daemon:
+    """The chart, installed as the README says; the third of its commands has a case of its own."""
+    busybox = node.path("/bin/busybox")
+    node.load(images.daemon(stack.image))
+    node.load(images.scheduler(stack.programs / "kube-scheduler"))
+    node.load(images.core(busybox))
+    node.load(images.cuda(busybox))
+    node.path(SIMULATION).mkdir()
+    install, label, _ = readme.commands(nodes.NAME)
+    assert install == readme.HELM_INSTALL
+    Release(node=node).install(values(PROFILE, {}))
+    node.kubectl(*label[1:])
     daemon = Daemon(node=node, profile=PROFILE)
-    with TemporaryDirectory(prefix="stand-in-") as scratch:
-        daemon.install(Path(scratch))
     daemon.await_ready()
     return daemon
 
@@ -85,11 +93,11 @@ def daemon(installed, node) -> Daemon:
     return installed
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def scheduler(installed, node) -> Scheduler:
-    """Whoever places pods. It follows the daemon, whose image it is made of."""
+    """Whoever places pods, ready."""
     placing = Scheduler(node=node)
-    placing.install()
+    placing.await_ready()
     return placing
 
 

@@ -1,4 +1,4 @@
-"""The daemon on a real node, as its DaemonSet runs it."""
+"""The daemon on a real node, as the chart's DaemonSet runs it."""
 
 import json
 import os
@@ -8,56 +8,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from tests.realnode import images, manifest
-from tests.realnode.node import MACHINE, NAME, Node
+from tests.realnode.node import Node, is_ready
+from tests.realnode.release import DAEMON, NAMESPACE, SCHEDULER, SIMULATION, Release, values
 from tests.realnode.servers import until
-from vendors.nvidia.simulation import build
 from vendors.nvidia.simulation.simulator import NvmlSimulator
 
 START_S = 60
 PORT = 9394
-DAEMONSET = f"/apis/apps/v1/namespaces/{manifest.NAMESPACE}/daemonsets/{manifest.NAME}"
-
-
-def shown() -> Mapping[Path, str]:
-    """The directories of the machine that a node must show for the daemon's image to work."""
-    return {directory: f"{MACHINE}{directory}" for directory in images.directories()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """``install`` and ``configure`` are what an administrator would type; the rest looks at the running pod."""
+    """``configure`` and ``replace`` are what an administrator would type; the rest looks at the running pod."""
 
     node: Node
-    profile: str = "dgx-h100"
+    profile: str
 
-    def install(self, scratch: Path) -> None:
-        """Load the images, and apply the manifest. ``scratch`` takes a stand-in of the driver's library."""
-        build(scratch)
-        self.node.load(images.daemon())
-        self.node.load(images.core(self.node.path("/bin/busybox")))
-        self.node.kubectl("label", "--overwrite", "node", NAME, "gpu=on")
-        self.configure()
-
-    def configure(self, **settings: Any) -> None:
-        """Apply the manifest with these settings. A daemon that runs reads them at its next start."""
-        found = manifest.documents(self.profile, images.directories(), settings)
-        self.node.enclosure.write("/run/daemonset.yaml", yaml.safe_dump_all(found))
-        self.node.kubectl("apply", "--filename=/run/daemonset.yaml")
+    def configure(self, **plugin: Any) -> None:
+        """Upgrade the release to these values of ``devicePlugin``, and wait for the pod that has them."""
+        before = self.pod()
+        Release(node=self.node).upgrade(values(self.profile, plugin))
+        self._await_another(before)
 
     def pod(self) -> dict[str, Any] | None:
         """The pod that is not ending, if there is one."""
-        selector = f"labelSelector=app.kubernetes.io/name%3D{manifest.NAME}"
-        pods = self.node.api.call("GET", f"/api/v1/namespaces/{manifest.NAMESPACE}/pods?{selector}")["items"]
+        selector = f"labelSelector=app.kubernetes.io/name%3D{DAEMON}"
+        pods = self.node.api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"]
         return next((pod for pod in pods if "deletionTimestamp" not in pod["metadata"]), None)
 
     def is_ready(self) -> bool:
         pod = self.pod()
-        return bool(pod) and any(
-            c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ())
-        )
+        return bool(pod) and is_ready(pod)
 
     def await_ready(self) -> float:
         try:
@@ -68,9 +49,9 @@ class Daemon:
 
     def log(self) -> str:
         """What it and its predecessors have written, the oldest first."""
-        pattern = f"{manifest.NAMESPACE}_{manifest.NAME}-*/{manifest.NAME}/*.log"
-        logs = sorted(self.node.path("/var/log/pods").glob(pattern), key=lambda path: path.stat().st_mtime)
-        return "\n".join(path.read_text(errors="replace") for path in logs)
+        found = self.node.path("/var/log/pods").glob(f"{NAMESPACE}_{DAEMON}-*/{DAEMON}/*.log")
+        own = [path for path in found if SCHEDULER not in path.parts[-3]]
+        return "\n".join(path.read_text(errors="replace") for path in sorted(own, key=lambda p: p.stat().st_mtime))
 
     def metrics(self) -> Mapping[str, float]:
         """Every sample by its name with its labels."""
@@ -117,7 +98,10 @@ class Daemon:
     def replace(self) -> None:
         """Roll it out anew, as `kubectl rollout restart` does, and wait for the new pod."""
         before = self.pod()
-        self.node.kubectl("-n", manifest.NAMESPACE, "rollout", "restart", f"daemonset/{manifest.NAME}")
+        self.node.kubectl("-n", NAMESPACE, "rollout", "restart", f"daemonset/{DAEMON}")
+        self._await_another(before)
+
+    def _await_another(self, before: Mapping[str, Any] | None) -> None:
         until(lambda: self._is_another(before), "another pod", START_S)
         self.await_ready()
 
@@ -127,7 +111,7 @@ class Daemon:
 
     def machine(self) -> NvmlSimulator:
         """The simulated machine, for faults."""
-        return NvmlSimulator.attach(self.node.path(manifest.SIMULATION))
+        return NvmlSimulator.attach(self.node.path(SIMULATION))
 
 
 def pid_of(node: Node, container: str) -> int:

@@ -1,52 +1,102 @@
-"""The images that ``daemonset.yaml`` names, made here: the daemon in the machine's Python, and HAMi-core's files."""
+"""The images that the chart and the README name, made here, as no registry is asked."""
 
+import io
 import os
+import shutil
+import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from hami_plugin.host.compiling import _caches
+import pip
+from hatchling.builders.wheel import WheelBuilder
+
+from tests.realnode.build import VERSION
 from tests.runtimes import image
+from tests.runtimes.lacking import tool
 
 ROOT = Path(__file__).parents[2]
 DAEMON, CORE = "docker.io/library/hami-plugin:0.1.0", "docker.io/projecthami/hami:v2.10.0"
+SCHEDULER = f"registry.k8s.io/kube-scheduler:{VERSION}"
+CUDA = "docker.io/nvidia/cuda:12.4.1-base-ubuntu22.04"
 LIBRARY = b"stands for HAMi-core's library"
-FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp", "usr", "var")
-LINKS: Mapping[str, str] = MappingProxyType({name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")})
+HOME = "opt/hami-plugin"
+INSTALL_S = 90
+SIMULATED = ("dgx-h100", "ascend-910b3-8")  # as in the Dockerfile
+SMI = b"#!/bin/sh\necho $CUDA_DEVICE_MEMORY_LIMIT_0 of $NVIDIA_VISIBLE_DEVICES\n"
+FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp", "var")
+PASSWD: Mapping[str, bytes] = MappingProxyType({"etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n"})
 
 
-def directories() -> tuple[Path, ...]:
-    """What of the machine the daemon's image stands on: Python, its packages, the source, and compiled stand-ins."""
-    python = {Path(top) / part for top in ("/usr", sys.base_prefix) for part in ("bin", "lib", "lib64")}
-    wanted = {p for p in python if p.is_dir()} | {Path(sys.prefix).resolve(), ROOT, libraries()}
-    return tuple(sorted(p for p in wanted if not any(o != p and p.is_relative_to(o) for o in wanted)))
-
-
-def libraries() -> Path:
-    """The user's cache of compiled stand-ins for vendors' libraries."""
-    return _caches()[0]
-
-
-def daemon() -> bytes:
-    """Return the daemon's image. The directories of the machine are mounted over it."""
-    settings = {
-        "Env": [
-            f"PATH={Path(sys.prefix).resolve()}/bin:/usr/bin:/bin",
-            f"PYTHONPATH={ROOT}",
-            "PYTHONDONTWRITEBYTECODE=1",
-            f"XDG_CACHE_HOME={libraries().parent}",
-            f"CC={os.environ.get('CC', '')}",
-        ],
-        "Entrypoint": [str(Path(sys.prefix).resolve() / "bin" / "python"), "-m", "hami_plugin"],
-        "Cmd": ["run"],
-        "WorkingDir": "/",
-    }
-    passwd = {"etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n"}
-    return image.packed(DAEMON, image.tar(passwd, folders=FOLDERS, links=dict(LINKS)), settings)
+def daemon(tree: Path) -> bytes:
+    """Return what the Dockerfile makes, on Debian's own Python: ``tree`` has it, with the pinned requirements."""
+    with TemporaryDirectory(prefix="image-") as scratch:
+        root = Path(scratch) / "root"
+        shutil.copytree(tree, root, symlinks=True)
+        _install(root, Path(scratch))
+        settings = {
+            "Env": [f"PATH=/{HOME}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", f"XDG_CACHE_HOME=/{HOME}/cache"],
+            "Entrypoint": ["hami-plugin"],
+            "Cmd": ["run"],
+            "WorkingDir": "/",
+        }
+        return image.packed(DAEMON, _packed(root), settings)
 
 
 def core(busybox: Path) -> bytes:
-    """Return an image that has what the manifest's init container copies from HAMi's."""
+    """Return an image that has what the chart's init container copies from HAMi's."""
     layer = image.busybox_layer(busybox, {"k8s-vgpu/lib/nvidia/libvgpu.so": LIBRARY})
     return image.packed(CORE, layer, {"Env": ["PATH=/bin"], "Cmd": list(image.COMMAND), "WorkingDir": "/"})
+
+
+def scheduler(program: Path) -> bytes:
+    """Return Kubernetes' own image of kube-scheduler: the program alone."""
+    layer = image.tar({**PASSWD, "usr/local/bin/kube-scheduler": program.read_bytes()}, folders=FOLDERS, mode=0o755)
+    return image.packed(SCHEDULER, layer, {"Env": ["PATH=/usr/local/bin"], "WorkingDir": "/"})
+
+
+def cuda(busybox: Path) -> bytes:
+    """Return the image of the README's pod. Its nvidia-smi tells the limits that it would be held to."""
+    layer = image.busybox_layer(busybox, {"bin/nvidia-smi": SMI})
+    return image.packed(CUDA, layer, {"Env": ["PATH=/bin"], "WorkingDir": "/"})
+
+
+def _install(root: Path, scratch: Path) -> None:
+    """Put the project's wheel into the environment of ``root``, and the compiled stand-ins beside it."""
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(scratch), versions=["standard"])
+    shutil.copy(wheel, root / "tmp")
+    shutil.copytree(Path(pip.__file__).parent, root / "tmp" / "pip")
+    options = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-compile")
+    subprocess.run(
+        [tool("chroot"), root, f"/{HOME}/bin/python", "/tmp/pip", "install", *options, f"/tmp/{Path(wheel).name}"],
+        check=True,
+        timeout=INSTALL_S,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/tmp"},
+    )
+    shutil.rmtree(root / "tmp")
+    for machine in SIMULATED:
+        subprocess.run(
+            [sys.executable, "-m", "hami_plugin", "discover", "--simulate", machine],
+            check=True,
+            timeout=INSTALL_S,
+            stdout=subprocess.DEVNULL,
+            cwd=ROOT,
+            env={**os.environ, "XDG_CACHE_HOME": str(root / HOME / "cache")},
+        )
+
+
+def _packed(root: Path) -> bytes:
+    """Return all files of ``root`` as a tar, without what Python compiled."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        for top in sorted(root.iterdir()):
+            made.add(top, arcname=top.name, filter=lambda entry: None if "__pycache__" in entry.name else entry)
+        for folder in FOLDERS:
+            if not (root / folder).exists():
+                entry = tarfile.TarInfo(folder)
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+                made.addfile(entry)
+    return out.getvalue()

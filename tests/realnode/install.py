@@ -38,6 +38,7 @@ class Stack:
 
     tree: Path
     programs: Path
+    image: Path
 
 
 def cache() -> Path:
@@ -57,7 +58,7 @@ def install(say: Callable[[str], None] = lambda _: None) -> Stack:
             work.make_tree()
         if not is_done(folder / DONE, build.recipe()):
             work.make_programs()
-    return Stack(tree=folder / "root", programs=folder / "bin")
+    return Stack(tree=folder / "root", programs=folder / "bin", image=Path("/tmp/imgtree/root"))
 
 
 def tree_recipe() -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.realnode.api import Api, Network
 from tests.realnode.install import Stack
@@ -18,12 +19,11 @@ from tests.runtimes.lacking import LackingError
 NAME, ADDRESS = "node-1", "192.0.2.10"
 KEYS = "/etc/kubernetes"
 RUNTIME = "unix:///run/containerd/containerd.sock"
-MACHINE = "/machine"  # directories of the machine that the daemon's image needs stand below it
 HERE = Path(__file__).parent
 SHORT_S, START_S = 30, 120
 CONTROLLERS = (
     *("serviceaccount", "serviceaccount-token", "root-ca-cert-publisher", "namespace", "daemonset"),
-    *("garbagecollector", "podgc", "nodelifecycle", "replicaset", "deployment"),
+    *("garbagecollector", "podgc", "nodelifecycle", "replicaset", "deployment", "endpoint"),
 )
 
 
@@ -67,16 +67,19 @@ class Node:
         return self.api.node(NAME)["metadata"].get("annotations", {}).get(key, "")
 
     def is_ready(self) -> bool:
-        conditions = self.api.node(NAME)["status"].get("conditions", [])
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        return is_ready(self.api.node(NAME))
+
+
+def is_ready(thing: Mapping[str, Any]) -> bool:
+    """Whether a node, or a pod with all its containers, says that it is."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in thing["status"].get("conditions", ()))
 
 
 @contextlib.contextmanager
-def running(stack: Stack, shown: Mapping[Path, str]) -> Iterator[Node]:
+def running(stack: Stack) -> Iterator[Node]:
     """Start all, wait until the node is ready, and end all. ``LackingError`` where the machine refuses."""
-    seen = {stack.programs: "/programs", **shown}
     with contextlib.ExitStack() as ends:
-        enclosure = ends.enter_context(enclosed(stack.tree, machine=seen))
+        enclosure = ends.enter_context(enclosed(stack.tree, machine={stack.programs: "/programs"}))
         _lay_ground(enclosure)
         network = Network(enclosure.first_pid)
         ends.callback(network.close)
@@ -180,17 +183,13 @@ def _commands() -> dict[str, tuple[str, ...]]:
             *("--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.96.0.0/24", "--allow-privileged=true"),
             *("--enable-admission-plugins=NodeRestriction", "--kubelet-preferred-address-types=InternalIP"),
             "--service-account-issuer=https://kubernetes.default.svc",
-            *(f"--service-account-{use}-key-file={KEYS}/accounts.key" for use in ("signing",)),
-            f"--service-account-key-file={KEYS}/accounts.key",
+            *(f"--service-account-{use}key-file={KEYS}/accounts.key" for use in ("signing-", "")),
+            "--enable-aggregator-routing=true",  # it finds webhooks by their pods' addresses: no kube-proxy runs here
             *(f"--kubelet-client-certificate={KEYS}/client.crt", f"--kubelet-client-key={KEYS}/client.key"),
         ),
         "scheduler": (
             *("/programs/kube-scheduler", f"--kubeconfig={KEYS}/scheduler.kubeconfig", "--leader-elect=false"),
             *("--port=0", "--cert-dir=/run/scheduler"),
-        ),
-        "extended": (  # started by whoever has made its configuration
-            *("/programs/kube-scheduler", f"--config={KEYS}/extender.yaml", "--cert-dir=/run/extended"),
-            *("--secure-port=10260", "--v=3"),
         ),
         "controllers": (
             *("/programs/kube-controller-manager", f"--kubeconfig={KEYS}/controllers.kubeconfig", "--port=0"),

@@ -5,25 +5,59 @@ import re
 import pytest
 
 from hami_plugin.cluster.rights import DAEMON, SCHEDULER
+from tests.realnode import release
 
 pytestmark = pytest.mark.case("l", "each account has the rights that the code uses, and no other")
 EVERYBODYS = re.compile(r"self\S*reviews\.authorization\.k8s\.io|^\s*\[|^Resources ")
 ROW = re.compile(r"^(?P<resource>\S+)\s+\[\]\s+\[(?P<names>.*?)\]\s+\[(?P<verbs>.*?)\]$")
+KUBES_ROLES = ("system:kube-scheduler", "system:volume-scheduler")
 
 
 def rights_of(node, account):
     """``kubectl auth can-i --list``, less what every account may: ask about itself, and for the server's version."""
-    text = node.answer("auth", "can-i", "--list", f"--as=system:serviceaccount:hami-system:{account}")
+    who = f"--as=system:serviceaccount:{release.NAMESPACE}:{account}"
+    text = node.answer("auth", "can-i", "--list", f"--namespace={release.NAMESPACE}", who)
     rows = [ROW.match(line) for line in text.splitlines() if not EVERYBODYS.search(line)]
     assert all(rows), text
-    assert [row["names"] for row in rows] == [""] * len(rows)
-    return {(row["resource"], verb) for row in rows for verb in row["verbs"].split()}
+    return {(row["resource"], row["names"], verb) for row in rows for verb in row["verbs"].split()}
 
 
-@pytest.mark.parametrize(("account", "calls"), [("hami-plugin", DAEMON), ("hami-scheduler", SCHEDULER)])
-def test_an_account_may_do_what_the_code_calls_and_nothing_else(account, calls, daemon, scheduler, node):
-    assert rights_of(node, account) == {(right.resource, right.verb) for right in calls}
+def rights_in(role):
+    """The same of a role, as the API server has it."""
+    return {
+        (f"{resource}.{group}" if group else resource, name, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }
 
 
-def test_the_daemon_runs_under_the_manifests_account(daemon):
-    assert daemon.pod()["spec"]["serviceAccountName"] == "hami-plugin"
+def called(calls):
+    return {(right.resource, "", right.verb) for right in calls}
+
+
+def cluster_role(node, name):
+    return rights_in(node.api.call("GET", f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}"))
+
+
+def test_the_daemons_account_may_do_what_the_code_calls_and_nothing_else(daemon, node):
+    assert rights_of(node, release.DAEMON) == called(DAEMON)
+
+
+def test_the_schedulers_account_may_do_what_the_code_calls_and_what_kube_scheduler_beside_it_needs(scheduler, node):
+    """Both are containers of one pod, so of one account; Kubernetes itself says what kube-scheduler needs."""
+    name = release.SCHEDULER
+    kubes = {right for role in KUBES_ROLES for right in cluster_role(node, role)}
+    lease = {("leases.coordination.k8s.io", "", "create")}
+    lease |= {("leases.coordination.k8s.io", name, verb) for verb in ("get", "update")}
+
+    assert cluster_role(node, name) == called(SCHEDULER)
+    assert rights_of(node, name) == called(SCHEDULER) | lease | kubes
+
+
+def test_the_pods_run_under_the_accounts_of_the_chart(daemon, scheduler, node):
+    pods = node.api.call("GET", f"/api/v1/namespaces/{release.NAMESPACE}/pods")["items"]
+
+    assert {pod["spec"]["serviceAccountName"] for pod in pods} == {release.DAEMON, release.SCHEDULER}

@@ -17,11 +17,9 @@ COUNT, MEMORY = "huawei.com/Ascend910B3", "huawei.com/Ascend910B3-memory"
 def both(installed, node):
     """The daemon with both machines; afterwards it has the first one alone again."""
     two = replace(installed, profile=f"{PROFILE},{OTHER}")
-    two.configure(vendors={"nvidia": {}, "ascend": {}})
-    two.replace()
+    two.configure()
     yield two
     installed.configure()
-    installed.replace()
     until(lambda: node.allocatable("nvidia.com/gpu") == 80, "all shares", 60)
 
 

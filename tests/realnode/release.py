@@ -1,0 +1,57 @@
+"""The chart on a real node, installed by Helm itself. Here stands all that a test sets in it, as values alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.charts import helm
+from tests.charts.stand_in import kubeconfig
+from tests.realnode.api import ADMIN
+from tests.realnode.node import KEYS, Node
+from tests.runtimes.lacking import tool
+
+NAMESPACE, NAME = helm.NAMESPACE, helm.RELEASE
+DAEMON, SCHEDULER = NAME, f"{NAME}-scheduler"
+SIMULATION = "/var/lib/simulation"
+QUICK = {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 1.0}
+"""Recovery is a matter of minutes in production; here it is one of seconds."""
+
+
+def values(profile: str, plugin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chart's values: the daemon simulates the machine ``profile`` in a directory that the test reaches
+    too, and heals in seconds; ``plugin`` goes over the values of ``devicePlugin``.
+    """
+    simulated = {
+        "extraArgs": [f"--simulate={profile}", f"--simulation-dir={SIMULATION}", "--log-format=json"],
+        "hostPaths": [{"path": SIMULATION, "readOnly": False}],
+        "config": {"health": QUICK},
+    }
+    return {"devicePlugin": {**simulated, **plugin}, "scheduler": {"extraArgs": ["--log-format=json"]}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Helm's part of an administrator's work. What it remembers is in the cluster."""
+
+    node: Node
+
+    def install(self, given: Mapping[str, Any]) -> str:
+        """`helm install --create-namespace`. Return the notes that Helm prints."""
+        return self._run({"verb": "install", "values": given, "options": helm.CREATE_NAMESPACE})
+
+    def upgrade(self, given: Mapping[str, Any]) -> str:
+        """`helm upgrade`. Return the notes that Helm prints."""
+        return self._run({"verb": "upgrade", "values": given})
+
+    def uninstall(self) -> None:
+        """`helm uninstall`, and wait until all is gone."""
+        self._run({"verb": "uninstall"})
+
+    def _run(self, step: Mapping[str, Any]) -> str:
+        authority = self.node.path(f"{KEYS}/ca.crt").read_bytes()
+        config = kubeconfig("https://127.0.0.1:443", authority=authority, token=ADMIN)
+        (answer,) = helm.run([step], config, NAME, entering=self._entering(), storage="secret")
+        return str(answer.get("info", {}).get("notes", ""))
+
+    def _entering(self) -> Sequence[str]:
+        return (tool("nsenter"), f"--net=/proc/{self.node.enclosure.first_pid}/ns/net", "--")
