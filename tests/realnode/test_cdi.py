@@ -12,7 +12,7 @@ ALLOCATED = "hami.io/vgpu-devices-allocated"
 @pytest.fixture(scope="module")
 def by_cdi(installed):
     """The daemon hands devices over by CDI while this module runs."""
-    installed.configure(nvidia={"deviceListStrategy": ["cdi-annotations"]}, mountDriverRoot=False)
+    installed.configure(nvidia={"deviceListStrategy": ["cdi-annotations"]})
     machine = installed.machine()
     machine.make_nodes_real()
     (machine.directory / HOOK).write_bytes(HOOK_SCRIPT.read_bytes())  # the simulated one is in Python
