@@ -3,7 +3,7 @@
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
-# gcc is for the simulated NVML library only; every dependency comes as a wheel.
+# gcc is for simulated machines only; every dependency comes as a wheel.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
@@ -15,18 +15,16 @@ RUN python -m venv /opt/hami-plugin \
 COPY . .
 RUN python -m hatchling build --target wheel \
     && /opt/hami-plugin/bin/pip install --no-cache-dir --no-deps dist/*.whl
-# The simulated library is found again by a fingerprint of its sources and of $CC, so both stages name the same
-# compiler, though only this one has it.
-ENV CC=cc XDG_CACHE_HOME=/opt/hami-plugin/cache
-RUN mkdir /tmp/library \
-    && /opt/hami-plugin/bin/python -c 'from pathlib import Path; from vendors.nvidia.simulation import build; build(Path("/tmp/library"))' \
+# Compile what simulated machines need, so that the second stage can simulate them without a compiler.
+ENV XDG_CACHE_HOME=/opt/hami-plugin/cache
+RUN /opt/hami-plugin/bin/hami-plugin discover --simulate dgx-h100 \
+    && /opt/hami-plugin/bin/hami-plugin discover --simulate ascend-910b3-8 \
     && chmod -R a+rX /opt/hami-plugin
 
 FROM ${BASE}
 COPY --from=build /opt/hami-plugin /opt/hami-plugin
 ENV PATH=/opt/hami-plugin/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
-    CC=cc \
     XDG_CACHE_HOME=/opt/hami-plugin/cache
 # User 0, since the kubelet's device-plugins and pod-resources directories belong to root and are closed to others.
 # It needs no capability (see daemonset.yaml). Commands that only look run as anybody:
