@@ -52,12 +52,12 @@ class Tree:
     def _make(self, folder: Path, say: Say) -> Mapping[str, object]:
         apt, partial, root = folder / "apt", folder / "root.partial", folder / "root"
         debs = Apt(folder=apt).debs(self.packages)
-        say(f"{len(debs)} packages, {sum(deb.stat().st_size for deb in debs) / 1e6:.0f} MB downloaded")
+        say(f"{folder.name}: {len(debs)} packages, {sum(deb.stat().st_size for deb in debs) / 1e6:.0f} MB downloaded")
         for old in (partial, root):
             if old.exists():
                 shutil.rmtree(old)
         unpack(debs, partial)
-        say("packages unpacked")
+        say(f"{folder.name}: packages unpacked")
         facts = self.finish(partial)
         partial.rename(root)
         shutil.rmtree(apt)

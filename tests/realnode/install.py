@@ -15,7 +15,7 @@ from tests.debian.apt import Apt, Packages
 from tests.debian.keeping import once
 from tests.debian.telling import Say
 from tests.debian.tree import Tree
-from tests.realnode import build
+from tests.realnode import build, interpreter
 from tests.runtimes import lacking
 
 PACKAGES = Packages(
@@ -33,10 +33,14 @@ VERSION = build.VERSION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """``tree`` is a root file system with every program but Kubernetes' own, which are in ``programs``."""
+    """``tree`` is a root file system with every program but Kubernetes' own, which are in ``programs``.
+
+    ``image`` is another one, with Python and all that the daemon imports: its container's, but for the project's wheel.
+    """
 
     tree: Path
     programs: Path
+    image: Path
 
 
 def cache() -> Path:
@@ -46,12 +50,13 @@ def cache() -> Path:
 
 
 def install(say: Say = telling.silence) -> Stack:
-    """Return the node's programs, made now if they are not there yet. ``LackingError`` where that cannot be."""
+    """Return what a node needs, made now where it is not there yet. ``LackingError`` where that cannot be."""
     lacking.check()
     folder, told = cache(), telling.timed(say)
     tree = Tree(packages=PACKAGES).kept_in(folder / "node", told)
     once(folder, build.recipe(), lambda: _build(folder, tree, told), wait_s=3 * build.BUILD_S)
-    return Stack(tree=tree, programs=folder / "bin")
+    image = interpreter.kept_in(folder / "image", told)
+    return Stack(tree=tree, programs=folder / "bin", image=image)
 
 
 def _build(folder: Path, tree: Path, say: Say) -> Mapping[str, object]:

@@ -1,0 +1,90 @@
+"""The ground of the daemon's image: Debian's Python, and what requirements.lock names, as the Dockerfile installs it.
+
+The project's own wheel is not in it.
+"""
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.debian.apt import Packages
+from tests.debian.commands import output
+from tests.debian.telling import Say
+from tests.debian.tree import Tree
+from tests.runtimes.lacking import LackingError, tool
+
+PACKAGES = Packages(base=("python3", "libstdc++6", "libgcc-s1", "zlib1g"))  # the last three: for compiled wheels
+VERSION = "3.11"
+LOCK = Path(__file__).parents[2] / "requirements.lock"
+HOME = "/opt/hami-plugin"
+IMPORTS = ("ctypes", "sqlite3", "ssl", "aiohttp", "grpc", "kubernetes.aio", "prometheus_client", "pydantic", "yaml")
+UNUSED = (
+    *("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian", "usr/share/gcc"),
+    *("usr/share/gdb", "usr/share/perl5", "usr/lib/python3*/test", "**/__pycache__"),
+)
+FOLDERS = ("dev", "proc", "root", "run", "sys")
+SHORT_S, LONG_S = 60, 300
+
+
+def kept_in(folder: Path, say: Say) -> Path:
+    """Return a root file system whose ``HOME`` is a virtual environment, made now if it is not there yet.
+
+    ``LackingError`` says why that cannot be, and what to do.
+    """
+    tree = Tree(
+        packages=PACKAGES,
+        finish=lambda root: _finish(root, say),
+        decided_by=(LOCK.read_text(), Path(__file__).read_text()),
+    )
+    return tree.kept_in(folder, say)
+
+
+def _finish(root: Path, say: Say) -> Mapping[str, object]:
+    for name in FOLDERS:
+        (root / name).mkdir()
+    (root / "tmp").mkdir()
+    (root / "tmp").chmod(0o1777)
+    _install(root)
+    for pattern in UNUSED:
+        for unused in list(root.glob(pattern)):
+            shutil.rmtree(unused)
+    _python(root, f"{HOME}/bin/python", "-c", f"import {', '.join(IMPORTS)}")
+    said = _python(root, f"{HOME}/bin/python", "--version").strip()
+    say(f"{said} with what {LOCK.name} names")
+    return {"python": said}
+
+
+def _install(root: Path) -> None:
+    """Fetch the wheels from here, and install them from there, without any network: so all paths are the tree's own."""
+    found = importlib.util.find_spec("pip")
+    if found is None or found.origin is None:
+        raise LackingError(f"{sys.executable} has no pip (try: {sys.executable} -m ensurepip)")
+    work = root / "install"
+    wheels = work / "wheels"
+    wheels.mkdir(parents=True)
+    output(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+            *("--only-binary", ":all:", "--python-version", VERSION),
+            *("--requirement", str(LOCK), "--dest", str(wheels)),
+        ],
+        deadline_s=LONG_S,
+        remedy="set PIP_INDEX_URL to a Python package index that this machine reaches",
+    )
+    shutil.copytree(Path(found.origin).parent, work / "pip", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(LOCK, work / LOCK.name)
+    _python(root, "/usr/bin/python3", "-m", "venv", "--without-pip", HOME)
+    _python(
+        root,
+        f"{HOME}/bin/python",
+        *("/install/pip", "--isolated", "install", "--quiet", "--no-index", "--find-links", "/install/wheels"),
+        *("--no-cache-dir", "--no-compile", "--only-binary", ":all:", "--requirement", f"/install/{LOCK.name}"),
+    )
+    shutil.rmtree(work)
+
+
+def _python(root: Path, interpreter: str, *arguments: str) -> str:
+    """Run Python in the tree, with nothing of this machine's settings, and return what it printed."""
+    return output([tool("chroot"), str(root), interpreter, "-I", "-B", *arguments], deadline_s=LONG_S)
