@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.debian.commands import output
-from tests.runtimes.lacking import LackingError, tool
+from tests.debian.commands import LackingError, output, tool
 
 BASE, LATER = "bookworm", "trixie"
 SUITES = {BASE, LATER, "bullseye", "forky", "sid", "oldstable", "stable", "testing", "unstable"}

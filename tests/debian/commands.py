@@ -1,13 +1,22 @@
-"""The machine's own commands, run to their end."""
+"""The machine's own commands: where they are, and how they are run to their end."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.runtimes.lacking import SYSTEM_PATH, LackingError
-
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UMASK = 0o022  # what is made is for everybody to read, whatever the caller keeps for itself
+
+
+class LackingError(Exception):
+    """This machine cannot do what a test needs; the message says why, and the remedy."""
+
+
+def tool(name: str) -> str:
+    """Return where ``name`` is, whatever PATH the caller has."""
+    return shutil.which(name, path=SYSTEM_PATH) or name
 
 
 def output(command: Sequence[str], *, deadline_s: float, cwd: Path | None = None, remedy: str = "") -> str:

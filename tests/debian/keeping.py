@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.runtimes.lacking import LackingError
+from tests.debian.commands import LackingError
 
 MARK = "complete.json"
 POLL_S = 0.2

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.runtimes.lacking import LackingError
+from tests.debian.commands import LackingError
 
 Say = Callable[[str], None]
 

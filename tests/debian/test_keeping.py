@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from tests.debian.commands import LackingError
 from tests.debian.keeping import once
-from tests.runtimes.lacking import LackingError
 
 
 @pytest.fixture

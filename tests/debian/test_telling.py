@@ -3,8 +3,7 @@
 import pytest
 
 from tests.debian import telling
-from tests.debian.commands import output
-from tests.runtimes.lacking import LackingError, tool
+from tests.debian.commands import LackingError, output, tool
 
 
 def lacks(_say):

@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.debian.apt import BASE, LATER, LONG_S, SHORT_S, Apt, Packages
-from tests.debian.commands import output
+from tests.debian.commands import output, tool
 from tests.debian.keeping import once
 from tests.debian.telling import Say
-from tests.runtimes.lacking import tool
 
 WAIT_S = 3 * LONG_S
 """Seconds for which another process may be making the same tree."""

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.debian.apt import Packages
-from tests.debian.commands import output
+from tests.debian.commands import LackingError, output, tool
 from tests.debian.telling import Say
 from tests.debian.tree import Tree
-from tests.runtimes.lacking import LackingError, tool
 
 PACKAGES = Packages(base=("python3", "libstdc++6", "libgcc-s1", "zlib1g"))  # the last three: for compiled wheels
 VERSION = "3.11"

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from tests.debian.commands import output
+from tests.debian.commands import output, tool
 from tests.realnode.interpreter import HOME, LOCK
-from tests.runtimes.lacking import tool
 
 DISTRIBUTIONS = (
     "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"

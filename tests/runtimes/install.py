@@ -8,11 +8,10 @@ from pathlib import Path
 
 from tests.debian import telling
 from tests.debian.apt import Packages
-from tests.debian.commands import output
+from tests.debian.commands import LackingError, output, tool
 from tests.debian.telling import Say
 from tests.debian.tree import Tree
 from tests.runtimes import lacking
-from tests.runtimes.lacking import LackingError, tool
 
 PACKAGES = Packages(
     base=("podman", "runc", "conmon", "busybox-static"),
