@@ -94,10 +94,17 @@ def test_an_attempt_that_broke_off_is_continued_with_what_it_had_downloaded(tmp_
 
 
 def test_a_package_that_the_mirror_lacks_is_named_with_what_to_do(tmp_path, present):
-    nothing = Tree(packages=Packages(base=("no-package-has-this-name",)))
+    name = "no-package-has-this-name"
 
-    with pytest.raises(LackingError, match=r"no-package-has-this-name.*set RUNTIMES_MIRROR"):
-        nothing.kept_in(tmp_path, str)
+    def refused():
+        try:
+            Tree(packages=Packages(base=(name,))).kept_in(tmp_path, str)
+        except LackingError as error:
+            if name not in str(error):
+                raise  # no mirror answers here
+            return str(error)
+
+    assert "set RUNTIMES_MIRROR" in present(refused)
     assert not (tmp_path / "root").exists()
 
 
