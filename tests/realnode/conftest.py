@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pytest
 
+from tests.debian.commands import LackingError
 from tests.realnode import images, readme, traces
 from tests.realnode import node as nodes
 from tests.realnode.daemon import Daemon
@@ -13,7 +14,6 @@ from tests.realnode.placing import Scheduler
 from tests.realnode.pods import Pods
 from tests.realnode.release import SIMULATION, Release, values
 from tests.realnode.servers import until
-from tests.runtimes.lacking import LackingError
 
 PROFILE = "dgx-h100"
 SHARES = 80

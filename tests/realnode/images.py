@@ -11,20 +11,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-import pip
 from hatchling.builders.wheel import WheelBuilder
 
+from tests.realnode import interpreter
 from tests.realnode.build import VERSION
+from tests.realnode.interpreter import HOME
 from tests.runtimes import image
-from tests.runtimes.lacking import tool
 
 ROOT = Path(__file__).parents[2]
 DAEMON, CORE = "docker.io/library/hami-plugin:0.1.0", "docker.io/projecthami/hami:v2.10.0"
 SCHEDULER = f"registry.k8s.io/kube-scheduler:{VERSION}"
 CUDA = "docker.io/nvidia/cuda:12.4.1-base-ubuntu22.04"
 LIBRARY = b"stands for HAMi-core's library"
-HOME = "opt/hami-plugin"
-INSTALL_S = 90
+COMPILE_S = 90
 SIMULATED = ("dgx-h100", "ascend-910b3-8")  # as in the Dockerfile
 SMI = b"#!/bin/sh\necho $CUDA_DEVICE_MEMORY_LIMIT_0 of $NVIDIA_VISIBLE_DEVICES\n"
 FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp", "var")
@@ -38,7 +37,7 @@ def daemon(tree: Path) -> bytes:
         shutil.copytree(tree, root, symlinks=True)
         _install(root, Path(scratch))
         settings = {
-            "Env": [f"PATH=/{HOME}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", f"XDG_CACHE_HOME=/{HOME}/cache"],
+            "Env": [f"PATH={HOME}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", f"XDG_CACHE_HOME={HOME}/cache"],
             "Entrypoint": ["hami-plugin"],
             "Cmd": ["run"],
             "WorkingDir": "/",
@@ -67,36 +66,21 @@ def cuda(busybox: Path) -> bytes:
 def _install(root: Path, scratch: Path) -> None:
     """Put the project's wheel into the environment of ``root``, and the compiled stand-ins beside it."""
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(scratch), versions=["standard"])
-    shutil.copy(wheel, root / "tmp")
-    shutil.copytree(Path(pip.__file__).parent, root / "tmp" / "pip")
-    options = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-compile")
-    subprocess.run(
-        [tool("chroot"), root, f"/{HOME}/bin/python", "/tmp/pip", "install", *options, f"/tmp/{Path(wheel).name}"],
-        check=True,
-        timeout=INSTALL_S,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/tmp"},
-    )
-    shutil.rmtree(root / "tmp")
+    interpreter.add(root, [Path(wheel)], "--no-deps", "hami-plugin")
     for machine in SIMULATED:
         subprocess.run(
             [sys.executable, "-m", "hami_plugin", "discover", "--simulate", machine],
             check=True,
-            timeout=INSTALL_S,
+            timeout=COMPILE_S,
             stdout=subprocess.DEVNULL,
             cwd=ROOT,
-            env={**os.environ, "XDG_CACHE_HOME": str(root / HOME / "cache")},
+            env={**os.environ, "XDG_CACHE_HOME": f"{root}{HOME}/cache"},
         )
 
 
 def _packed(root: Path) -> bytes:
-    """Return all files of ``root`` as a tar, without what Python compiled."""
+    """Return all files of ``root`` as a tar."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as made:
-        for top in sorted(root.iterdir()):
-            made.add(top, arcname=top.name, filter=lambda entry: None if "__pycache__" in entry.name else entry)
-        for folder in FOLDERS:
-            if not (root / folder).exists():
-                entry = tarfile.TarInfo(folder)
-                entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
-                made.addfile(entry)
+        made.add(root, arcname=".")
     return out.getvalue()

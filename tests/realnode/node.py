@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.debian.commands import LackingError
 from tests.realnode.api import Api, Network
 from tests.realnode.install import Stack
 from tests.realnode.servers import Server, until
 from tests.runtimes import image
 from tests.runtimes.enclosure import CGROUPS, Enclosure, enclosed
-from tests.runtimes.lacking import LackingError
 
 NAME, ADDRESS = "node-1", "192.0.2.10"
 KEYS = "/etc/kubernetes"

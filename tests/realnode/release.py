@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.charts import helm
 from tests.charts.stand_in import kubeconfig
+from tests.debian.commands import tool
 from tests.realnode.api import ADMIN
 from tests.realnode.node import KEYS, Node
-from tests.runtimes.lacking import tool
 
 NAMESPACE, NAME = helm.NAMESPACE, helm.RELEASE
 DAEMON, SCHEDULER = NAME, f"{NAME}-scheduler"

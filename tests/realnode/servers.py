@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.runtimes.enclosure import ENVIRONMENT, Enclosure, _children
+from tests.runtimes.enclosure import ENVIRONMENT, Enclosure, children
 
 END_S = 20
 POLL_S = 0.02
@@ -40,13 +40,13 @@ class Server:
     def pid(self) -> int:
         """The server's own process id, as the machine sees it."""
         assert self.entered is not None, f"{self.name} does not run"
-        (child,) = _children(self.entered.pid)  # nsenter waits for it
+        (child,) = children(self.entered.pid)  # nsenter waits for it
         return child
 
     def start(self) -> None:
         with self.enclosure.path(self.log).open("ab") as log:
             self.entered = subprocess.Popen(
-                self.enclosure._entering(tuple(self.command)),
+                self.enclosure.entering(self.command),
                 env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -57,7 +57,7 @@ class Server:
         """End it, and wait for that."""
         if self.entered is None:
             return
-        for child in _children(self.entered.pid):
+        for child in children(self.entered.pid):
             os.kill(child, how)
         try:
             self.entered.wait(END_S)

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.debian.commands import LackingError
 from tests.runtimes import image
 from tests.runtimes.containerd import Containerd
 from tests.runtimes.enclosure import enclosed
 from tests.runtimes.inside import Inside
 from tests.runtimes.install import install
-from tests.runtimes.lacking import LackingError
 from tests.runtimes.podman import Podman
 from tests.runtimes.wanted import Runtime, Wanted
 

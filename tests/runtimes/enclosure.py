@@ -11,12 +11,12 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.runtimes.lacking import SYSTEM_PATH, LackingError, tool
+from tests.debian.commands import SYSTEM_PATH, LackingError, tool
 
 SCRIPT = Path(__file__).with_name("enclosure.sh")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -60,7 +60,7 @@ class Enclosure:
 
     def run(self, *command: str, deadline_s: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self._entering(command), env=ENVIRONMENT, capture_output=True, text=True, timeout=deadline_s, check=False
+            self.entering(command), env=ENVIRONMENT, capture_output=True, text=True, timeout=deadline_s, check=False
         )
 
     @contextlib.contextmanager
@@ -68,16 +68,17 @@ class Enclosure:
         """Run a server. Its output goes to the enclosure's file ``log``."""
         with self.path(log).open("wb") as file:
             server = subprocess.Popen(
-                self._entering(command), env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                self.entering(command), env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=file, stderr=file
             )
         try:
             yield
         finally:
-            for child in _children(server.pid):  # nsenter passes no signal on
+            for child in children(server.pid):
                 os.kill(child, signal.SIGTERM)
             _await_end(server)
 
-    def _entering(self, command: tuple[str, ...]) -> list[str]:
+    def entering(self, command: Sequence[str]) -> list[str]:
+        """Return how to run a command in it. No signal is passed on: send them to the ``children`` of this one."""
         return [tool("nsenter"), f"--target={self.first_pid}", *NAMESPACES, "--", *command]
 
 
@@ -109,7 +110,7 @@ def enclosed(
         )
         stack.callback(_end, outer)
         _await_ready(outer)
-        (first_pid,) = _children(outer.pid)
+        (first_pid,) = children(outer.pid)
         yield Enclosure(name=name, first_pid=first_pid)
 
 
@@ -143,7 +144,8 @@ def _await_end(process: subprocess.Popen[bytes]) -> None:
         process.wait(STOP_S)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started; none when it is gone."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:

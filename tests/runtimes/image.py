@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.runtimes.lacking import tool
+from tests.debian.commands import tool
 
 PLAIN, GREEDY = "localhost/inside:1", "localhost/greedy:1"
 VARIABLES = {PLAIN: ("PATH=/bin",), GREEDY: ("PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all")}

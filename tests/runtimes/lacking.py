@@ -3,6 +3,8 @@
 import os
 import shutil
 
+from tests.debian.commands import SYSTEM_PATH, LackingError
+
 TOOLS = {
     "apt-get": "a Debian, or another system with Debian's apt",
     "dpkg-deb": "apt-get install dpkg",
@@ -12,11 +14,6 @@ TOOLS = {
     "mount": "apt-get install mount",
     "chroot": "apt-get install coreutils",
 }
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class LackingError(Exception):
-    """This machine cannot run them; the message says why, and the remedy."""
 
 
 def check() -> None:
@@ -28,8 +25,3 @@ def check() -> None:
         lacks.append("control groups: nothing is mounted at /sys/fs/cgroup")
     if lacks:
         raise LackingError("the runtimes need " + "; ".join(lacks))
-
-
-def tool(name: str) -> str:
-    """Return where ``name`` is, whatever PATH the caller has."""
-    return shutil.which(name, path=SYSTEM_PATH) or name

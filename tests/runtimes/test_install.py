@@ -5,11 +5,13 @@ import subprocess
 
 import pytest
 
-from tests.runtimes import install as installation
-from tests.runtimes.install import configuration, install, mirror, sources
-from tests.runtimes.lacking import SYSTEM_PATH, LackingError, tool
+from tests.debian.apt import BASE, LATER, Packages, configuration, mirror, sources
+from tests.debian.commands import SYSTEM_PATH, LackingError, tool
+from tests.debian.tree import Tree
+from tests.runtimes.install import VERSIONS, install
 
 DEADLINE_S = 60
+SMALL = Packages(base=("busybox-static",))  # depends on nothing
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def apt_with(tmp_path, monkeypatch):
             f'Dir::Etc::sourcelist "{tmp_path}/sources.list";\nDir::Etc::sourceparts "/dev/null";\n'
             f'Dir::State::lists "{tmp_path}/lists";\n'
         )
-        monkeypatch.setitem(installation.ENVIRONMENT, "APT_CONFIG", str(tmp_path / "apt.conf"))
+        monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
         monkeypatch.delenv("RUNTIMES_MIRROR", raising=False)
 
     return configure
@@ -47,7 +49,7 @@ def test_a_machine_without_a_debian_mirror_says_how_to_name_one(apt_with, monkey
 
 def test_apt_works_with_nothing_of_the_systems_state(tmp_path):
     (tmp_path / "apt.conf").write_text(configuration(tmp_path))
-    (tmp_path / "sources.list").write_text(sources("http://mirror.test/debian"))
+    (tmp_path / "sources.list").write_text(sources("http://mirror.test/debian", suites=(BASE, LATER)))
 
     names = ("Dir::State::status/f", "Dir::State::lists/d", "Dir::Cache::archives/d", "Dir::Etc::sourcelist/f")
     shell = subprocess.run(
@@ -68,6 +70,44 @@ def _pairs(names):
     return [word for number, name in enumerate(names) for word in (f"V{number}", name)]
 
 
+def test_an_attempt_that_broke_off_is_continued_with_what_it_had_downloaded(tmp_path, present):
+    files, steps = [], []
+
+    def breaks_off(root):
+        files.extend((deb, deb.stat().st_mtime_ns) for deb in (tmp_path / "apt").rglob("*.deb"))
+        raise ConnectionError
+
+    def ends(root):
+        assert [(deb, deb.stat().st_mtime_ns) for deb in (tmp_path / "apt").rglob("*.deb")] == files
+        return {"seen": (root / "bin" / "busybox").exists()}
+
+    with pytest.raises(ConnectionError):
+        present(lambda: Tree(packages=SMALL, finish=breaks_off).kept_in(tmp_path, steps.append))
+    left = {path.name for path in tmp_path.iterdir()}
+    root = present(lambda: Tree(packages=SMALL, finish=ends).kept_in(tmp_path, steps.append))
+
+    assert len(files) == 1
+    assert not left & {"root", "complete.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"root", "complete.json", "lock"}
+    assert (root / "bin" / "busybox").exists()
+    assert json.loads((tmp_path / "complete.json").read_text())["seen"] is True
+
+
+def test_a_package_that_the_mirror_lacks_is_named_with_what_to_do(tmp_path, present):
+    name = "no-package-has-this-name"
+
+    def refused():
+        try:
+            Tree(packages=Packages(base=(name,))).kept_in(tmp_path, str)
+        except LackingError as error:
+            if name not in str(error):
+                raise  # no mirror answers here
+            return str(error)
+
+    assert "set RUNTIMES_MIRROR" in present(refused)
+    assert not (tmp_path / "root").exists()
+
+
 def test_a_second_installation_finds_all_in_place_and_asks_nobody(tree, monkeypatch):
     monkeypatch.setenv("RUNTIMES_MIRROR", "http://127.0.0.1:9/nobody")
     steps = []
@@ -79,5 +119,5 @@ def test_a_second_installation_finds_all_in_place_and_asks_nobody(tree, monkeypa
 def test_what_is_installed_has_the_versions_that_the_tests_speak_of(tree):
     done = json.loads((tree.parent / "complete.json").read_text())
 
-    for name, start in installation.VERSIONS.items():
+    for name, start in VERSIONS.items():
         assert done["versions"][name].startswith(start)

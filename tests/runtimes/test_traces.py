@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.debian.commands import LackingError
 from tests.runtimes import image
 from tests.runtimes.containerd import Containerd
 from tests.runtimes.enclosure import cgroups, enclosed
-from tests.runtimes.lacking import LackingError
 from tests.runtimes.podman import Podman
 from tests.runtimes.wanted import Wanted
 

@@ -1,0 +1,39 @@
+"""How an installation's command ends."""
+
+import pytest
+
+from tests.debian import telling
+from tests.debian.commands import LackingError, output, tool
+
+
+def lacks(_say):
+    raise LackingError("no root")
+
+
+@pytest.mark.parametrize(("value", "status"), [(None, 0), ("", 0), ("1", 1)])
+def test_a_machine_that_cannot_fails_only_where_it_must(monkeypatch, capsys, value, status):
+    monkeypatch.delenv("REQUIRE_IT", raising=False)
+    if value is not None:
+        monkeypatch.setenv("REQUIRE_IT", value)
+
+    assert telling.main(lacks, absent="Nothing here", required="REQUIRE_IT") == status
+    assert capsys.readouterr().out == "Nothing here: no root\n"
+
+
+def test_steps_come_before_the_result(capsys):
+    def install(say):
+        telling.timed(say)("unpacked")
+        return "It is there"
+
+    assert telling.main(install, absent="Nothing here", required="REQUIRE_IT") == 0
+    assert capsys.readouterr().out == "   0.0 s  unpacked\nIt is there\n"
+
+
+def test_a_command_that_fails_says_its_last_words_and_the_remedy():
+    with pytest.raises(LackingError, match=r"sh -c echo broken >&2; exit 3 failed \(3\): broken \(try: another\)"):
+        output([tool("sh"), "-c", "echo broken >&2; exit 3"], deadline_s=20, remedy="another")
+
+
+def test_a_command_that_hangs_is_ended():
+    with pytest.raises(LackingError, match=r"sleep 60 did not end within 0.1 s"):
+        output([tool("sleep"), "60"], deadline_s=0.1)
