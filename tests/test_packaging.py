@@ -1,12 +1,15 @@
-"""What a wheel of this project brings along."""
+"""What a wheel of this project brings along, and what is pinned for it."""
 
+import re
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parents[1]
+ELSEWHERE = re.compile(r"python_(full_)?version\s*<|platform_system|sys_platform|os_name")
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +44,18 @@ def test_the_wheel_has_what_a_simulation_needs(pattern, contents):
 
 def test_the_wheel_has_no_tests_and_nothing_that_was_built(contents):
     assert [name for name in contents if name.startswith("tests/") or name.endswith((".so", ".o", ".pyc"))] == []
+
+
+def named(requirement):
+    """The distribution that a requirement names, as pip compares names; empty where it is for an extra only."""
+    name = re.match(r"[\w.-]+", requirement)[0]
+    return "" if "extra ==" in requirement else re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_lock_of_the_image_pins_whatever_its_pins_require():
+    """What only old Pythons and other systems need is pinned too, if at all, since pip may take it."""
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pinned = {named(line.partition("==")[0]) for line in lines if not line.startswith("#")}
+    required = {named(one) for name in pinned for one in requires(name) or () if not ELSEWHERE.search(one)}
+
+    assert required - {""} <= pinned

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from tests.charts.library import LackingError, library
+from tests.charts.library import library
+from tests.debian.commands import LackingError
 
 
 @pytest.fixture(scope="session", autouse=True)

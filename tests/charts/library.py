@@ -2,61 +2,43 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+
+from tests.debian.commands import LackingError, output
+from tests.debian.keeping import once
 
 LOCK = Path(__file__).parent / "helm.lock"
 DEADLINE_S = 240
-
-
-class LackingError(Exception):
-    """Why Helm is not to be had here."""
+NAME, WHEEL = "libhelm_sdkpy.so", "helm_sdkpy-*.whl"
 
 
 def library() -> Path:
     """Return the library's file, fetched now if it is not there yet. ``LackingError`` says what is missing."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    (pin,) = (line.split()[0] for line in LOCK.read_text(encoding="utf-8").splitlines() if "==" in line)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(os.environ.get("HELM_CACHE") or home / "hami-plugin" / "helm")
-    file = folder / f"{pin}-{machine}.so"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the holder has a deadline
-        if not file.exists():
-            _fetch(folder, file, machine)
-    return file
+    recipe = f"{machine} {LOCK.read_text(encoding='utf-8')}"
+    once(folder, recipe, lambda: _fetch(folder, f"helm_sdkpy/_lib/linux-{machine}/{NAME}"), wait_s=2 * DEADLINE_S)
+    return folder / NAME
 
 
-def _fetch(folder: Path, file: Path, machine: str) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    options = ["--only-binary=:all:", "--python-version=3.12", "--require-hashes"]
-    try:
-        done = subprocess.run(
-            [*command, *options, "--requirement", str(LOCK), "--dest", str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LackingError(f"pip did not fetch Helm's library within {DEADLINE_S} s") from error
-    wheels = list(folder.glob("helm_sdkpy-*.whl"))
-    if done.returncode or not wheels:
-        raise LackingError(f"pip cannot fetch Helm's library ({LOCK.name}): {done.stderr.strip()[-400:]}")
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        member = f"helm_sdkpy/_lib/linux-{machine}/libhelm_sdkpy.so"
-        if member not in wheel.namelist():
-            raise LackingError(f"the wheel has no Helm for this machine ({machine})")
-        partial = file.with_suffix(".partial")
-        with wheel.open(member) as source, partial.open("wb") as target:
+def _fetch(folder: Path, member: str) -> Mapping[str, object]:
+    for earlier in folder.glob(WHEEL):
+        earlier.unlink()
+    command = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps")
+    options = ("--only-binary=:all:", "--python-version=3.12", "--require-hashes", "--requirement", str(LOCK))
+    output([*command, *options, "--dest", str(folder)], deadline_s=DEADLINE_S, remedy="set PIP_INDEX_URL")
+    (wheel,) = folder.glob(WHEEL)
+    with zipfile.ZipFile(wheel) as archive:
+        if member not in archive.namelist():
+            raise LackingError(f"the wheel has no Helm for this machine ({member})")
+        with archive.open(member) as source, (folder / NAME).open("wb") as target:
             shutil.copyfileobj(source, target)
-        partial.rename(file)
-    for each in wheels:
-        each.unlink()
+    wheel.unlink()
+    return {}
