@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from tests.debian.commands import LackingError
-from tests.realnode import images, readme, traces
+from tests.realnode import ground, images, readme, traces
 from tests.realnode import node as nodes
 from tests.realnode.daemon import Daemon
 from tests.realnode.install import install
@@ -76,7 +76,7 @@ def installed(node, stack) -> Daemon:
     node.load(images.core(busybox))
     node.load(images.cuda(busybox))
     node.path(SIMULATION).mkdir()
-    install, label, _ = readme.commands(nodes.NAME)
+    install, label, _ = readme.commands(ground.NAME)
     assert install == readme.HELM_INSTALL
     Release(node=node).install(values(PROFILE, {}))
     node.kubectl(*label[1:])

@@ -9,22 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.debian.commands import LackingError
+from tests.realnode import ground
 from tests.realnode.api import Api, Network
+from tests.realnode.commands import commands
+from tests.realnode.ground import KEYS, NAME
 from tests.realnode.install import Stack
 from tests.realnode.servers import Server, until
 from tests.runtimes import image
-from tests.runtimes.enclosure import CGROUPS, Enclosure, enclosed
+from tests.runtimes.enclosure import Enclosure, enclosed
 
-NAME, ADDRESS = "node-1", "192.0.2.10"
-KEYS = "/etc/kubernetes"
-RUNTIME = "unix:///run/containerd/containerd.sock"
-HERE = Path(__file__).parent
 SHORT_S, START_S = 30, 120
-CONTROLLERS = (
-    *("serviceaccount", "serviceaccount-token", "root-ca-cert-publisher", "namespace", "daemonset"),
-    *("garbagecollector", "podgc", "nodelifecycle", "replicaset", "deployment", "endpoint"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +74,10 @@ def running(stack: Stack) -> Iterator[Node]:
     """Start all, wait until the node is ready, and end all. ``LackingError`` where the machine refuses."""
     with contextlib.ExitStack() as ends:
         enclosure = ends.enter_context(enclosed(stack.tree, machine={stack.programs: "/programs"}))
-        _lay_ground(enclosure)
+        ground.lay(enclosure)
         network = Network(enclosure.first_pid)
         ends.callback(network.close)
-        servers = {name: Server(enclosure=enclosure, name=name, command=c) for name, c in _commands().items()}
+        servers = {name: Server(enclosure=enclosure, name=name, command=c) for name, c in commands().items()}
         api = Api(network, enclosure.path(f"{KEYS}/ca.crt").read_text())
         node = Node(enclosure=enclosure, network=network, api=api, servers=servers, times={})
         for server in servers.values():
@@ -92,34 +86,6 @@ def running(stack: Stack) -> Iterator[Node]:
             yield _started(node)
         finally:
             _keep_logs(node)
-
-
-def _lay_ground(enclosure: Enclosure) -> None:
-    for name, target in {
-        "containerd.toml": "/etc/containerd/config.toml",
-        "bridge.conflist": "/etc/cni/net.d/10-bridge.conflist",
-        "ground.sh": "/run/ground.sh",
-        "credentials.sh": "/run/credentials.sh",
-    }.items():
-        enclosure.write(target, (HERE / name).read_bytes())
-    settings = (HERE / "kubelet.yaml").read_text().replace("CGROUP", enclosure.cgroup)
-    enclosure.write(f"{KEYS}/kubelet.yaml", settings)
-    _make_cgroups(enclosure.cgroup)
-    for script in (("/run/ground.sh", ADDRESS), ("/run/credentials.sh", KEYS, NAME, ADDRESS)):
-        done = enclosure.run("sh", *script, deadline_s=SHORT_S)
-        if done.returncode:
-            raise LackingError(f"a node's ground cannot be laid here ({script[0]}): {done.stderr.strip()[-600:]}")
-
-
-def _make_cgroups(name: str) -> None:
-    """The parent of all pods' control groups, in every hierarchy; the kubelet wants it to be there."""
-    tops = [path.parent for path in CGROUPS.glob("*/cgroup.procs")]
-    for top in tops or [CGROUPS]:
-        group = top / name.lstrip("/")
-        group.mkdir(exist_ok=True)
-        for inherited in ("cpuset.cpus", "cpuset.mems"):
-            if (group / inherited).exists() and tops:
-                (group / inherited).write_text((top / inherited).read_text())
 
 
 def _started(node: Node) -> Node:
@@ -168,38 +134,3 @@ def _keep_logs(node: Node) -> None:
         for number, log in enumerate([node.path(server.log) for server in node.servers.values()] + pods):
             if log.exists():
                 (Path(folder) / f"{number}-{log.parent.name}-{log.name}").write_bytes(log.read_bytes())
-
-
-def _commands() -> dict[str, tuple[str, ...]]:
-    """The command line of each server, in the order in which they may start."""
-    return {
-        "etcd": ("etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync"),
-        "containerd": ("containerd", "--config=/etc/containerd/config.toml"),
-        "apiserver": (
-            *("/programs/kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--endpoint-reconciler-type=none"),
-            *("--bind-address=0.0.0.0", f"--advertise-address={ADDRESS}", "--secure-port=443", "--insecure-port=0"),
-            *(f"--tls-cert-file={KEYS}/apiserver.crt", f"--tls-private-key-file={KEYS}/apiserver.key"),
-            *(f"--client-ca-file={KEYS}/ca.crt", f"--token-auth-file={KEYS}/tokens.csv"),
-            *("--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.96.0.0/24", "--allow-privileged=true"),
-            *("--enable-admission-plugins=NodeRestriction", "--kubelet-preferred-address-types=InternalIP"),
-            "--service-account-issuer=https://kubernetes.default.svc",
-            *(f"--service-account-{use}key-file={KEYS}/accounts.key" for use in ("signing-", "")),
-            "--enable-aggregator-routing=true",  # it finds webhooks by their pods' addresses: no kube-proxy runs here
-            *(f"--kubelet-client-certificate={KEYS}/client.crt", f"--kubelet-client-key={KEYS}/client.key"),
-        ),
-        "scheduler": (
-            *("/programs/kube-scheduler", f"--kubeconfig={KEYS}/scheduler.kubeconfig", "--leader-elect=false"),
-            *("--port=0", "--cert-dir=/run/scheduler"),
-        ),
-        "controllers": (
-            *("/programs/kube-controller-manager", f"--kubeconfig={KEYS}/controllers.kubeconfig", "--port=0"),
-            *("--leader-elect=false", "--cert-dir=/run/controllers", f"--controllers={','.join(CONTROLLERS)}"),
-            *(f"--service-account-private-key-file={KEYS}/accounts.key", f"--root-ca-file={KEYS}/ca.crt"),
-        ),
-        "kubelet": (
-            *("/programs/kubelet", f"--config={KEYS}/kubelet.yaml", f"--kubeconfig={KEYS}/kubelet.kubeconfig"),
-            *(f"--hostname-override={NAME}", "--container-runtime=remote", "--v=2"),
-            *(f"--container-runtime-endpoint={RUNTIME}", f"--image-service-endpoint={RUNTIME}"),
-            f"--pod-infra-container-image={image.PLAIN}",
-        ),
-    }

@@ -1,62 +1,20 @@
-"""Pods of the cases: each container tells what it sees when it starts, and then sleeps."""
+"""The pods of a case: made, awaited, looked into, and deleted at its end."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hami_plugin.wire import keys
 from tests.realnode.api import Object
-from tests.realnode.daemon import pid_of
+from tests.realnode.asked import NAMESPACE, manifest
 from tests.realnode.node import Node
+from tests.realnode.processes import pid_of
 from tests.realnode.servers import until
-from tests.runtimes import image, inside
+from tests.runtimes import inside
 from tests.runtimes.inside import Inside
 
-NAMESPACE = "default"
-SCHEDULER = "hami-scheduler"
 RUN_S = 40
-SLEEP = "exec sleep 2147483647"
-LIMITS = {"count": "nvidia.com/gpu", "memory": "nvidia.com/gpumem", "cores": "nvidia.com/gpucores"}
-
-
-def container(
-    name: str = "main", *, then: str = SLEEP, read: Sequence[str] = (), limits: Mapping[str, int] | None = None, **asked
-) -> Object:
-    """A container with this many devices, MiB of ``memory`` and percent of ``cores``; or with these ``limits``."""
-    amounts = {**(limits or {}), **{LIMITS[what]: amount for what, amount in asked.items() if amount}}
-    made = {
-        "name": name,
-        "image": image.PLAIN,
-        "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", f"{inside.SCRIPT}\n{then}", "report", *read],
-    }
-    return {**made, "resources": {"limits": {k: str(v) for k, v in amounts.items()}}} if amounts else made
-
-
-def manifest(
-    name: str,
-    *containers: Object,
-    inits: Sequence[Object] = (),
-    annotations: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    **spec,
-) -> Object:
-    given = {
-        "schedulerName": SCHEDULER,
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 0,
-        "containers": list(containers),
-        **({"initContainers": list(inits)} if inits else {}),
-        **spec,
-    }
-    metadata = {
-        "name": name,
-        "namespace": NAMESPACE,
-        "annotations": dict(annotations or {}),
-        "labels": dict(labels or {}),
-    }
-    return {"metadata": metadata, "spec": given}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,7 +92,7 @@ class Pods:
     def granted(self, name: str, container: str = "main") -> Inside:
         """Return what the container has beyond one that asks for nothing."""
         if self.bare is None:
-            self.await_running(self.create(manifest("bare", _nothing(), schedulerName="default-scheduler")))
+            self.await_running(self.create(manifest("bare", container(), schedulerName="default-scheduler")))
             self.bare = self.report("bare")
         more = self.report(name, container).beyond(self.bare)
         return replace(more, env={k: v for k, v in more.env.items() if k != "HOSTNAME"})
@@ -169,10 +127,6 @@ class Pods:
 
     def clear(self) -> None:
         self.delete(*dict.fromkeys(self.names))
-
-
-def _nothing() -> Object:
-    return container()
 
 
 def _all_ready(pod: Object) -> bool:

@@ -8,7 +8,8 @@ from tests.charts import helm
 from tests.charts.stand_in import kubeconfig
 from tests.debian.commands import tool
 from tests.realnode.api import ADMIN
-from tests.realnode.node import KEYS, Node
+from tests.realnode.ground import KEYS
+from tests.realnode.node import Node
 
 NAMESPACE, NAME = helm.NAMESPACE, helm.RELEASE
 DAEMON, SCHEDULER = NAME, f"{NAME}-scheduler"

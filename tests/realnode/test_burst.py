@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.realnode.pods import container, manifest
+from tests.realnode.asked import container, manifest
 
 COUNT = 50
 EXPIRY_S = 300  # of the node lock: nothing may wait for it

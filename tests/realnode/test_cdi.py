@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.realnode.pods import container, manifest
+from tests.realnode.asked import container, manifest
 from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
 
 pytestmark = pytest.mark.case("d", "devices by CDI annotation through containerd 1.7")

@@ -8,9 +8,10 @@ from hami_plugin.simulation.hardware import simulate_all
 from hami_plugin.simulation.scheduler import SimulatedScheduler
 from hami_plugin.wire import keys
 from tests.realnode import readme, release
+from tests.realnode.asked import container, manifest
 from tests.realnode.conftest import PROFILE, SHARES
-from tests.realnode.node import NAME
-from tests.realnode.pods import Pods, container, manifest
+from tests.realnode.ground import NAME
+from tests.realnode.pods import Pods
 from tests.realnode.servers import until
 from tests.realnode.test_rights import called, cluster_role
 

@@ -4,7 +4,7 @@ import pytest
 
 from hami_plugin.wire.nodes import decode_json
 from tests.realnode.conftest import SHARES
-from tests.realnode.node import NAME
+from tests.realnode.ground import NAME
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("e", "an XID takes ten shares away within 2 s, and they come back")

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
+from tests.realnode.asked import container, manifest
 from tests.realnode.checkpoint import PATH, exchanged
-from tests.realnode.pods import container, manifest
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("i", "a forged holder does not start, and its Event says why")

@@ -4,8 +4,8 @@ import pytest
 
 from hami_plugin.scheduling.admission import IGNORE
 from hami_plugin.wire import keys
-from tests.realnode.node import NAME
-from tests.realnode.pods import container, manifest
+from tests.realnode.asked import container, manifest
+from tests.realnode.ground import NAME
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("h", "hostile pods get nothing that is another's")

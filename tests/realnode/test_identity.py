@@ -12,7 +12,7 @@ from hami_plugin.policy.replicas import physical_id
 from hami_plugin.scheduling.admission import IGNORE
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
 from hami_plugin.wire import keys
-from tests.realnode.pods import container, manifest
+from tests.realnode.asked import container, manifest
 
 pytestmark = pytest.mark.case("b", "pods of every shape start with exactly what was decided for them")
 RESOURCE = "nvidia.com/gpu"

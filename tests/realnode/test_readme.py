@@ -3,7 +3,7 @@
 import pytest
 
 from tests.realnode import readme
-from tests.realnode.node import NAME
+from tests.realnode.ground import NAME
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("m", "the README's three commands on a cluster")

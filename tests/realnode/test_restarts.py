@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from hami_plugin.wire import keys
-from tests.realnode.pods import container, manifest
+from tests.realnode.asked import container, manifest
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("f", "kubelet, daemon, API server and containerd restart under running pods")

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.realnode.asked import container, manifest
 from tests.realnode.conftest import PROFILE
-from tests.realnode.pods import Pods, container, manifest
+from tests.realnode.pods import Pods
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("k", "two vendors on one node")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.realnode.pods import container, manifest
+from tests.realnode.asked import container, manifest
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("j", "the daemon is replaced while pods run and are being admitted")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.realnode.api import ApiError
-from tests.realnode.pods import container, manifest
+from tests.realnode.asked import container, manifest
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("c", "over-asking waits with our reason, and runs when there is room")
