@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pytest
 
+from tests.charts.library import library
 from tests.debian.commands import LackingError
 from tests.realnode import ground, images, readme, traces
 from tests.realnode import node as nodes
@@ -41,7 +42,8 @@ def before() -> traces.Traces:
 
 @pytest.fixture(scope="session")
 def stack():
-    """The node's programs."""
+    """The node's programs. Helm is fetched too, so that what is lacking shows before anything starts."""
+    _or_skip(library)
     return _or_skip(install)
 
 
