@@ -15,6 +15,7 @@ from tests.runtimes import inside
 from tests.runtimes.inside import Inside
 
 RUN_S = 40
+BARE = manifest("bare", container(), schedulerName="default-scheduler")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class Pods:
     def granted(self, name: str, container: str = "main") -> Inside:
         """Return what the container has beyond one that asks for nothing."""
         if self.bare is None:
-            self.await_running(self.create(manifest("bare", container(), schedulerName="default-scheduler")))
+            self.await_running(self.create(BARE))
             self.bare = self.report("bare")
         more = self.report(name, container).beyond(self.bare)
         return replace(more, env={k: v for k, v in more.env.items() if k != "HOSTNAME"})
