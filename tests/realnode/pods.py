@@ -7,7 +7,7 @@ from typing import Any
 
 from hami_plugin.wire import keys
 from tests.realnode.api import Object
-from tests.realnode.asked import NAMESPACE, manifest
+from tests.realnode.asked import NAMESPACE, container, manifest
 from tests.realnode.node import Node
 from tests.realnode.processes import pid_of
 from tests.realnode.servers import until
