@@ -91,7 +91,7 @@ def test_a_vendor_that_needs_it_has_a_process_of_its_own_unless_somebody_says_ot
 ) -> None:
     (one,) = opened(plan({toy: {"enabled": True, "isolated": isolated}}), HostPaths())
 
-    assert isinstance(one.driver, IsolatedDriver) is expected
+    assert isinstance(one.driver._opening(), IsolatedDriver) is expected
 
 
 def test_nothing_that_this_host_has_mixes_with_simulated_machines(toy: str, tmp_path: Path) -> None:

@@ -54,11 +54,15 @@ class WorkThread:
             work()
 
 
-def _carried(error: Exception) -> Exception:
-    """As a future can hold it: not one that means the end of an iteration."""
-    if not isinstance(error, StopIteration):
-        return error
-    problem = RuntimeError("StopIteration: an iterator ended where another item was expected")
+def carried(error: BaseException) -> Exception:
+    """As a future can hold it, and whoever waits can handle it: no exit, and no end of an iteration."""
+    match error:
+        case StopIteration():
+            problem = RuntimeError("StopIteration: an iterator ended where another item was expected")
+        case Exception():
+            return error
+        case _:
+            problem = RuntimeError(f"{type(error).__name__}: {error}")
     problem.__cause__ = error
     return problem
 
@@ -69,11 +73,8 @@ def _perform(loop: asyncio.AbstractEventLoop, function: Callable[[], T], answer:
     problem: Exception | None = None
     try:
         value = function()
-    except Exception as error:  # noqa: BLE001  # carried to whoever waits, or dropped with the wait
-        problem = _carried(error)
-    except BaseException as error:  # noqa: BLE001  # an exit would end this thread alone, and nobody would hear of it
-        problem = RuntimeError(f"{type(error).__name__}: {error}")
-        problem.__cause__ = error
+    except BaseException as error:  # noqa: BLE001  # carried to whoever waits, or dropped with the wait
+        problem = carried(error)
 
     def deliver() -> None:
         if answer.done():
