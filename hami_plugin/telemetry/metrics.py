@@ -72,6 +72,7 @@ class Metrics(ApiCalls):
 
     def snapshot(self, vendor: str, snapshot: Snapshot) -> None:
         self._snapshots[vendor] = snapshot
+        self._mistakes.labels(vendor, "driver")  # there from the start, so that a rate sees the first one
 
     def endpoint(self, state: EndpointState) -> None:
         before = self._endpoints.get(state.resource)
