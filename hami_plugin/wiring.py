@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -64,11 +65,29 @@ def wired(vendors: Sequence[Served], parts: NodeParts) -> Serving:
     A vendor whose families cannot be told is left without any, and says so; the others are served.
     """
     serving = Serving(vendors=[_own(served, parts) for served in vendors])
-    kinds = [specs.kind for own in serving.vendors for specs in own.specs]
-    twice = next((kind for kind in kinds if kinds.count(kind) > 1), "")
-    if twice:
-        raise ConfigError([f"two families would both be CDI kind {twice}; set cdi.class of one of them"])
+    _require_apart(serving)
     return serving
+
+
+def _require_apart(serving: Serving) -> None:
+    """``ConfigError`` where two would speak under one name: one of them would be taken for the other."""
+    kinds = Counter(specs.kind for own in serving.vendors for specs in own.specs)
+    problems = [
+        f"two families would both be CDI kind {kind}; set cdi.class of one of them"
+        for kind, n in kinds.items()
+        if n > 1
+    ]
+    resources: defaultdict[str, list[str]] = defaultdict(list)
+    for own in serving.vendors:
+        for line in own.lines:
+            resources[line.endpoint.socket.name].append(f"{line.plugin.resource} of {own.watch.vendor}")
+    problems += [
+        f"{' and '.join(names)} would be served on the same socket, {socket}; give one of them another resource name"
+        for socket, names in resources.items()
+        if len(names) > 1
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _own(served: Served, parts: NodeParts) -> Own:

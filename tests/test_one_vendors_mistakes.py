@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 import hami_plugin.wiring
-from hami_plugin.errors import HamiError
-from hami_plugin.vendor import Injection
+from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.model.delivery import Delivery, Way
+from hami_plugin.vendor import Injection, ResourceNames
 from hami_plugin.wire.keys import NODE_LOCK
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside
 from tests.support.breaking import Gate, broken, leaves
-from tests.support.builders import REGISTER, SPLIT
+from tests.support.builders import COUNT, REGISTER, SPLIT
 from tests.support.node import until
 
 
@@ -182,6 +183,32 @@ async def test_an_allocate_that_never_comes_back_is_refused_and_the_next_one_at_
         with pytest.raises(HamiError, match="an earlier call has not come back yet"):
             await node.odd_pod("b")
         await node.the_other_is_served()
+
+
+CDI = Delivery(ways=(Way.CDI_ANNOTATIONS,), kind="odd.io/card")
+
+
+async def test_specs_that_cannot_be_described_are_one_familys_problem():
+    async with beside(replace(ODD_FAMILY, delivery=CDI, device_edits=broken)) as node:
+        await node.the_other_is_served()
+        await node.says("vendor odd", "cdi: ZeroDivisionError: by nought")
+        assert not node.kubelet.registered(ODD)
+
+
+async def test_a_description_that_never_comes_back_is_one_familys_problem(gate):
+    async with beside(replace(ODD_FAMILY, delivery=CDI, shared_edits=gate)) as node:
+        await node.the_other_is_served()
+        await node.says("cdi odd.io/card", "the disk with the CDI specs does not answer")
+        await node.the_other_is_served("p2")
+
+
+@pytest.mark.parametrize("name", [COUNT, "toy.example/card"])
+async def test_a_resource_on_another_vendors_socket_is_refused_at_the_start(name):
+    family = replace(ODD_FAMILY, resources=ResourceNames(count=name))
+
+    with pytest.raises(ConfigError, match=f"{name} of odd and {COUNT} of toy would be served on the same socket"):
+        async with beside(family):
+            pass
 
 
 async def test_a_mistake_in_what_all_vendors_share_ends_the_daemon():

@@ -143,11 +143,11 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
         )
         configuration = Configuration(settings=own, vendors={})
         host = HostPaths(hook=root / "hook", hook_view=root / "hook", proc=root)
-        await kubelet.start()
         metrics = Metrics(registry, version="")
         daemon = Daemon(Process(configuration=configuration, vendors=vendors, host=host), api, metrics)
         for collector in daemon.shown():
             registry.register(collector)
+        await kubelet.start()
         stop = asyncio.Event()
         task = asyncio.create_task(daemon.run(stop))
         try:
