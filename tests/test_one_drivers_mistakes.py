@@ -226,3 +226,20 @@ async def test_a_driver_whose_names_change_at_each_look_offers_nothing_twice():
         await asyncio.sleep(1.0)
         assert node.kubelet.allocatable(ODD) <= 2 * SPLIT
         await node.the_other_is_served("p2")
+
+
+class Touchy:
+    def __eq__(self, other):
+        raise ZeroDivisionError("compared")
+
+    __hash__ = None
+
+
+async def test_traits_that_cannot_be_compared_are_a_driver_that_failed():
+    def change(seen):
+        return tuple(replace(one, device=replace(one.device, traits=Touchy())) for one in seen)
+
+    async with beside(driver=OddDriver(0, 1, change=change)) as node:
+        await node.the_other_is_served()
+        await node.says("driver odd", "DriverFailed: ZeroDivisionError: compared")
+        await node.odd_offered(0)

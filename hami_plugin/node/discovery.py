@@ -29,9 +29,13 @@ _WORDS_OF_LOGS = frozenset({"self", "event", "vendor", "devices"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Times in seconds. ``poll`` bounds how long the driver may wait for events in one call."""
+    """Times in seconds. ``poll`` bounds how long the driver may wait for events in one call.
+
+    ``breath`` is the least between two such calls that bring nothing new: a driver that does not wait spins nobody.
+    """
 
     poll: float = 1.0
+    breath: float = 0.05
     rescan: float = 30.0
     probe: float = 5.0
     links: float = 600.0
@@ -113,9 +117,11 @@ class Watch:
                 left = due - (time.monotonic() - looked)
                 if left <= 0:
                     break
-                events = await self._call(partial(self._driver.poll, min(self._pace.poll, left)))
+                asked, within = time.monotonic(), min(self._pace.poll, left)
+                events = await self._call(partial(self._driver.poll, within))
                 if self._take(events):
                     break
+                await asyncio.sleep(max(0.0, min(self._pace.breath, within) - (time.monotonic() - asked)))
 
     async def _look(self) -> None:
         if not self.snapshot.value.ready:
