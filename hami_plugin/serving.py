@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -133,8 +134,8 @@ class Serving:
         for own in self.vendors:
             await own.end_streams()
         await last()
+        await asyncio.gather(*(own.watch.close() for own in self.vendors))
         for own in self.vendors:
-            await own.watch.close()
             own.calls.close()
 
 
