@@ -185,6 +185,25 @@ async def test_an_allocate_that_never_comes_back_is_refused_and_the_next_one_at_
         await node.the_other_is_served()
 
 
+def file_missing(*_asked):
+    raise FileNotFoundError(2, "No such file", "/dev/odd0")
+
+
+@pytest.mark.parametrize("step", ["register", "replicas", "host_problem"])
+async def test_a_file_that_is_missing_where_none_is_asked_for_is_a_mistake_too(step):
+    async with beside(replace(ODD_FAMILY, **{step: file_missing})) as node:
+        await node.the_other_is_served()
+        await until(lambda: f'step="{step.replace("_", " ")}",vendor="odd"' in node.metrics())
+
+
+async def test_a_file_that_is_missing_for_a_container_refuses_it_and_is_no_mistake():
+    async with beside(replace(ODD_FAMILY, inject=file_missing)) as node:
+        await node.odd_offered(2 * SPLIT)
+        with pytest.raises(HamiError, match=r"the host could not be prepared for container main .*No such file"):
+            await node.odd_pod()
+        assert 'step="inject",vendor="odd"' not in node.metrics()
+
+
 CDI = Delivery(ways=(Way.CDI_ANNOTATIONS,), kind="odd.io/card")
 
 

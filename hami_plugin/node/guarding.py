@@ -25,6 +25,7 @@ from hami_plugin.wire.nodes import DeviceInfo
 MOST_SHARES = 100_000
 """Parts of one device. The kubelet reads no list of more ids than about this, of all devices together."""
 MOST_CORES = 2**63 - 1
+_PREPARING = frozenset({"inject", "device edits", "shared edits"})
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,20 +38,18 @@ class Guard:
         self._calls = calls
         self._mistakes = mistakes
 
-    def ask(self, step: str, function: Callable[[], T], *, patience: float | None = None) -> T:
+    def ask(self, step: str, function: Callable[[], T]) -> T:
         """What ``function`` returns. ``VendorMistakeError`` when it fails otherwise than by a ``HamiError``.
 
-        A file that is missing is no mistake: ``OSError`` passes too.
+        Where a vendor prepares the host for a container, a file that is missing is no mistake: ``OSError`` passes.
         """
         try:
-            return self._calls.ask(function, patience=patience)
+            return self._calls.ask(function)
         except HamiError:
             raise
-        except StuckError as error:
-            raise self._mistakes.made(step, error) from error
-        except OSError:
-            raise
         except Exception as error:
+            if step in _PREPARING and isinstance(error, OSError) and not isinstance(error, StuckError):
+                raise
             raise self._mistakes.made(step, error) from error
 
     def __call__(self, step: str, function: Callable[P, T], check: Callable[..., str]) -> Callable[P, T]:
