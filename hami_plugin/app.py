@@ -145,13 +145,14 @@ class Daemon:
     def stalled(self) -> list[str]:
         """Loops that have stopped turning. A broken device or an absent kubelet is no reason to be restarted."""
         now = time.monotonic()
-        late = {w.vendor: now - w.beat for w in self._serving.watches if not self._blocked}
+        watches = [own.watch for own in self._serving.vendors]
+        late = {w.vendor: now - w.beat for w in watches if not self._blocked}
         return [f"driver {name}: no turn for {s:.0f} s" for name, s in late.items() if s > STUCK_AFTER_S]
 
     def _open(self) -> None:
         tell_handover(self._vendors, self._events)
         look_at_host([source.family for source in self._serving.sources], self._host, self._events)
-        tidy_specs(self._settings.cdi_dirs[-1], [specs.kind for specs in self._serving.specs])
+        tidy_specs(self._settings.cdi_dirs[-1], self._serving.kinds)
 
     def _work(self) -> dict[str, Coroutine[None, None, None]]:
         return {

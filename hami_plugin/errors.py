@@ -55,6 +55,15 @@ class DriverUnavailableError(HamiError):
         self.reason = reason
 
 
+class VendorMistakeError(HamiError):
+    """A vendor's own code failed in a way that is no part of the design. The cause has the traceback, where one is."""
+
+    def __init__(self, vendor: str, step: str, words: str) -> None:
+        super().__init__(f"a mistake in what is {vendor}'s own, {step}: {words}", hint="the daemon's log has more")
+        self.vendor = vendor
+        self.step = step
+
+
 class ClusterError(HamiError):
     """The API server refused, failed, or was not reached. ``status`` is 0 when there was no answer."""
 

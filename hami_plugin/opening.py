@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cdi.errors import CdiError
+from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.node.events import EventRecorder
@@ -31,7 +32,10 @@ def tell_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
 def look_at_host(families: Iterable[Family], host: HostFiles, events: EventRecorder) -> None:
     """Say what containers will miss. Nothing is refused for it: the runtime tries again until it is there."""
     for family in families:
-        problem = family.host_problem(host)
+        try:
+            problem = family.host_problem(host)
+        except HamiError as error:
+            problem = str(error)
         if problem:
             log.warning("host not prepared", resource=family.resources.count, problem=problem)
             events.node("HostNotPrepared", problem)

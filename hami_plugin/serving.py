@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.aio import Watched
+from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.discovery import Watch
+from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.parts import FamilyPart
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.registration import Source
@@ -25,9 +28,16 @@ class Line:
     plugin: ResourcePlugin
     endpoint: Endpoint
 
-    def work(self) -> Work:
-        yield f"offers {self.plugin.resource}", self.plugin.follow()
-        yield f"kubelet {self.plugin.resource}", _once_there(self.snapshot, self.endpoint.run)
+    async def register(self) -> None:
+        """Tell the kubelet nothing before there are devices: an empty list would withdraw what pods wait for.
+
+        A family that this node has no device of stays unknown to the kubelet, and so does one whose shares cannot be
+        told.
+        """
+        while not (self.snapshot.value.ready and self.snapshot.value.devices) and not self.snapshot.closed:
+            await self.snapshot.changed(self.snapshot.version)
+        await self.plugin.rendered.wait()
+        await self.endpoint.run()
 
     def problem(self) -> str:
         """Why the kubelet does not have this resource; empty when it does."""
@@ -36,64 +46,99 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Serving:
-    """Everything that is served, in the order of the vendors."""
+class Own:
+    """Everything of one vendor. ``keeper`` runs its loops, ``calls`` its functions; both are nobody else's."""
 
-    watches: list[Watch] = field(default_factory=list)
+    keeper: Keeper
+    calls: BoundedCalls
+    watch: Watch
     parts: list[FamilyPart] = field(default_factory=list)
     specs: list[SpecPublisher] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    broken: bool = False
 
     def work(self) -> Work:
-        """The loops, by name."""
-        for watch in self.watches:
-            yield f"driver {watch.vendor}", watch.run()
+        """The loops, by name. One that fails begins again, and touches no other."""
+        keep = self.keeper.keep
+        name = f"driver {self.watch.vendor}"
+        yield name, keep(name, "driver", self.watch.run, self.watch.fell)
         for part in self.parts:
-            yield f"devices of {part.word}", part.run()
+            name = f"devices of {part.word}"
+            yield name, keep(name, "devices", part.run)
         for specs in self.specs:
-            yield f"cdi {specs.kind}", specs.run()
+            name = f"cdi {specs.kind}"
+            yield name, keep(name, "cdi", specs.run)
         for line in self.lines:
-            yield from line.work()
+            name = f"offers {line.plugin.resource}"
+            yield name, keep(name, "offers", line.plugin.follow)
+            name = f"kubelet {line.plugin.resource}"
+            yield name, keep(name, "kubelet", line.register)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each component with its problem, which is empty when the component is ready."""
-        for watch in self.watches:
-            snapshot = watch.snapshot.value
-            words = f"{snapshot.reason}: {snapshot.message}" if snapshot.message else snapshot.reason
-            yield f"driver {watch.vendor}", "" if snapshot.ready else words
+        snapshot = self.watch.snapshot.value
+        words = f"{snapshot.reason}: {snapshot.message}" if snapshot.message else snapshot.reason
+        yield f"driver {self.watch.vendor}", "" if snapshot.ready else words
         for specs in self.specs:
             if not _without_devices(specs.snapshot.value):
                 yield f"cdi {specs.kind}", specs.problem
         for line in self.lines:
             if not _without_devices(line.snapshot.value):
                 yield f"kubelet {line.plugin.resource}", line.problem()
+        yield f"vendor {self.watch.vendor}", "; ".join(self.keeper.wrong.values())
 
-    async def close(self, last: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Streams end first, so that the servers stop at once; ``last`` is done before the drivers are let go."""
-        for watch in self.watches:
-            watch.snapshot.close()
+    async def end_streams(self) -> None:
+        """Let the servers stop at once."""
+        self.watch.snapshot.close()
         for part in self.parts:
             part.snapshot.close()
         for specs in self.specs:
             specs.snapshot.close()
         for line in self.lines:
             await line.endpoint.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Everything that is served, in the order of the vendors."""
+
+    vendors: Sequence[Own]
+
+    @property
+    def sources(self) -> list[Source]:
+        return [source for own in self.vendors for source in own.sources]
+
+    @property
+    def lines(self) -> list[Line]:
+        return [line for own in self.vendors for line in own.lines]
+
+    @property
+    def kinds(self) -> list[str]:
+        """CDI kinds that are served. None while a vendor's are not known: what is not named here may be its."""
+        known = not any(own.broken for own in self.vendors)
+        return [specs.kind for own in self.vendors for specs in own.specs] if known else []
+
+    def work(self) -> Work:
+        """The loops of all vendors, by name."""
+        for own in self.vendors:
+            yield from own.work()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Each component with its problem, which is empty when the component is ready."""
+        for own in self.vendors:
+            yield from own.problems()
+
+    async def close(self, last: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Streams end first; ``last`` is done before the drivers are let go."""
+        for own in self.vendors:
+            await own.end_streams()
         await last()
-        for watch in self.watches:
-            await watch.close()
+        await asyncio.gather(*(own.watch.close() for own in self.vendors))
+        for own in self.vendors:
+            own.calls.close()
 
 
 def _without_devices(snapshot: Snapshot) -> bool:
     """Whether the driver works, and this node has no device of the family."""
     return snapshot.ready and not snapshot.devices
-
-
-async def _once_there(snapshot: Watched[Snapshot], run: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Tell the kubelet nothing before the driver has shown devices: an empty list would withdraw what pods wait for.
-
-    A family that this node has no device of stays unknown to the kubelet.
-    """
-    while not (snapshot.value.ready and snapshot.value.devices) and not snapshot.closed:
-        await snapshot.changed(snapshot.version)
-    await run()

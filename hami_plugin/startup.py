@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hami_plugin.checked import CheckedDriver
 from hami_plugin.config.load import Configuration, load
 from hami_plugin.config.settings import AUTO, ServedSettings, Settings, VendorSettings
 from hami_plugin.errors import DriverUnavailableError, HamiError
+from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.host.runtimes import look as read_runtime
 from hami_plugin.isolated.driver import IsolatedDriver
+from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
@@ -33,7 +37,12 @@ OWN_OPTIONS = {
 HAMI_DEVICE_CONFIG = Path("/device-config.yaml")
 HAMI_NODE_CONFIG = Path("/config/config.json")
 
+PRESENCE_S = 20.0
+"""How long a look may take at whether the host has a vendor's hardware."""
+
 Options = Mapping[str, Any]
+
+log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +122,25 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",
             )
-        if automatic and (vendor.node is None or ready.simulated or not vendor.node.present(settings, host)):
+        if automatic and (vendor.node is None or ready.simulated or not _present(vendor, settings, host)):
             continue
         chosen, handover = settled(settings, own)
         driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
         served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
     return tuple(served)
+
+
+def _present(vendor: Vendor, settings: VendorSettings, host: HostPaths) -> bool:
+    """Whether the host has the vendor's hardware. Where that cannot be told, its driver says what is wrong."""
+    assert vendor.node
+    look = BoundedCalls(f"presence of {vendor.name}", patience=PRESENCE_S)
+    try:
+        return bool(look.ask(partial(vendor.node.present, settings, host)))
+    except Exception:
+        log.exception("mistake of a vendor", vendor=vendor.name, step="present")
+        return True
+    finally:
+        look.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +161,15 @@ class Opening:
 
 
 def _driver(vendor: Vendor, settings: VendorSettings, host: HostPaths, own: Settings) -> Driver:
-    """The vendor's driver, in this process or in one of its own."""
+    """The vendor's driver, in this process or in one of its own. It is opened when it is first asked."""
     assert vendor.node
     wish = settings.isolated if isinstance(settings, ServedSettings) else None
     if not (vendor.node.isolated if wish is None else wish):
-        return vendor.node.open(settings, host)
-    return IsolatedDriver(
-        Opening(vendor=vendor.name, settings=settings, host=host, log_level=own.log_level, log_format=own.log_format)
+        return CheckedDriver(partial(vendor.node.open, settings, host))
+    opening = Opening(
+        vendor=vendor.name, settings=settings, host=host, log_level=own.log_level, log_format=own.log_format
     )
+    return CheckedDriver(partial(IsolatedDriver, opening))
 
 
 def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, Handover | None]:

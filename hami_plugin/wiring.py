@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hami_plugin.aio import Watched
 from hami_plugin.config.settings import Settings
-from hami_plugin.errors import ConfigError
+from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.watch import DirectoryWatch
@@ -15,9 +17,12 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.discovery import Pace, Watch
 from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.guarding import Guard, guarded
 from hami_plugin.node.inventory import Inventory
+from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.memory import HealthMemory
+from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.parts import FamilyPart, whole
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
@@ -28,10 +33,14 @@ from hami_plugin.node.spec_files import SpecFiles
 from hami_plugin.node.specs import SpecPublisher
 from hami_plugin.node.starts import StartCheck
 from hami_plugin.policy.health import Patience
-from hami_plugin.serving import Line, Serving
+from hami_plugin.serving import Line, Own, Serving
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor import Family, Units
+
+PATIENCE_S = 2.0
+"""How long the event loop waits for a function of a vendor's, once: until it comes back, the next are refused."""
+PATIENCE_AT_START_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,36 +60,75 @@ class NodeParts:
 
 
 def wired(vendors: Sequence[Served], parts: NodeParts) -> Serving:
-    """Wire each vendor's driver, and a line for each resource of its families."""
-    serving = Serving()
-    for served in vendors:
-        _wire(served, parts, serving)
+    """Wire each vendor's driver, and a line for each resource of its families.
+
+    A vendor whose families cannot be told is left without any, and says so; the others are served.
+    """
+    serving = Serving(vendors=[_own(served, parts) for served in vendors])
+    _require_apart(serving)
     return serving
 
 
-def _wire(served: Served, parts: NodeParts, serving: Serving) -> None:
-    watch = _watch(served, parts)
-    serving.watches.append(watch)
+def _require_apart(serving: Serving) -> None:
+    """``ConfigError`` where two would speak under one name: one of them would be taken for the other."""
+    kinds = Counter(specs.kind for own in serving.vendors for specs in own.specs)
+    problems = [
+        f"two families would both be CDI kind {kind}; set cdi.class of one of them"
+        for kind, n in kinds.items()
+        if n > 1
+    ]
+    resources: defaultdict[str, list[str]] = defaultdict(list)
+    for own in serving.vendors:
+        for line in own.lines:
+            resources[line.endpoint.socket.name].append(f"{line.plugin.resource} of {own.watch.vendor}")
+    problems += [
+        f"{' and '.join(names)} would be served on the same socket, {socket}; give one of them another resource name"
+        for socket, names in resources.items()
+        if len(names) > 1
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _own(served: Served, parts: NodeParts) -> Own:
+    name = served.vendor.name
+    mistakes = Mistakes(name, parts.metrics)
+    calls = BoundedCalls(f"{name}-families", patience=PATIENCE_S)
+    own = Own(keeper=Keeper(mistakes), calls=calls, watch=_watch(served, parts))
+    try:
+        families = calls.ask(lambda: tuple(served.vendor.families(served.settings)), patience=PATIENCE_AT_START_S)
+        _wire(families, parts, own, mistakes)
+    except HamiError:
+        raise
+    except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
+        words = mistakes.made("families", error).message
+        own.keeper.note("families", f"{words}; nothing of it is served until the daemon is started anew")
+        return replace(own, parts=[], specs=[], sources=[], lines=[], broken=True)
+    return own
+
+
+def _wire(families: Sequence[Family], parts: NodeParts, own: Own, mistakes: Mistakes) -> None:
+    watch, guard = own.watch, Guard(own.calls, mistakes)
     shown: list[Watched[Snapshot]] = []
-    families = served.vendor.families(served.settings)
 
     def observe(_changed: Snapshot) -> None:
         """Metrics tell of a vendor's devices as its families show them."""
         parts.metrics.snapshot(watch.vendor, whole(watch.snapshot.value, (one.value for one in shown)))
 
-    for family in families:
+    for plain in families:
         snapshot = watch.snapshot
         if len(families) > 1:
-            own = FamilyPart(family.word, snapshot)
-            serving.parts.append(own)
-            snapshot = own.snapshot
-        if family.delivery.cdi:
-            specs = _publisher(family, snapshot, parts, [one.kind for one in serving.specs], observe)
-            serving.specs.append(specs)
+            part = FamilyPart(plain.word, snapshot)
+            own.parts.append(part)
+            snapshot = part.snapshot
+        if plain.delivery.cdi:
+            specs = _publisher(plain, snapshot, parts, observe)
+            own.specs.append(specs)
             snapshot = specs.snapshot
         shown.append(snapshot)
-        serving.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot))
-        serving.lines += [_line(family, snapshot, parts, units) for units in (None, *family.units)]
+        family = guarded(plain, guard)
+        own.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot, mistakes=mistakes))
+        own.lines += [_line(family, snapshot, parts, units) for units in (None, *family.units)]
 
 
 def _watch(served: Served, parts: NodeParts) -> Watch:
@@ -107,15 +155,11 @@ def _publisher(
     family: Family,
     found: Watched[Snapshot],
     parts: NodeParts,
-    taken: Sequence[str],
     observe: Callable[[Snapshot], None],
 ) -> SpecPublisher:
     """Where runtimes need specs, the others see a family's devices once those are there."""
-    kind = family.delivery.kind
-    if kind in taken:
-        raise ConfigError([f"two families would both be CDI kind {kind}; set cdi.class of one of them"])
     return SpecPublisher(
-        kind,
+        family.delivery.kind,
         found,
         SpecFiles(family, parts.settings.cdi_dirs, parts.host),
         events=parts.events,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hami_plugin import startup
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.errors import DriverUnavailableError, HamiError
@@ -91,7 +94,30 @@ def test_a_vendor_that_needs_it_has_a_process_of_its_own_unless_somebody_says_ot
 ) -> None:
     (one,) = opened(plan({toy: {"enabled": True, "isolated": isolated}}), HostPaths())
 
-    assert isinstance(one.driver, IsolatedDriver) is expected
+    assert isinstance(one.driver._opening(), IsolatedDriver) is expected
+
+
+@pytest.mark.parametrize("conduct", ["raises", "hangs"])
+def test_a_vendor_that_cannot_tell_whether_its_hardware_is_here_is_asked_by_its_driver(
+    toy: str, conduct: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+
+    def present(*_asked: object) -> bool:
+        if conduct == "hangs":
+            never.wait()
+        raise ZeroDivisionError
+
+    vendor = load_vendor(toy)
+    assert vendor.node
+    broken = replace(vendor, node=replace(vendor.node, present=present))
+    monkeypatch.setattr(startup, "PRESENCE_S", 0.1)
+    monkeypatch.setattr(startup, "load_vendor", lambda name: broken if name == toy else load_vendor(name))
+
+    try:
+        assert toy in served({toy: {}})
+    finally:
+        never.set()
 
 
 def test_nothing_that_this_host_has_mixes_with_simulated_machines(toy: str, tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ class Stage:
                 await daemon.wait()
         except TimeoutError:
             daemon.kill()
-            await daemon.wait()
+            async with asyncio.timeout(5):
+                await daemon.wait()
 
     def registered(self) -> tuple[DeviceInfo, ...]:
         """The devices that a scheduler knows of, by the node's annotation or by what the kubelet counts."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from hami_plugin.simulation.machines import machine_names
 
 AT_ONCE = 2
 DEADLINE_S = 180.0
+FAREWELL_S = 5.0
 SHOWN = ("devices are known by", "sharing", "lock")
 COLUMNS = "{:<26} {:<6} {:>5} {:>7}  {}"
 
@@ -46,7 +48,9 @@ async def _played(profile: str) -> dict[str, Any]:
         return dict(json.loads(out))
     except TimeoutError:
         process.kill()
-        await process.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await process.wait()
         problem = f"not over within {DEADLINE_S:g} s"
     except ValueError:
         problem = errors.decode(errors="replace").strip().rpartition("\n")[2]

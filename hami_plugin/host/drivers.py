@@ -19,17 +19,20 @@ class StuckError(TimeoutError):
 class WorkThread:
     """Runs calls one after the other, in the order in which they were started.
 
-    The thread is a daemon: a driver that never returns must not keep the process from ending.
+    The thread starts with the first call. It is a daemon: a driver that never returns must not keep the process from
+    ending.
     """
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``function`` on the thread. The caller decides how long to wait; the call itself cannot be stopped."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
+        if self._thread.ident is None:
+            self._thread.start()
         self._work.put(lambda: _perform(loop, function, answer))
         return answer
 
@@ -51,14 +54,27 @@ class WorkThread:
             work()
 
 
+def carried(error: BaseException) -> Exception:
+    """As a future can hold it, and whoever waits can handle it: no exit, and no end of an iteration."""
+    match error:
+        case StopIteration():
+            problem = RuntimeError("StopIteration: an iterator ended where another item was expected")
+        case Exception():
+            return error
+        case _:
+            problem = RuntimeError(f"{type(error).__name__}: {error}")
+    problem.__cause__ = error
+    return problem
+
+
 def _perform(loop: asyncio.AbstractEventLoop, function: Callable[[], T], answer: asyncio.Future[T]) -> None:
     """On the thread: call, and carry the outcome to the loop, if there still is one."""
     value: T | None = None
     problem: Exception | None = None
     try:
         value = function()
-    except Exception as error:  # noqa: BLE001  # carried to whoever waits, or dropped with the wait
-        problem = error
+    except BaseException as error:  # noqa: BLE001  # carried to whoever waits, or dropped with the wait
+        problem = carried(error)
 
     def deliver() -> None:
         if answer.done():

@@ -16,6 +16,9 @@ from hami_plugin.errors import HamiError
 FAREWELL_S = 1.0
 """How long a tool that was killed is waited for."""
 
+MOST_WORDS = 200
+"""How many characters of a complaint are told: its end, where tools that warn a lot say what has failed."""
+
 
 class ToolError(HamiError):
     """A tool that is not there, failed, took too long or printed something else than was asked for."""
@@ -39,7 +42,8 @@ def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
         _end(process)
         raise ToolError(f"{tool} has not answered within {deadline:g} s") from error
     if process.returncode:
-        why = " ".join((complaint or printed).decode("utf-8", errors="replace").split())[:200]
+        why = " ".join((complaint or printed).decode("utf-8", errors="replace").split())
+        why = why if len(why) <= MOST_WORDS else f"…{why[-MOST_WORDS:]}"
         raise ToolError(f"{tool} ended with status {process.returncode}: {why or 'it did not say why'}")
     return printed.decode("utf-8", errors="replace")
 

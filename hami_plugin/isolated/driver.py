@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.isolated.messages import Away, Busy, Call, Done, receive, send
+from hami_plugin.isolated.messages import Away, Busy, Call, Done, impatient, receive, send
 from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery
 from hami_plugin.model.links import Links
@@ -30,11 +30,16 @@ FAREWELL_S = 1.0
 """How long a process may take to end once it is told to, and how long it is waited for after it is killed."""
 
 
+STALL_S = 5.0
+"""How long the other process may stop in the middle of a message."""
+
+
 class _Child:
     """A running process, and the pipe to it."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        impatient(ours, STALL_S)
         with theirs:
             paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
             self.process = subprocess.Popen(  # noqa: S603  # this program itself
@@ -122,6 +127,8 @@ class IsolatedDriver:
                     raise self._hung(method)
                 case other:
                     raise self._confused(f"{other!r:.80} is no answer")
+        except BlockingIOError as error:
+            raise self._hung(method) from error
         except (EOFError, OSError) as error:
             raise self._crashed(method) from error
         except NONSENSE as error:

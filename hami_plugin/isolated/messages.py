@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import socket
+import struct
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -42,6 +44,13 @@ class Away:
     reason: DriverReason
     message: str
     hint: str = ""
+
+
+def impatient(end: socket.socket, seconds: float) -> None:
+    """Let reading and writing fail by ``BlockingIOError`` where the other end stops for so long in mid-message."""
+    whole, part = divmod(seconds, 1)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1_000_000)))
 
 
 def send(pipe: Connection, message: object) -> None:

@@ -7,7 +7,6 @@ after.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from base64 import b64decode
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from hami_plugin.errors import HamiError
+from hami_plugin.host.drivers import StuckError, WorkThread
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.node.ports import Kept
@@ -30,15 +30,15 @@ class CheckpointFile:
     def __init__(self, directory: Path, *, timeout: float = 5.0) -> None:
         self.path = directory / NAME
         self._timeout = timeout
+        self._thread = WorkThread("kubelet checkpoint")
 
     async def kept(self, resource: str) -> tuple[Kept, ...]:
         """Every container with devices of ``resource``, init containers too. ``HamiError`` when it cannot be read."""
         try:
-            async with asyncio.timeout(self._timeout):
-                text = await asyncio.to_thread(self.path.read_bytes)
+            text = await self._thread.call(self.path.read_bytes, self._timeout)
             return tuple(kept_in(text, resource))
-        except TimeoutError as error:
-            raise self._failed(f"no answer within {self._timeout:g} s") from error
+        except StuckError as error:
+            raise self._failed(str(error)) from error
         except OSError as error:
             raise self._failed(error.strerror or repr(error)) from error
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, DecodeError) as error:

@@ -6,6 +6,7 @@ Events may be lost, late or refused by the system, so nothing relies on them; th
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ from hami_plugin.kubelet.identity import Identity
 from hami_plugin.log import logger
 
 log = logger(__name__)
+
+FAREWELL_S = 1.0
+"""How long the event loop waits for watchdog's threads to end. They are daemons, and may end later, or never."""
 
 _EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileDeletedEvent, FileMovedEvent, DirDeletedEvent]
 
@@ -75,7 +79,7 @@ class DirectoryWatch:
                 observer.schedule(waker, str(self._directory), event_filter=_EVENTS)
                 observer.start()
             except OSError:
-                observer.stop()
+                _end(observer)
                 raise
         except OSError as error:
             if not self._warned:
@@ -94,12 +98,26 @@ class DirectoryWatch:
             observer, _, waker = self._armed
             self._armed = None
             waker.gone = True
-            observer.stop()
-            observer.join()
+            if not _end(observer):
+                log.warning("file events left running: their threads do not end", directory=str(self._directory))
 
     def _wake(self) -> None:
         for wake in tuple(self._subscribers):
             wake()
+
+
+def _end(observer: BaseObserver) -> bool:
+    """Stop and wait, on a thread of its own: ``stop`` itself waits for watchdog's emitters, without a deadline."""
+
+    def end() -> None:
+        observer.stop()
+        if observer.ident is not None:
+            observer.join()
+
+    ending = threading.Thread(target=end, name="end of file events", daemon=True)
+    ending.start()
+    ending.join(FAREWELL_S)
+    return not ending.is_alive()
 
 
 class _Waker(FileSystemEventHandler):

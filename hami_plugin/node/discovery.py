@@ -16,6 +16,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Fault, Health, Snapshot
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.inventory import Change, Inventory
+from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.ports import Observer
 from hami_plugin.vendor import Driver, HealthEvent
 
@@ -23,12 +24,18 @@ log = logger(__name__)
 
 T = TypeVar("T")
 
+_WORDS_OF_LOGS = frozenset({"self", "event", "vendor", "devices"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Times in seconds. ``poll`` bounds how long the driver may wait for events in one call."""
+    """Times in seconds. ``poll`` bounds how long the driver may wait for events in one call.
+
+    ``breath`` is the least between two such calls that bring nothing new: a driver that does not wait spins nobody.
+    """
 
     poll: float = 1.0
+    breath: float = 0.05
     rescan: float = 30.0
     probe: float = 5.0
     links: float = 600.0
@@ -59,6 +66,7 @@ class Watch:
         self._pace = pace
         self._observer = observer
         self._events = events
+        self._mistakes = Mistakes(vendor, observer)
         self._remember = remember
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._thread = WorkThread(f"{vendor}-driver")
@@ -84,12 +92,18 @@ class Watch:
                 self._away(error.reason, str(error))
             await asyncio.sleep(next(delays))
 
+    def fell(self, words: str) -> None:
+        """``run`` has ended by a mistake: nobody looks any more, so nothing is offered until it runs again."""
+        self._away(DriverReason.FAILED, words)
+
     async def close(self) -> None:
-        """Close the driver on its own thread, if that still answers."""
+        """Close the driver on its own thread, if that still answers. What goes wrong now stops nobody."""
         try:
             await self._thread.call(self._driver.close, self._pace.farewell)
         except (StuckError, DriverUnavailableError):
             log.warning("driver left open: it does not answer", vendor=self.vendor)
+        except Exception as error:  # noqa: BLE001  # the other vendors' drivers are to be closed too
+            self._mistakes.made("driver", error)
         self._thread.close()
 
     async def _serve(self) -> None:
@@ -103,9 +117,11 @@ class Watch:
                 left = due - (time.monotonic() - looked)
                 if left <= 0:
                     break
-                events = await self._call(partial(self._driver.poll, min(self._pace.poll, left)))
+                asked, within = time.monotonic(), min(self._pace.poll, left)
+                events = await self._call(partial(self._driver.poll, within))
                 if self._take(events):
                     break
+                await asyncio.sleep(max(0.0, min(self._pace.breath, within) - (time.monotonic() - asked)))
 
     async def _look(self) -> None:
         if not self.snapshot.value.ready:
@@ -117,7 +133,8 @@ class Watch:
         was_ready = self.snapshot.value.ready
         self._report(self._inventory.looked(discovery, time.monotonic()))
         if not was_ready:
-            log.info("driver ready", vendor=self.vendor, devices=len(discovery.sightings), **discovery.facts)
+            facts = {key: value for key, value in discovery.facts.items() if key not in _WORDS_OF_LOGS}
+            log.info("driver ready", vendor=self.vendor, devices=len(discovery.sightings), **facts)
 
     async def _measure(self, answering: frozenset[str]) -> None:
         """Measure the links when the set of answering devices has changed, and every now and then."""
@@ -164,9 +181,19 @@ class Watch:
                 await asyncio.wait([answer], timeout=min(1.0, self._pace.patience))
             if overdue:
                 log.info("driver answers again", vendor=self.vendor, seconds=round(time.monotonic() - begin, 1))
-            return _result(answer, self.vendor)
+            return self._result(answer)
         finally:
             answer.cancel()  # when nobody waits any more, nobody asks for a late error either
+
+    def _result(self, answer: asyncio.Future[T]) -> T:
+        """What a driver's call came to. A mistake in one vendor's driver must not end the others."""
+        try:
+            return answer.result()
+        except DriverUnavailableError:
+            raise
+        except Exception as error:
+            self._mistakes.made("driver", error)
+            raise DriverUnavailableError(DriverReason.FAILED, f"{type(error).__name__}: {error}") from error
 
     def _doubt(self, uuid: str | None, seconds: float, *, first: bool) -> None:
         """A call does not come back. The device it is about is suspect, then unhealthy; the others keep their state."""
@@ -207,14 +234,3 @@ class Watch:
                 )
         self._remember()
         self._observer.snapshot(self.vendor, self.snapshot.value)
-
-
-def _result(answer: asyncio.Future[T], vendor: str) -> T:
-    """What a driver's call came to. A mistake in one vendor's driver must not end the others."""
-    try:
-        return answer.result()
-    except DriverUnavailableError:
-        raise
-    except Exception as error:
-        log.exception("mistake in a driver", vendor=vendor)
-        raise DriverUnavailableError(DriverReason.FAILED, f"{type(error).__name__}: {error}") from error

@@ -15,11 +15,15 @@ GONE = Fault(reason="DeviceGone", message="the driver no longer lists this devic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A device as last seen well enough to be described. ``seen`` is a monotonic time in seconds."""
+    """A device as last seen well enough to be described. ``seen`` is a monotonic time in seconds.
+
+    ``former`` is the name of the device that was missing from the same place when this one was first seen.
+    """
 
     device: Device
     condition: Condition
     seen: float
+    former: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +59,15 @@ class Inventory:
     def looked(self, discovery: Discovery, now: float) -> list[Change]:
         """A look at the driver: devices appear, recover, fail, or are missing."""
         sighted = {sighting.device.uuid for sighting in discovery.sightings}
+        missing = {(k.device.family, k.device.pci): u for u, k in self._known.items() if u not in sighted}
         for sighting in discovery.sightings:
-            uuid = sighting.device.uuid
-            self._known[uuid] = Known(device=sighting.device, condition=self._looked_at(sighting, now), seen=now)
+            device = sighting.device
+            before = self._known.get(device.uuid)
+            former = before.former if before else missing.get((device.family, device.pci), "") if device.pci else ""
+            if former in self._known and former not in sighted and sighting.fault is None:
+                sighting = replace(sighting, fault=_renamed(device, former))  # noqa: PLW2901  # one and the same look
+            condition = self._looked_at(sighting, now)
+            self._known[device.uuid] = Known(device=device, condition=condition, seen=now, former=former)
         for uuid in set(self._known) - sighted:
             known = self._known[uuid]
             if now - known.seen > self._forget:
@@ -118,3 +128,10 @@ class Inventory:
         )
         self.snapshot.set(replace(base, devices=devices, links=self._links))
         return [Change(device=d, before=before.get(d.uuid)) for d in devices if before.get(d.uuid) is not d.health]
+
+
+def _renamed(device: Device, former: str) -> Fault:
+    """Containers may still have the device under its former name, under which nothing more is handed out."""
+    return Fault(
+        reason="Renamed", message=f"the device at {device.pci} was {former} until now; it is not given out twice"
+    )

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.registration import Source
@@ -66,7 +67,11 @@ def occupied(sources: Iterable[Source], held: Iterable[Held]) -> Iterator[Occupi
             given[one.resource, uuid].append(one)
     for source in sources:
         for device in {device.uuid: device for device in source.snapshot.value.devices}.values():
-            yield _occupied(source, device, given)
+            try:
+                whole = _occupied(source, device, given)
+            except HamiError:  # told and counted where it arose; the other vendors are shown all the same
+                continue
+            yield whole
 
 
 def _occupied(source: Source, device: Device, given: Mapping[tuple[str, str], Sequence[Held]]) -> Occupied:

@@ -5,33 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hami_plugin.aio import Watched
-from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.ports import Offer
 from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
 from hami_plugin.vendor import Family, Units
 
 MOST_IDS = 4096
+MOST_OFFERED = 200_000
+"""Ids of one resource. The kubelet reads no list of so many, and a list of all must not fill the memory."""
 
 
 class Offering:
     """Shares of a family's devices, or their ``units``."""
 
     def __init__(self, family: Family, units: Units | None, snapshot: Watched[Snapshot]) -> None:
+        self._word = family.word
         self._numa_hints = family.numa_hints
         self._replicas = units.of_device if units else family.replicas
         self._snapshot = snapshot
 
     def offers(self) -> tuple[Offer, ...]:
-        """Every share of every device, sorted by device index; all shares of a device share its health."""
+        """Every share of every device, sorted by device index; all shares of a device share its health.
+
+        ``HamiError`` when they are more than any kubelet takes.
+        """
+        counted = [(device, self._replicas(device)) for device in self._snapshot.value.devices]
+        total = sum(count for _device, count in counted)
+        if total > MOST_OFFERED:
+            raise HamiError(
+                f"{len(counted)} devices of {self._word} with {total} shares are more than the kubelet takes",
+                hint=f"at most {MOST_OFFERED} are rendered; share each device among fewer containers",
+            )
         return tuple(
             Offer(
                 id=replica,
                 healthy=device.health.offered,
                 numa=device.numa if self._numa_hints else None,
             )
-            for device in self._snapshot.value.devices
-            for replica in replica_ids(device.uuid, self._replicas(device))
+            for device, count in counted
+            for replica in replica_ids(device.uuid, count)
         )
 
     def check(self, ids: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from hami_plugin.aio import Watched
@@ -21,6 +22,8 @@ class ResourcePlugin:
         self._check = check
         self._snapshot = snapshot
         self._offers: Watched[tuple[Offer, ...]] = Watched(allocator.offers())
+        self.rendered = asyncio.Event()
+        """Set once a snapshot with devices has been rendered."""
 
     @property
     def resource(self) -> str:
@@ -42,9 +45,12 @@ class ResourcePlugin:
 
     async def follow(self) -> None:
         """Render every new snapshot into offers, until the snapshot is closed."""
-        async for _snapshot in self._snapshot.follow():
+        async for snapshot in self._snapshot.follow():
             self._offers.set(self._allocator.offers())
+            if snapshot.devices:
+                self.rendered.set()
         self._offers.close()
+        self.rendered.set()
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
         return await self._allocator.allocate(ids)

@@ -159,6 +159,9 @@ class Observer(Protocol):
     def endpoint(self, state: EndpointState) -> None:
         """A kubelet endpoint after a change."""
 
+    def mistake(self, vendor: str, step: str) -> None:
+        """A vendor's own code failed unexpectedly. ``step`` is one of few words."""
+
 
 class NullObserver:
     """Counts nothing. For commands and tests that do not look at metrics."""
@@ -172,3 +175,5 @@ class NullObserver:
     def snapshot(self, vendor: str, snapshot: Snapshot) -> None: ...
 
     def endpoint(self, state: EndpointState) -> None: ...
+
+    def mistake(self, vendor: str, step: str) -> None: ...

@@ -6,65 +6,33 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
 from hami_plugin.aio import Backoff, Watched
-from hami_plugin.errors import ClusterError, WireError
+from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
-from hami_plugin.model.device import Snapshot
+from hami_plugin.node.annotating import (
+    MOST_ANNOTATION_BYTES,
+    Source,
+    Style,
+    Wanted,
+    together,
+    wanted_annotations,
+    wishes,
+)
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.ports import Cluster
 from hami_plugin.vendor import Family
 from hami_plugin.wire.handshake import reported
-from hami_plugin.wire.nodes import encode_json, encode_legacy, score_annotation
 
 log = logger(__name__)
 
 T = TypeVar("T")
 
-MOST_ANNOTATION_BYTES = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A family of a vendor, and the snapshot that its annotations are drawn from."""
-
-    family: Family
-    snapshot: Watched[Snapshot]
-    vendor: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """``legacy`` is HAMi 2.7's text. A handshake is written every ``heartbeat`` seconds where one is needed."""
-
-    legacy: bool = False
-    scores: bool = True
-    heartbeat: float = 30.0
-
-
-def wanted_annotations(
-    family: Family, snapshot: Snapshot, style: Style, taken: AbstractSet[str] = frozenset()
-) -> dict[str, str | None]:
-    """What a family wants the node to say, None for what it should say no more. ``taken`` are devices in use.
-
-    Nothing before its devices are known: a former word stays until then, and goes when there are none.
-    """
-    if not snapshot.devices:
-        keys = (family.annotations.register, family.annotations.score, family.annotations.handshake)
-        return {**{key: None for key in keys if key}, **family.announce(snapshot, taken)} if snapshot.ready else {}
-    wanted: dict[str, str | None] = {**family.node_notes, **family.announce(snapshot, taken)}
-    if family.annotations.register:
-        infos = [family.register(device, style.legacy) for device in snapshot.devices]
-        encode = family.encode or (encode_legacy if style.legacy else encode_json)
-        wanted[family.annotations.register] = encode(infos)
-    if style.scores and family.annotations.score:
-        uuids = [device.uuid for device in snapshot.devices]
-        wanted[family.annotations.score] = score_annotation(snapshot.links, uuids)
-    return wanted
+__all__ = ["MOST_ANNOTATION_BYTES", "Registration", "Source", "Style", "wanted_annotations"]
 
 
 class Registration:
@@ -95,6 +63,7 @@ class Registration:
         self._together = together
         self._wake = asyncio.Event()
         self._beat = float("-inf")
+        self._mistaken = False
 
     async def run(self) -> None:
         """Compare and write for ever, woken by every change of a snapshot or of the node."""
@@ -109,7 +78,7 @@ class Registration:
             self._wake.set()
 
     async def _publish(self) -> None:
-        delays = self._backoff.delays()
+        delays, retries = self._backoff.delays(), self._backoff.delays()
         again = any(self._reports(one.family) or one.family.tells_taken for one in self._sources)
         while True:
             self._wake.clear()
@@ -123,11 +92,14 @@ class Registration:
                 pause = max(next(delays), error.retry_after or 0.0)
                 self._wake.set()
             await asyncio.sleep(pause)
-            try:
-                async with asyncio.timeout(self._style.heartbeat if again else None):
+            waits = [self._style.heartbeat] if again else []
+            if self._mistaken:  # nothing need change for a vendor's code to succeed another time
+                waits.append(next(retries))
+            else:
+                retries = self._backoff.delays()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(waits, default=None)):
                     await self._wake.wait()
-            except TimeoutError:
-                continue
 
     async def _converge(self) -> None:
         """One comparison. What the server confirms comes back as the live node; nothing else is remembered."""
@@ -135,8 +107,7 @@ class Registration:
         if node is None:
             self.problem = "the node is not known from the API server yet"
             return
-        wanted, problem = self._wanted()
-        wanted = self._within_limit(wanted, node.annotations)
+        wanted, problem = self._wanted(node.annotations)
         changes = {key: value for key, value in wanted.items() if node.annotations.get(key) != value}
         beat = self._heartbeat(written=bool(changes))
         changes |= beat
@@ -148,18 +119,19 @@ class Registration:
         known = wanted or any(source.snapshot.value.ready for source in self._sources)
         self.problem = problem or ("" if known else "no devices are known yet")
 
-    def _wanted(self) -> tuple[dict[str, str | None], str]:
+    def _wanted(self, live: Mapping[str, str]) -> tuple[Wanted, str]:
         """What all families want, and what is wrong with those that cannot be written down. Those keep their word."""
-        wanted: dict[str, str | None] = {}
-        problems = []
-        taken = self._taken()
-        for source in self._sources:
-            try:
-                wanted |= wanted_annotations(source.family, source.snapshot.value, self._style, taken)
-            except WireError as error:
-                problems.append(f"{source.family.word}: {error}")
-                self._events.node("NotRegistered", problems[-1])
-        return wanted, "; ".join(problems)
+        made = list(wishes(self._sources, self._style, self._taken()))
+        problems = [wish.problem for wish in made if wish.problem]
+        for words in problems:
+            self._events.node("NotRegistered", words)
+        self._mistaken = any(wish.mistaken for wish in made)
+        fitting = together([wish for wish in made if wish.wanted], live)
+        if fitting.words:
+            self._events.node("AnnotationsTooLarge", fitting.words)
+        if fitting.dropped:
+            problems.append(fitting.words)
+        return fitting.wanted, "; ".join(problems)
 
     def _heartbeat(self, *, written: bool) -> dict[str, str | None]:
         """HAMi 2.7's scheduler forgets a node that does not report itself; later ones do so with some families only."""
@@ -171,12 +143,3 @@ class Registration:
 
     def _reports(self, family: Family) -> bool:
         return bool(family.annotations.handshake) and (self._style.legacy or family.reports)
-
-    def _within_limit(self, wanted: dict[str, str | None], live: Mapping[str, str]) -> dict[str, str | None]:
-        """Leave the scores out rather than make the API server refuse the whole node."""
-        total = sum(len(key.encode()) + len((value or "").encode()) for key, value in {**live, **wanted}.items())
-        if total <= MOST_ANNOTATION_BYTES:
-            return wanted
-        optional = {source.family.annotations.score for source in self._sources}
-        self._events.node("AnnotationsTooLarge", f"{total} bytes of annotations; the scores are left out")
-        return {key: None if key in optional else value for key, value in wanted.items()}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hami_plugin.errors import HamiError, WireError
+from hami_plugin.host.drivers import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.scheduler.metrics import Metrics
 from hami_plugin.scheduler.validity import expiry, leaf
@@ -19,6 +20,7 @@ from hami_plugin.scheduler.validity import expiry, leaf
 log = logger(__name__)
 
 _TRIES = 5
+_PATIENCE_S = 10.0
 _HINT = "give a certificate and its own key, both in PEM, the key without a password"
 _OTHER_KEY = "the key is another certificate's"
 _SAID = {
@@ -46,7 +48,10 @@ class Pair:
 
 
 class Certificates:
-    """The pair in two files, and an authority of clients in a third. ``now`` is the wall clock, in UTC."""
+    """The pair in two files, and an authority of clients in a third. ``now`` is the wall clock, in UTC.
+
+    ``patience`` is how many seconds a look may take: the files may be on a disk that does not answer.
+    """
 
     def __init__(
         self,
@@ -56,15 +61,22 @@ class Certificates:
         client_ca: Path | None = None,
         metrics: Metrics,
         now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+        patience: float = _PATIENCE_S,
     ) -> None:
         self._files = (certificate, key)
+        self._patience = patience
         self._client_ca = client_ca
         self._metrics = metrics
         self._now = now
         self._seen: Stamp | None = None
         self._presented = ""
-        self.problem = ""
+        self._bad = self._slow = ""
+        self._thread = WorkThread("certificates")
+
+    @property
+    def problem(self) -> str:
         """Why what is in the files now is not presented; empty when it is."""
+        return self._slow or self._bad
 
     def load(self) -> Pair:
         """The pair to start with. ``HamiError`` when there is none that can be used."""
@@ -82,23 +94,35 @@ class Certificates:
 
     async def look(self, present: Present) -> None:
         """Look once. Files that change while they are read are left for the next look."""
-        stamp = await asyncio.to_thread(self._stamp)
-        if stamp == self._seen:
-            return
         try:
-            pair = await asyncio.to_thread(self._fresh)
-        except HamiError as error:
-            if await asyncio.to_thread(self._stamp) == stamp:
-                self._seen = stamp
-                self._refused(error)
+            found = await self._thread.call(self._found, self._patience)
+        except StuckError as error:
+            self._slow = f"{self._files[0]} cannot be read: {error}"
+            log.warning("certificate not read", why=self._slow)
             return
-        if await asyncio.to_thread(self._stamp) != stamp:
+        self._slow = ""
+        if found is None:
             return
-        self._seen = stamp
-        self.problem = ""
+        self._seen, pair = found
+        if isinstance(pair, HamiError):
+            self._refused(pair)
+            return
+        self._bad = ""
         await present(pair.context)
         self._metrics.reloaded("ok")
         self._taken(pair)
+
+    def _found(self) -> tuple[Stamp, Pair | HamiError] | None:
+        """What is new in the files, or what is wrong with it. None: nothing, or they changed while they were read."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return None
+        pair: Pair | HamiError
+        try:
+            pair = self._fresh()
+        except HamiError as error:
+            pair = error
+        return (stamp, pair) if self._stamp() == stamp else None
 
     def _settled(self) -> Pair:
         """What is in the files once they do not change while they are read."""
@@ -120,7 +144,7 @@ class Certificates:
         self._metrics.certificate(pair.expires.timestamp())
 
     def _refused(self, error: HamiError) -> None:
-        self.problem = str(error)
+        self._bad = str(error)
         self._metrics.reloaded("failed")
         log.warning("new certificate refused", why=str(error), presented=self._presented)
 

@@ -51,6 +51,12 @@ class Metrics(ApiCalls):
             ("resource", "outcome"),
             registry=registry,
         )
+        self._mistakes = Counter(
+            "hami_plugin_vendor_mistakes",
+            "Unexpected failures of a vendor's own code, by what it was asked for.",
+            ("vendor", "step"),
+            registry=registry,
+        )
         registry.register(_State(self._snapshots, self._endpoints, clock, version, log_lines_dropped))
         ProcessCollector(registry=registry)
 
@@ -61,8 +67,12 @@ class Metrics(ApiCalls):
     def container_start(self, resource: str, outcome: str) -> None:
         self._starts.labels(resource, outcome).inc()
 
+    def mistake(self, vendor: str, step: str) -> None:
+        self._mistakes.labels(vendor, step).inc()
+
     def snapshot(self, vendor: str, snapshot: Snapshot) -> None:
         self._snapshots[vendor] = snapshot
+        self._mistakes.labels(vendor, "driver")  # there from the start, so that a rate sees the first one
 
     def endpoint(self, state: EndpointState) -> None:
         before = self._endpoints.get(state.resource)

@@ -38,6 +38,27 @@ async def test_an_error_reaches_whoever_waits_and_the_thread_goes_on(thread):
     assert await thread.call(lambda: None, 5) is None
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StopIteration(), "StopIteration: an iterator ended"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (asyncio.CancelledError("by hand"), "CancelledError: by hand"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_no_future_can_hold_reaches_whoever_waits_too_and_the_thread_goes_on(thread, error, words):
+    def call():
+        raise error
+
+    with pytest.raises(RuntimeError, match=words) as caught:
+        await thread.call(call, 2)
+
+    assert caught.value.__cause__ is error
+    assert await thread.call(lambda: "next", 2) == "next"
+
+
 async def test_a_call_that_does_not_come_back_is_reported_while_the_loop_turns(thread):
     gate = threading.Event()
 

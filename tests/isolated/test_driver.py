@@ -104,6 +104,23 @@ def test_a_library_that_ends_its_process_is_a_reason_and_the_next_look_starts_an
     assert driver.discover().facts["process"] != first
 
 
+def test_a_process_that_stops_in_mid_message_is_ended(
+    make: Make, orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hami_plugin.isolated.driver.STALL_S", 0.3)
+    driver = make()
+    driver.discover()
+    process = process_of(driver)
+    orders.write_text("half")
+    began = time.monotonic()
+
+    error = failure(driver.discover)
+
+    assert error.reason is DriverReason.HUNG
+    assert not alive(process)
+    assert time.monotonic() - began < 5
+
+
 def test_a_library_that_hangs_is_ended_at_its_deadline_with_the_device_that_it_was_asked_about(
     make: Make, orders: Path
 ) -> None:

@@ -76,15 +76,19 @@ class ToyDriver:
                 for number in sorted(int(file.name) for file in Path("/proc/self/fd").iterdir())[3:]:
                     _scribble(number)
                 time.sleep(3600)
+            case "half":  # a message that says that it is longer than it is
+                for number in sorted(int(file.name) for file in Path("/proc/self/fd").iterdir())[3:]:
+                    _scribble(number, b"\0\1\0\0half of it")
+                time.sleep(3600)
             case "absent":
                 raise DriverUnavailableError(DriverReason.NO_DRIVER, "no module", hint="load it")
             case "mistake":
                 raise ZeroDivisionError("a mistake")
 
 
-def _scribble(number: int) -> None:
+def _scribble(number: int, words: bytes = b"\0\0\0\4junk") -> None:
     try:
         with socket.socket(fileno=os.dup(number)) as pipe:
-            pipe.send(b"\0\0\0\4junk")
+            pipe.send(words)
     except OSError:
         return

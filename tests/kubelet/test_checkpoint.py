@@ -1,7 +1,9 @@
 """The kubelet's own file: which ids a container has, and for whom they were answered."""
 
-import asyncio
 import json
+import os
+import subprocess
+import sys
 from base64 import b64encode
 from dataclasses import replace
 
@@ -83,11 +85,29 @@ async def test_a_missing_file_is_told(tmp_path):
         await CheckpointFile(tmp_path).kept(RESOURCE)
 
 
-async def test_a_disk_that_hangs_is_given_up_on(tmp_path, monkeypatch):
-    async def hang(_call):
-        await asyncio.sleep(60)
-
-    monkeypatch.setattr("hami_plugin.kubelet.checkpoint.asyncio.to_thread", hang)
+async def test_a_disk_that_hangs_is_given_up_on(tmp_path):
+    os.mkfifo(tmp_path / NAME)
 
     with pytest.raises(HamiError, match="no answer within"):
         await CheckpointFile(tmp_path, timeout=0.01).kept(RESOURCE)
+    (tmp_path / NAME).write_text("", encoding="ascii")  # who reads it is let go
+
+
+def test_a_disk_that_does_not_answer_does_not_keep_the_process(tmp_path):
+    os.mkfifo(tmp_path / NAME)
+    program = f"""
+import asyncio, pathlib
+from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.checkpoint import CheckpointFile
+
+async def main():
+    try:
+        await CheckpointFile(pathlib.Path({str(tmp_path)!r}), timeout=0.1).kept("{RESOURCE}")
+    except HamiError as error:
+        print(error)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
+
+    assert "no answer within 0.1 s" in done.stdout

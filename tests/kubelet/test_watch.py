@@ -1,7 +1,11 @@
 import asyncio
+import threading
+import time
 
 import pytest
+from watchdog.observers.api import BaseObserver, EventEmitter
 
+import hami_plugin.kubelet.watch as watch_module
 from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.watch import DirectoryWatch
 
@@ -69,6 +73,36 @@ async def test_a_replaced_directory_is_watched_again(tmp_path, woken):
 
         (directory / "a").touch()
         await wakes(woken)
+
+
+class Deaf(EventEmitter):
+    """An emitter whose thread does not hear that it is to stop, as one in a read that does not return."""
+
+    def __init__(self, *asked, **more):
+        super().__init__(*asked, **more)
+        self.released = threading.Event()
+
+    def run(self):
+        self.released.wait()
+
+
+async def test_threads_of_file_events_that_do_not_end_are_left_behind(tmp_path, woken, monkeypatch):
+    monkeypatch.setattr(watch_module, "FAREWELL_S", 0.1)
+    made = []
+
+    def observer():
+        made.append(BaseObserver(Deaf))
+        return made[-1]
+
+    watch = DirectoryWatch(tmp_path, observer=observer)
+    began = time.monotonic()
+    with watch.subscribed(woken.set):
+        assert watch.armed
+
+    assert not watch.armed
+    assert time.monotonic() - began < 3
+    for emitter in made[0].emitters:
+        emitter.released.set()
 
 
 def test_a_new_file_of_the_same_name_has_another_identity(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -303,3 +304,17 @@ async def test_closing_waits_for_no_driver_that_hangs(start):
     await asyncio.wait_for(rig.watch.close(), 1)
 
     assert "close" not in rig.driver.calls
+
+
+async def test_a_driver_that_does_not_wait_for_events_is_not_asked_without_end(start):
+    class Hasty(ScriptedDriver):
+        def poll(self, timeout):
+            self._enter("poll")
+            return ()
+
+    rig = start(Hasty(0), pace=replace(FAST, poll=1.0, breath=0.05, rescan=10.0))
+    await until(lambda: rig.shown.ready)
+    before = rig.driver.calls.count("poll")
+    await asyncio.sleep(0.3)
+
+    assert 1 <= rig.driver.calls.count("poll") - before <= 7

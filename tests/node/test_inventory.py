@@ -193,3 +193,52 @@ def test_a_device_that_comes_later_and_fails_at_once_is_not_offered_either(inven
     looked(inventory, 5.0, 0, 1, faults={1: LOST})
 
     assert healths(inventory) == {0: "healthy", 1: "unhealthy"}
+
+
+def placed(inventory, now, **places):
+    """A look that shows devices by name, each at a place on the bus."""
+    sightings = tuple(
+        Sighting(device=device(number, uuid=name, pci=place)) for number, (name, place) in enumerate(places.items())
+    )
+    inventory.looked(Discovery(sightings=sightings), now)
+    return {d.uuid: (d.health.value, d.reason) for d in inventory.snapshot.value.devices}
+
+
+WELL = ("healthy", "")
+
+
+def test_a_device_at_the_place_of_a_missing_one_waits_until_that_is_forgotten(inventory):
+    placed(inventory, 0.0, a="01", b="02")
+
+    assert placed(inventory, 5.0, c="01", b="02") == {
+        "a": ("unhealthy", "DeviceGone"),
+        "b": WELL,
+        "c": ("unhealthy", "Renamed"),
+    }
+    assert placed(inventory, 299.0, c="01", b="02")["c"] == ("unhealthy", "Renamed")
+    for now in (301.0, 320.0, 325.0, 330.0, 335.0):
+        shown = placed(inventory, now, c="01", b="02")
+    assert shown == {"b": WELL, "c": WELL}
+
+
+def test_a_device_that_comes_back_under_its_former_name_is_itself_again(inventory):
+    placed(inventory, 0.0, a="01")
+    placed(inventory, 5.0, c="01")
+
+    for now in (20.0, 25.0, 30.0, 35.0):
+        shown = placed(inventory, now, a="01")
+
+    assert shown["a"] == WELL
+
+
+def test_devices_that_share_a_place_are_no_new_names_of_each_other(inventory):
+    placed(inventory, 0.0, a="01", b="01")
+
+    assert placed(inventory, 5.0, a="01")["a"] == WELL
+    assert placed(inventory, 10.0, a="01", b="01")["a"] == WELL
+
+
+def test_without_a_place_nobody_is_anybodys_new_name(inventory):
+    placed(inventory, 0.0, a="")
+
+    assert placed(inventory, 5.0, b="")["b"] == WELL

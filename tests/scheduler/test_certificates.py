@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -279,6 +280,28 @@ async def test_the_follower_finds_a_new_certificate_by_itself(
             while await rig.presented(trust) != authority.fingerprint(second):  # noqa: ASYNC110  # as clients see it
                 await asyncio.sleep(0.05)
         following.cancel()
+
+
+async def test_files_that_cannot_be_read_in_time_are_a_problem_until_they_can(
+    authority: Authority, mount: Mount, metrics: Metrics, tmp_path: Path
+) -> None:
+    certificates = Certificates(mount.files.certificate, mount.files.key, metrics=metrics, patience=0.2)
+    certificates.load()
+    stuck = tmp_path / "stuck.crt"
+    os.mkfifo(stuck)
+    good, certificates._files = certificates._files, (stuck, mount.files.key)
+
+    async def nobody(_context: ssl.SSLContext) -> None:
+        raise AssertionError
+
+    async with asyncio.timeout(5):
+        await certificates.look(nobody)
+    assert "stuck.crt cannot be read: no answer within 0.2 s" in certificates.problem
+
+    certificates._files = good
+    stuck.write_text("", encoding="ascii")
+    await certificates.look(nobody)
+    assert certificates.problem == ""
 
 
 @pytest.fixture

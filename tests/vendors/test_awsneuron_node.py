@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,21 @@ def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:
     places = Places(HostPaths().rooted(machine.settings), machine.settings.neuron_ls, deadline=0.2)
 
     assert places.of(tuple(range(16))) == {}
-    assert "timed out" in places.problems[0]
+    assert "has not answered within 0.2 s" in places.problems[0]
+
+
+def test_a_tool_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    machine = rig("aws-trn1-32xlarge", tmp_path)
+    pipe, tool = tmp_path / "alive", tmp_path / "neuron-ls"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    tool.write_text(f"#!/bin/sh\nsleep 60 > {pipe} &\nwait\n", encoding="utf-8")
+    tool.chmod(0o755)
+
+    Places(HostPaths().rooted(machine.settings), tool, deadline=1.0).of(tuple(range(16)))
+
+    assert os.read(reader, 1) == b"", "nobody has the other end any more"
+    os.close(reader)
 
 
 def test_faults_outlive_the_process_that_caused_them(tmp_path: Path) -> None:

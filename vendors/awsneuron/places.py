@@ -7,12 +7,12 @@ numbered in the order of the bus. Trainium's are not, so without the tool their 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.tools import ToolError, output
 from vendors.awsneuron.chips import INFERENTIA, NEURONS
 
 DEADLINE_S = 10.0
@@ -43,7 +43,7 @@ class Places:
         by_address = {one.address: one for one in bus}
         try:
             listed = self._listed()
-        except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
+        except (ToolError, ValueError, TypeError, KeyError, AttributeError) as error:
             why = " ".join(str(error).split())
             self.problems = (f"PCI addresses and NUMA nodes are not known, since {self._tool} does not tell: {why}",)
             return {}
@@ -51,8 +51,5 @@ class Places:
 
     def _listed(self) -> Mapping[int, str]:
         """Addresses by device number. The tool leaves the domain out, which is 0 on every machine that AWS has."""
-        run = subprocess.run(  # noqa: S603  # the path is the operator's
-            [str(self._tool), "-j"], capture_output=True, timeout=self._deadline, check=True, stdin=subprocess.DEVNULL
-        )
-        entries = json.loads(run.stdout)
+        entries = json.loads(output(self._tool, "-j", deadline=self._deadline))
         return {int(entry["neuron_device"]): f"0000:{entry['bdf'].lower()}" for entry in entries}

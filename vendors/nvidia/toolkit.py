@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdi.documents import read
@@ -16,6 +16,7 @@ from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.tools import ToolError, output
 from hami_plugin.model.device import Device
 from vendors.nvidia.instances import instances
 
@@ -70,17 +71,9 @@ def _output(command: Sequence[str], deadline_s: float) -> str:
     if program is None:
         raise HamiError(f"{command[0]} is not installed here", hint=_HINT)
     try:
-        done = subprocess.run(  # noqa: S603  # our own arguments, no shell
-            [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=deadline_s, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise HamiError(f"{command[0]} has not answered within {deadline_s:g} s", hint=_HINT) from error
-    except OSError as error:
-        raise HamiError(f"{program} cannot be run: {error.strerror}", hint=_HINT) from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise HamiError(f"{command[0]} failed with status {done.returncode}: {last[:300]}", hint=_HINT)
-    return done.stdout
+        return output(Path(program), *command[1:], deadline=deadline_s)
+    except ToolError as error:
+        raise HamiError(error.message, hint=_HINT) from error
 
 
 def _named(spec: Spec, devices: Sequence[Device]) -> Spec:

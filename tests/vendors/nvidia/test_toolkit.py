@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,8 @@ def test_it_is_asked_for_json_under_our_kind_and_root(tool: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("sys.exit('failed to initialize NVML')", "failed with status 1: failed to initialize NVML"),
-        ("sys.exit(3)", "failed with status 3: it says nothing"),
+        ("sys.exit('failed to initialize NVML')", "ended with status 1: failed to initialize NVML"),
+        ("sys.exit(3)", "ended with status 3: it did not say why"),
         ("print('no json')", "no runtime would read"),
         (f"print({document('GPU-a', cdiVersion='0.2.0')!r})", "no runtime would read"),
         (f"print({document('GPU-a', kind='nvidia.com/gpu')!r})", "describes nvidia.com/gpu, and was asked for"),
@@ -124,6 +125,26 @@ def test_a_tool_that_hangs_is_given_up(tool: Any) -> None:
 
     with pytest.raises(HamiError, match=r"has not answered within 0\.3 s"):
         specification(SETTINGS, (card("GPU-a", 0),), HOST, deadline_s=0.3)
+
+
+def test_a_tool_that_hangs_is_ended_with_its_children(tool: Any, tmp_path: Path) -> None:
+    pipe = tmp_path / "alive"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    tool(f"import os; keep = open({str(pipe)!r}, 'w'); os.fork(); time.sleep(60)")
+
+    with pytest.raises(HamiError, match=r"has not answered within 3 s"):
+        specification(SETTINGS, (card("GPU-a", 0),), HOST, deadline_s=3.0)
+
+    assert os.read(reader, 1) == b"", "nobody has the other end any more"
+    os.close(reader)
+
+
+def test_of_much_that_it_says_the_end_is_told_where_the_error_stands(tool: Any) -> None:
+    tool("print('warning: not found\\n' * 100, file=sys.stderr); sys.exit('no driver')")
+
+    with pytest.raises(HamiError, match=r"ended with status 1: ….*warning: not found no driver"):
+        specification(SETTINGS, (card("GPU-a", 0),), HOST)
 
 
 def test_a_tool_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,177 @@
+"""What the families of a node want its annotations to say: each apart, so that none can keep another from its word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from hami_plugin.aio import Watched
+from hami_plugin.errors import HamiError, VendorMistakeError, WireError
+from hami_plugin.model.device import Snapshot
+from hami_plugin.node.mistakes import Mistakes
+from hami_plugin.vendor import Family
+from hami_plugin.wire.grammar import bounded, shown
+from hami_plugin.wire.keys import NODE_LOCK
+from hami_plugin.wire.nodes import encode_json, encode_legacy, score_annotation
+
+MOST_ANNOTATION_BYTES = 256 * 1024
+
+Wanted = dict[str, str | None]
+
+_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A family of a vendor, and the snapshot that its annotations are drawn from."""
+
+    family: Family
+    snapshot: Watched[Snapshot]
+    vendor: str = ""
+    mistakes: Mistakes = field(default_factory=lambda: Mistakes(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """``legacy`` is HAMi 2.7's text. A handshake is written every ``heartbeat`` seconds where one is needed."""
+
+    legacy: bool = False
+    scores: bool = True
+    heartbeat: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What one family wants, or why it wants nothing: ``mistaken`` when that is worth another try soon."""
+
+    source: Source
+    wanted: Mapping[str, str | None] = field(default_factory=dict)
+    problem: str = ""
+    mistaken: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of its annotations."""
+        return _bytes(self.wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """What is to be written. ``total`` bytes were too many, unless it is 0; ``dropped`` families keep their word."""
+
+    wanted: Wanted
+    total: int = 0
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What was left out; empty when nothing was."""
+        more = f", and what {', '.join(self.dropped)} would say" if self.dropped else ""
+        return f"{self.total} bytes of annotations; the scores are left out{more}" if self.total else ""
+
+
+def wanted_annotations(
+    family: Family, snapshot: Snapshot, style: Style, taken: AbstractSet[str] = frozenset()
+) -> Wanted:
+    """What a family wants the node to say, None for what it should say no more. ``taken`` are devices in use.
+
+    Nothing before its devices are known: a former word stays until then, and goes when there are none.
+    """
+    if not snapshot.devices:
+        keys = (family.annotations.register, family.annotations.score, family.annotations.handshake)
+        return {**{key: None for key in keys if key}, **family.announce(snapshot, taken)} if snapshot.ready else {}
+    wanted: Wanted = {**family.node_notes, **family.announce(snapshot, taken)}
+    if family.annotations.register:
+        infos = [family.register(device, style.legacy) for device in snapshot.devices]
+        encode = family.encode or (encode_legacy if style.legacy else encode_json)
+        wanted[family.annotations.register] = encode(infos)
+    if style.scores and family.annotations.score:
+        uuids = [device.uuid for device in snapshot.devices]
+        wanted[family.annotations.score] = score_annotation(snapshot.links, uuids)
+    return wanted
+
+
+def wishes(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> Iterator[Wish]:
+    """Each family's wish. One that cannot be written down is a problem of that family, which keeps its former word."""
+    said: dict[str, tuple[str, str | None]] = {}
+    for source in sources:
+        try:
+            wanted = wanted_annotations(source.family, source.snapshot.value, style, taken)
+            _require_own(source, wanted, sources, said)
+        except HamiError as error:
+            mistaken = isinstance(error, VendorMistakeError)
+            yield Wish(source=source, problem=f"{source.family.word}: {error}", mistaken=mistaken)
+        except Exception as error:  # noqa: BLE001  # what the vendor has told does not fit what is made of it
+            told = source.mistakes.made("register", error)
+            yield Wish(source=source, problem=f"{source.family.word}: {told}", mistaken=True)
+        else:
+            said |= {key: (source.vendor, value) for key, value in wanted.items()}
+            yield Wish(source=source, wanted=wanted)
+
+
+def together(made: Sequence[Wish], live: Mapping[str, str]) -> Fitting:
+    """What of it fits on the node, whose annotations are ``live``.
+
+    Scores go first, then whole families, the largest first: the API server would refuse the changes of all.
+    """
+    wanted = _merged(made)
+    total = _bytes({**live, **wanted})
+    if total <= MOST_ANNOTATION_BYTES:
+        return Fitting(wanted=wanted)
+    scores = {wish.source.family.annotations.score for wish in made}
+    kept = sorted(made, key=lambda wish: wish.size)
+    dropped: list[str] = []
+    while True:
+        wanted = {key: None if key in scores else value for key, value in _merged(kept).items()}
+        if not kept or _bytes({**live, **wanted}) <= MOST_ANNOTATION_BYTES:
+            return Fitting(wanted=wanted, total=total, dropped=tuple(dropped))
+        dropped.append(kept.pop().source.family.word)
+
+
+def _merged(made: Sequence[Wish]) -> Wanted:
+    return {key: value for wish in made for key, value in wish.wanted.items()}
+
+
+def _bytes(annotations: Mapping[str, str | None]) -> int:
+    return sum(len(key.encode()) + len((value or "").encode()) for key, value in annotations.items())
+
+
+def _require_own(
+    source: Source,
+    wanted: Mapping[str, str | None],
+    sources: Sequence[Source],
+    said: Mapping[str, tuple[str, str | None]],
+) -> None:
+    """``WireError`` for what is no annotation, and for keys that another family or the scheduler speaks by."""
+    for key, value in wanted.items():
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise WireError(f"{shown(key)} cannot be the key of an annotation")
+        vendor, before = said.get(key, (source.vendor, value))
+        if vendor != source.vendor and before != value:
+            raise WireError(f"{key} says something else of {vendor} already")
+        if key == NODE_LOCK or key in _others(source, sources):
+            raise WireError(f"{key} is not this family's to write")
+        if value is not None:
+            _require_text(key, value)
+
+
+def _others(source: Source, sources: Sequence[Source]) -> set[str]:
+    """The keys of other vendors' families, but for those that this one has as well."""
+    own = _keys(source)
+    return {key for one in sources if one.vendor != source.vendor for key in _keys(one) if key and key not in own}
+
+
+def _keys(source: Source) -> set[str]:
+    names = source.family.annotations
+    return {names.register, names.handshake, names.score}
+
+
+def _require_text(key: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise WireError(f"{key}: {shown(value)} is no text")
+    try:
+        bounded(value, key).encode()
+    except UnicodeEncodeError as error:
+        raise WireError(f"{key}: {error.reason} at {error.start}") from error

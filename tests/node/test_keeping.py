@@ -1,0 +1,111 @@
+"""Does a loop that fails begin again, and does somebody hear of it for as long as it matters?"""
+
+import asyncio
+
+import pytest
+
+from hami_plugin.aio import Backoff, cancelled
+from hami_plugin.errors import HamiError
+from hami_plugin.node.keeping import Keeper
+from hami_plugin.node.mistakes import AGAIN_S, Mistakes
+from hami_plugin.node.ports import NullObserver
+from tests.support.node import until
+
+
+class Counting(NullObserver):
+    def __init__(self):
+        self.mistakes = []
+
+    def mistake(self, vendor, step):
+        self.mistakes.append((vendor, step))
+
+
+class Loop:
+    """Raises what it is told to, then runs for ever."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.runs = 0
+
+    async def __call__(self):
+        self.runs += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        await asyncio.Event().wait()
+
+
+@pytest.fixture
+def counting():
+    return Counting()
+
+
+@pytest.fixture
+def keeper(counting):
+    return Keeper(Mistakes("toy", counting), Backoff(first=0.001, cap=0.05))
+
+
+async def test_a_loop_that_fails_begins_again_and_is_well_after_a_while(keeper, counting):
+    loop, fallen = Loop(ZeroDivisionError("a"), ZeroDivisionError("b")), []
+    task = asyncio.create_task(keeper.keep("offers x", "offers", loop, fallen.append))
+    await until(lambda: loop.runs == 3)
+
+    assert fallen == [keeper.wrong["offers x"].replace(": b", ": a"), keeper.wrong["offers x"]]
+    assert "a mistake in what is toy's own, offers: ZeroDivisionError: b" in keeper.wrong["offers x"]
+    assert counting.mistakes == [("toy", "offers")] * 2
+    await until(lambda: not keeper.wrong)
+    await cancelled(task)
+    assert loop.runs == 3
+
+
+async def test_a_designed_error_is_told_and_no_mistake(keeper, counting):
+    loop = Loop(HamiError("too many", hint="take fewer"))
+    task = asyncio.create_task(keeper.keep("offers x", "offers", loop))
+    await until(lambda: loop.runs == 2)
+
+    assert keeper.wrong == {"offers x": "too many; take fewer"}
+    assert counting.mistakes == []
+    await cancelled(task)
+
+
+async def test_a_loop_that_ends_by_itself_is_left_alone(keeper):
+    async def ends():
+        return
+
+    async with asyncio.timeout(5):
+        await keeper.keep("offers x", "offers", ends)
+
+    assert keeper.wrong == {}
+
+
+async def test_what_fails_while_it_is_withdrawn_keeps_no_loop_from_beginning_again(keeper, counting):
+    def fallen(_words):
+        raise KeyError("it")
+
+    loop = Loop(ZeroDivisionError())
+    task = asyncio.create_task(keeper.keep("driver x", "driver", loop, fallen))
+    await until(lambda: loop.runs == 2)
+
+    assert counting.mistakes == [("toy", "driver"), ("toy", "withdrawal")]
+    await cancelled(task)
+
+
+async def test_waits_grow_while_a_loop_fails_at_once(counting):
+    keeper = Keeper(Mistakes("toy", counting), Backoff(first=0.01, factor=10.0, cap=100.0, jitter=0.0))
+    loop = Loop(*[ZeroDivisionError()] * 100)
+    task = asyncio.create_task(keeper.keep("offers x", "offers", loop))
+    await asyncio.sleep(0.3)
+    await cancelled(task)
+
+    assert loop.runs == 3
+
+
+def test_the_same_mistake_is_logged_once_and_counted_each_time(counting, capsys):
+    now = [0.0]
+    mistakes = Mistakes("toy", counting, clock=lambda: now[0])
+    for text in ("a", "a", "b"):
+        mistakes.made("register", ValueError(text))
+    now[0] = AGAIN_S
+    mistakes.made("register", ValueError("b"))
+
+    assert capsys.readouterr().out.count("mistake of a vendor") == 3
+    assert len(counting.mistakes) == 4

@@ -1,0 +1,99 @@
+"""Is whatever a driver tells either a device that the others can rely on, or a reason?"""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_plugin.errors import DriverUnavailableError
+from hami_plugin.model.device import Action, Discovery, Fault, Sighting
+from hami_plugin.model.links import Link, Links
+from hami_plugin.policy.plausible import MISTAKEN, plausible, plausible_fault, plausible_links
+from hami_plugin.wire.nodes import DeviceInfo, decode_json, encode_json
+from hami_plugin.wire.pods import decode_devices, encode_devices
+from tests.support.builders import device, grant, uuid
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(max_size=2), st.just(())
+)
+FIELDS = ("uuid", "family", "index", "model", "memory", "cores", "minor", "pci", "numa", "mode")
+
+
+def found(*devices, **changes):
+    return Discovery(sightings=tuple(Sighting(device=one, **changes) for one in devices))
+
+
+def test_what_is_sound_is_left_as_it_is():
+    whole = Discovery(
+        sightings=(Sighting(device=device(0)), Sighting(device=device(1), fault=Fault(reason="Xid79", message="lost"))),
+        problems=("a card without a name",),
+        facts={"driver": "1.0"},
+    )
+
+    assert plausible(whole) == whole
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING), ANYTHING)
+def test_whatever_a_driver_tells_can_be_written_down_or_is_a_reason(fields, fault):
+    why = ""
+    try:
+        told = plausible(found(device(0, **fields), fault=fault))
+    except DriverUnavailableError as error:
+        why = str(error)
+    if why:
+        assert "without a usable name" in why
+        return
+    (sighting,) = told.sightings
+    item = sighting.device
+    (read,) = decode_json(encode_json([DeviceInfo.of(item, item.model)]))
+    assert (read.id, read.devmem) == (item.uuid, item.memory)
+    ((given_back,), *_rest) = decode_devices(encode_devices([(replace(grant(0), uuid=item.uuid),)]))
+    assert given_back.uuid == item.uuid
+    assert sighting.fault is None or sighting.fault.reason.isalnum()
+
+
+def test_of_one_name_there_is_one_device_and_it_is_unhealthy():
+    told = plausible(found(device(0), device(1), device(0, index=5)))
+
+    assert [(s.device.index, s.fault and s.fault.reason) for s in told.sightings] == [(0, "DuplicateUuid"), (1, None)]
+
+
+def test_everything_that_is_wrong_with_a_device_is_told_at_once():
+    (sighting,) = plausible(found(device(0, memory=-1, numa="x"))).sightings
+
+    assert sighting.fault == Fault(reason=MISTAKEN, message="the driver tells of memory -1 and numa 'x'")
+    assert (sighting.device.memory, sighting.device.numa, sighting.device.index) == (0, None, 0)
+
+
+def test_a_driver_that_tells_of_nothing_at_all_is_believed():
+    assert plausible(Discovery(sightings=(), problems=("empty",))).sightings == ()
+
+
+@pytest.mark.parametrize(
+    "fault", [math.nan, "bad", Fault(reason="two words"), Fault(reason="x" * 200), Fault(reason=7)]
+)
+def test_a_fault_that_cannot_be_told_is_one_that_can(fault):
+    assert plausible_fault(fault).reason == MISTAKEN
+
+
+def test_what_a_fault_asks_for_is_kept_if_it_is_known():
+    assert plausible_fault(Fault(reason="A", action=Action.RESET)).action is Action.RESET
+    assert plausible_fault(Fault(reason="A", action="explode")).action is Action.DRAIN
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        None,
+        Links(pairs={(uuid(0), uuid(1)): None}),
+        Links(pairs={(uuid(0), 7): Link(score=1, label="")}),
+        Links(pairs={(uuid(0),): Link(score=1, label="")}),
+        Links(pairs={(uuid(0), uuid(1)): Link(score=math.inf, label="")}),
+        Links(asymmetric=(7,)),
+    ],
+)
+def test_links_that_are_none_are_refused(links):
+    with pytest.raises((TypeError, ValueError)):
+        plausible_links(links)

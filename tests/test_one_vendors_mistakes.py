@@ -1,0 +1,243 @@
+"""Whatever one vendor's code does, the daemon lives, the other vendor is served, and somebody is told why."""
+
+import asyncio
+import math
+import threading
+from dataclasses import replace
+
+import pytest
+
+import hami_plugin.wiring
+from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.model.delivery import Delivery, Way
+from hami_plugin.vendor import Injection, ResourceNames
+from hami_plugin.wire.keys import NODE_LOCK
+from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside
+from tests.support.breaking import Gate, broken, leaves
+from tests.support.builders import COUNT, REGISTER, SPLIT
+from tests.support.node import until
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(hami_plugin.wiring, "PATIENCE_S", 0.2)
+
+
+@pytest.fixture
+def gate():
+    gate = Gate()
+    yield gate
+    gate.open.set()
+
+
+@pytest.mark.parametrize("step", ["register", "announce", "encode"])
+@pytest.mark.parametrize("mistake", [broken, leaves])
+async def test_annotations_that_cannot_be_made_are_one_familys_problem(step, mistake):
+    async with beside(replace(ODD_FAMILY, **{step: mistake})) as node:
+        await node.the_other_is_served()
+        await node.says("node annotations", f"ODD: a mistake in what is odd's own, {step}: ")
+        assert f'hami_plugin_vendor_mistakes_total{{step="{step}",vendor="odd"}}' in node.metrics()
+        assert ODD_KEYS.register not in node.api.node.annotations
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"a": 7}, "a: 7 is no text"),
+        ({"a b": "x"}, "'a b' cannot be the key of an annotation"),
+        ({7: "x"}, "7 cannot be the key"),
+        ({"a": "\ud800"}, "surrogates not allowed"),
+        ({"a": "x" * 300_000}, "longer than"),
+        ({REGISTER: "[]"}, f"{REGISTER} is not this family's to write"),
+        ({NODE_LOCK: None}, f"{NODE_LOCK} is not this family's to write"),
+        (None, "None is no Mapping"),
+        ((key for key in "ab"), "is no Mapping"),
+    ],
+    ids=["number", "odd key", "no key", "surrogate", "much", "another's", "lock", "none", "generator"],
+)
+async def test_annotations_that_no_node_can_have_are_one_familys_problem(wanted, words):
+    async with beside(replace(ODD_FAMILY, announce=lambda *_asked: wanted)) as node:
+        await node.the_other_is_served()
+        await node.says("node annotations", words)
+        assert node.api.node.annotations[REGISTER] != "[]"
+
+
+async def test_annotations_that_fit_no_node_leave_room_for_the_others():
+    texts = {f"a{number}": "x" * 100_000 for number in range(3)}
+    async with beside(replace(ODD_FAMILY, announce=lambda *_asked: texts)) as node:
+        await node.the_other_is_served()
+        await until(lambda: any(reason == "AnnotationsTooLarge" for _, reason, _ in node.api.events))
+        assert "ODD" in next(words for _, reason, words in node.api.events if reason == "AnnotationsTooLarge")
+        await node.says("node annotations", "what ODD would say")
+
+
+async def test_a_family_that_is_well_again_is_written_without_any_change():
+    mistakes = [ZeroDivisionError(), ZeroDivisionError()]
+
+    def register(device, legacy):
+        if mistakes:
+            raise mistakes.pop()
+        return ODD_FAMILY.register(device, legacy)
+
+    async with beside(replace(ODD_FAMILY, register=register)) as node:
+        async with asyncio.timeout(10):
+            while ODD_KEYS.register not in node.api.node.annotations:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await node.says("node annotations", "")
+        assert node.problem("node annotations") == ""
+
+
+@pytest.mark.parametrize(
+    ("replicas", "words"),
+    [
+        (broken, "ZeroDivisionError: by nought"),
+        (lambda _device: 10**9, "1000000000 is no whole number from 0 to 100000"),
+        (lambda _device: -1, "-1 is no whole number"),
+        (lambda _device: math.nan, "nan is no whole number"),
+        (lambda _device: 100_000, None),
+    ],
+    ids=["raises", "10^9", "negative", "nan", "200000 in all"],
+)
+async def test_shares_that_cannot_be_counted_are_not_offered_and_the_vendor_says_so(replicas, words):
+    async with beside(replace(ODD_FAMILY, replicas=replicas)) as node:
+        await node.the_other_is_served()
+        if words:
+            await node.says("vendor odd", words)
+        else:
+            await node.says(f"kubelet {ODD}", "more than the 3.5 MiB")
+        assert node.kubelet.allocatable(ODD) == 0
+
+
+async def test_a_node_full_of_shares_is_not_rendered():
+    family = replace(ODD_FAMILY, replicas=lambda _device: 100_000)
+    async with beside(family, OddDriver(*range(64))) as node:
+        await node.the_other_is_served()
+        await node.says("vendor odd", "64 devices of ODD with 6400000 shares are more than the kubelet takes")
+
+
+async def test_a_loop_that_failed_runs_again_and_is_well_after_a_while():
+    mistakes = [ZeroDivisionError()]
+
+    def replicas(_device):
+        if mistakes:
+            raise mistakes.pop()
+        return SPLIT
+
+    async with beside(replace(ODD_FAMILY, replicas=replicas)) as node:
+        await node.says("vendor odd", "replicas: ZeroDivisionError")
+        await node.odd_offered(2 * SPLIT)
+        await node.the_other_is_served()
+
+
+@pytest.mark.parametrize("families", [broken, leaves, lambda _settings: None, lambda _settings: (7,)])
+async def test_a_vendor_whose_families_cannot_be_told_says_so_and_is_not_served(families):
+    async with beside(families=families) as node:
+        await node.the_other_is_served()
+        await node.says("vendor odd", "nothing of it is served until the daemon is started anew")
+
+
+@pytest.mark.parametrize("step", ["register", "announce", "encode", "replicas", "host_problem"])
+async def test_a_function_that_never_comes_back_holds_the_others_up_once(step, gate, impatient):
+    async with beside(replace(ODD_FAMILY, **{step: gate})) as node:
+        await node.the_other_is_served()
+        assert "no answer within 0.2 s" in await log_of(node, step)
+
+
+async def log_of(node, step):
+    await until(lambda: f'step="{step.replace("_", " ")}",vendor="odd"' in node.metrics())
+    return " ".join([*node.daemon.readiness().values(), *(words for _, _, words in node.api.events)])
+
+
+@pytest.mark.parametrize(
+    ("step", "does", "words"),
+    [
+        ("inject", broken, "ZeroDivisionError: by nought"),
+        ("inject", lambda *_asked: None, "None is no Injection"),
+        ("inject", leaves, "SystemExit: 3"),
+        ("place", lambda *_asked: None, "is no grant of odd-0"),
+        ("every_core", broken, "by nought"),
+        ("ids", lambda _grant: 10**9, "1000000000 is no whole number"),
+        ("register", broken, "by nought"),
+    ],
+)
+async def test_an_allocate_that_a_vendor_breaks_is_refused_with_the_reason(step, does, words):
+    armed = threading.Event()
+
+    def late(*asked):
+        return (does if armed.is_set() else getattr(ODD_FAMILY, step))(*asked)
+
+    async with beside(replace(ODD_FAMILY, **{step: late})) as node:
+        await node.odd_offered(2 * SPLIT)
+        armed.set()
+        with pytest.raises(HamiError, match=words):
+            await node.odd_pod()
+        await node.the_other_is_served()
+
+
+async def test_an_allocate_that_never_comes_back_is_refused_and_the_next_one_at_once(gate, impatient):
+    gate.answer = Injection(edits=ODD_FAMILY.shared_edits(None))
+    async with beside(replace(ODD_FAMILY, inject=gate)) as node:
+        await node.odd_offered(2 * SPLIT)
+        with pytest.raises(HamiError, match=r"no answer within 0\.2 s"):
+            await node.odd_pod("a")
+        with pytest.raises(HamiError, match="an earlier call has not come back yet"):
+            await node.odd_pod("b")
+        await node.the_other_is_served()
+
+
+def file_missing(*_asked):
+    raise FileNotFoundError(2, "No such file", "/dev/odd0")
+
+
+@pytest.mark.parametrize("step", ["register", "replicas", "host_problem"])
+async def test_a_file_that_is_missing_where_none_is_asked_for_is_a_mistake_too(step):
+    async with beside(replace(ODD_FAMILY, **{step: file_missing})) as node:
+        await node.the_other_is_served()
+        await until(lambda: f'step="{step.replace("_", " ")}",vendor="odd"' in node.metrics())
+
+
+async def test_a_file_that_is_missing_for_a_container_refuses_it_and_is_no_mistake():
+    async with beside(replace(ODD_FAMILY, inject=file_missing)) as node:
+        await node.odd_offered(2 * SPLIT)
+        with pytest.raises(HamiError, match=r"the host could not be prepared for container main .*No such file"):
+            await node.odd_pod()
+        assert 'step="inject",vendor="odd"' not in node.metrics()
+
+
+CDI = Delivery(ways=(Way.CDI_ANNOTATIONS,), kind="odd.io/card")
+
+
+async def test_specs_that_cannot_be_described_are_one_familys_problem():
+    async with beside(replace(ODD_FAMILY, delivery=CDI, device_edits=broken)) as node:
+        await node.the_other_is_served()
+        await node.says("vendor odd", "cdi: ZeroDivisionError: by nought")
+        assert not node.kubelet.registered(ODD)
+
+
+async def test_a_description_that_never_comes_back_is_one_familys_problem(gate):
+    async with beside(replace(ODD_FAMILY, delivery=CDI, shared_edits=gate)) as node:
+        await node.the_other_is_served()
+        await node.says("cdi odd.io/card", "the disk with the CDI specs does not answer")
+        await node.the_other_is_served("p2")
+
+
+@pytest.mark.parametrize("name", [COUNT, "toy.example/card"])
+async def test_a_resource_on_another_vendors_socket_is_refused_at_the_start(name):
+    family = replace(ODD_FAMILY, resources=ResourceNames(count=name))
+
+    with pytest.raises(ConfigError, match=f"{name} of odd and {COUNT} of toy would be served on the same socket"):
+        async with beside(family):
+            pass
+
+
+async def test_a_mistake_in_what_all_vendors_share_ends_the_daemon():
+    async def patch_node(*_asked, **_more):
+        raise ZeroDivisionError("shared")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError, match="shared"), flatten_subgroups=True):
+        async with beside() as node:
+            await node.odd_offered(2 * SPLIT)
+            node.api.patch_node = patch_node
+            node.api.annotate(theirs="x", **{REGISTER: None})
+            async with asyncio.timeout(10):
+                await node.task
