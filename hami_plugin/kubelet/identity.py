@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +19,18 @@ class Identity:
     @classmethod
     def of(cls, path: Path) -> Identity | None:
         """None when there is nothing, or nothing that we may look at."""
-        try:
-            found = path.stat()
-        except OSError:
-            return None
-        return cls(found.st_dev, found.st_ino, found.st_mtime_ns)
+        found = _status(path)
+        return cls(found.st_dev, found.st_ino, found.st_mtime_ns) if found else None
 
     @classmethod
     def of_directory(cls, path: Path) -> Identity | None:
         """As ``of``, without the time, which changes with every entry."""
-        found = cls.of(path) if path.is_dir() else None
-        return cls(found.device, found.inode) if found else None
+        found = _status(path)
+        return cls(found.st_dev, found.st_ino) if found and S_ISDIR(found.st_mode) else None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

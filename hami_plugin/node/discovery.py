@@ -117,11 +117,11 @@ class Watch:
                 left = due - (time.monotonic() - looked)
                 if left <= 0:
                     break
-                asked, within = time.monotonic(), min(self._pace.poll, left)
-                events = await self._call(partial(self._driver.poll, within))
+                asked, wait = time.monotonic(), min(self._pace.poll, left)
+                events = await self._call(partial(self._driver.poll, wait), waits=wait)
                 if self._take(events):
                     break
-                await asyncio.sleep(max(0.0, min(self._pace.breath, within) - (time.monotonic() - asked)))
+                await asyncio.sleep(max(0.0, min(self._pace.breath, wait) - (time.monotonic() - asked)))
 
     async def _look(self) -> None:
         if not self.snapshot.value.ready:
@@ -165,11 +165,15 @@ class Watch:
             self._report(changes)
         return bool(changes)
 
-    async def _call(self, function: Callable[[], T]) -> T:
-        """Run one driver call, however long it takes; an overdue one makes its device doubtful, then unhealthy."""
+    async def _call(self, function: Callable[[], T], *, waits: float = 0.0) -> T:
+        """Run one driver call, however long it takes; an overdue one makes its device doubtful, then unhealthy.
+
+        One that ``waits`` on purpose is first looked at after that: a wait without events wakes the loop once.
+        """
         answer = self._thread.start(function)
         begin = since = time.monotonic()
         about, overdue = self._driver.busy_with, False
+        every = max(1.25 * waits, min(1.0, self._pace.patience))
         try:
             while not answer.done():
                 self.beat = now = time.monotonic()
@@ -178,7 +182,7 @@ class Watch:
                 if now - since > self._pace.patience:
                     self._doubt(about, now - since, first=not overdue)
                     overdue = True
-                await asyncio.wait([answer], timeout=min(1.0, self._pace.patience))
+                await asyncio.wait([answer], timeout=every)
             if overdue:
                 log.info("driver answers again", vendor=self.vendor, seconds=round(time.monotonic() - begin, 1))
             return self._result(answer)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -193,6 +194,24 @@ async def test_a_call_that_does_not_come_back_doubts_its_own_device_only(start):
 
     rig.driver.release()
     await until(lambda: rig.health()[1] == "healthy")
+
+
+async def test_a_driver_that_waits_for_events_is_not_looked_at_meanwhile(start):
+    driver, beats = ScriptedDriver(0), []
+
+    def poll(timeout):
+        time.sleep(timeout / 4)
+        early = rig.watch.beat
+        time.sleep(timeout / 2)
+        beats.append(rig.watch.beat - early)
+        return []
+
+    driver.poll = poll
+    rig = start(driver, pace=Pace(poll=0.4, patience=0.2))
+
+    await until(lambda: len(beats) >= 2)
+
+    assert beats[:2] == [0.0, 0.0]
 
 
 async def test_many_slow_devices_are_not_one_hanging_one(start):

@@ -85,18 +85,19 @@ def test_a_mirror_test_shows_what_is_different(name: str) -> None:
     assert (mirror / f"test_{name}.py").exists() or any((mirror / name).glob("test_*.py"))
 
 
-def test_importing_every_vendor_loads_no_sdk_and_starts_nothing() -> None:
+def test_importing_every_vendor_loads_no_sdk_and_no_comparison_and_starts_nothing() -> None:
     code = (
         "import sys, threading; from hami_plugin.vendor import load_vendor, vendor_names; "
         "[load_vendor(name) for name in vendor_names()]; "
-        f"print([name for name in {SDKS!r} if name in sys.modules], threading.active_count())"
+        f"print([name for name in {SDKS!r} if name in sys.modules], threading.active_count(), "
+        "[name for name in sys.modules if name.startswith('hami_plugin.conformance')])"
     )
 
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert result.stdout.strip() == "[] 1"
+    assert result.stdout.strip() == "[] 1 []"
 
 
 @pytest.mark.parametrize("word", [*families()])

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.parity import Parity
 from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, node, sgpu
 from vendors.metax.cards import GPUS
-from vendors.metax.parity import DIFFERENCES
 from vendors.metax.settings import MetaxSettings
 
 
@@ -33,5 +31,5 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 NODE = NodeSide(open=node.open_driver, present=GPUS.present, simulate=deferred("vendors.metax.simulation.simulate"))
-FACTS = Facts(parity=lambda: Parity(differences=DIFFERENCES), described=_described)
+FACTS = Facts(parity=deferred("vendors.metax.parity.parity"), described=_described)
 VENDOR = Vendor(name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, node=NODE, facts=FACTS)

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from hami_plugin.conformance.fits import counted
 from hami_plugin.model.quantity import exact
-from hami_plugin.parity import Json, asks_fit, differences, pod_annotations, sound, uuids
+from hami_plugin.parity import Json, Parity, asks_fit, differences, pod_annotations, sound, uuids
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import INT32_MAX
 from vendors.metax import gpu, sgpu
@@ -124,4 +124,8 @@ _RULES = {
     "D-123": (_second_of_a_class, _among_its_like),
     "D-124": (_several_zones, _linked_alike),
 }
-DIFFERENCES = differences(_RULES)
+
+
+def parity() -> Parity:
+    """MetaX's part in the comparison."""
+    return Parity(differences=differences(_RULES))

@@ -73,6 +73,7 @@ def opened(path: Path) -> Iterator[State]:
         finally:
             # Closing is not enough: the map holds a duplicate of the descriptor, and with it the lock.
             fcntl.flock(file, fcntl.LOCK_UN)
+            os.utime(file.fileno())  # who waits for events is told by the file, since a map tells nobody
 
 
 def _mapped(file: IO[Any], path: Path) -> State:

@@ -1,11 +1,27 @@
 """Event sets: waits that really wait, wake early, and tell each event once."""
 
+import resource
 import threading
 import time
 
 import pytest
 
 XID = 8
+
+
+def sleeps():
+    """How often this thread has gone to sleep so far."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def untold(binding):
+    """An event set that is told of no change: the process may open no file while the set is made."""
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, most))
+    try:
+        return binding.nvmlEventSetCreate()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
 
 
 @pytest.fixture
@@ -24,6 +40,30 @@ def test_a_wait_without_events_lasts_its_time_out(watching, code):
 
     assert code(binding.nvmlEventSetWait_v2, events, 120) == 10
     assert time.monotonic() - start >= 0.119
+
+
+def test_a_wait_without_events_sleeps_it_through(watching, code):
+    _, binding, events = watching
+    before = sleeps()
+
+    assert code(binding.nvmlEventSetWait_v2, events, 600) == 10
+    assert sleeps() - before < 10
+
+
+def test_a_wait_that_nothing_wakes_looks_again_and_again(watching, code):
+    simulator, binding, _ = watching
+    events = untold(binding)
+    binding.nvmlDeviceRegisterEvents(binding.nvmlDeviceGetHandleByIndex(5), XID, events)
+    before, start = sleeps(), time.monotonic()
+
+    assert code(binding.nvmlEventSetWait_v2, events, 300) == 10
+    assert time.monotonic() - start >= 0.299
+    assert sleeps() - before >= 10
+    waiter = threading.Timer(0.1, simulator.inject, ("xid", 5, 79))
+    waiter.start()
+    assert binding.nvmlEventSetWait_v2(events, 20_000).eventData == 79
+    assert time.monotonic() - start < 5
+    waiter.join()
 
 
 def test_an_xid_from_another_process_wakes_the_wait(watching, elsewhere):

@@ -1,4 +1,6 @@
 /* Event sets: registration, and a wait that really sleeps. Sets live in the process, events in the state file. */
+#include <unistd.h>
+
 #include "sim.h"
 
 enum { SETS = 64 };
@@ -12,6 +14,7 @@ typedef struct {
 
 typedef struct {
     uint32_t serial;
+    int changes;
     registration devices[SIM_DEVICES];
 } event_set;
 
@@ -32,7 +35,7 @@ API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
     for (uint32_t slot = 0; slot < SETS; slot++) {
         if (sets[slot].serial)
             continue;
-        sets[slot] = (event_set){.serial = ++serials};
+        sets[slot] = (event_set){.serial = ++serials, .changes = sim_changes()};
         *out = sim_handle(KIND_EVENT_SET, slot, serials);
         return NVML_SUCCESS;
     }
@@ -42,7 +45,10 @@ API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
 API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t handle)
 {
     BEGIN(find(handle));
-    find(handle)->serial = 0;
+    event_set *set = find(handle);
+    set->serial = 0;
+    if (set->changes >= 0)
+        close(set->changes);
     return NVML_SUCCESS;
 }
 
@@ -124,10 +130,23 @@ static nvmlReturn_t look(event_set *set, nvmlEventData_t *out, int whole)
     return NVML_SUCCESS;
 }
 
+/* Until the state has changed. Who cannot be told of it looks again and again, the longer nothing happens the less. */
+static void rest(int changes, uint32_t left_ms, uint32_t *tick_ms)
+{
+    if (changes >= 0) {
+        sim_await_change(changes, left_ms);
+        return;
+    }
+    sim_sleep_ms(left_ms < *tick_ms ? left_ms : *tick_ms);
+    if (*tick_ms < SIM_IDLE_TICK_MS)
+        *tick_ms *= 2;
+}
+
 static nvmlReturn_t wait_for(nvmlEventSet_t handle, nvmlEventData_t *out, unsigned timeout_ms, int whole)
 {
     static const char symbol[] = "nvmlEventSetWait_v2";
-    uint64_t end = sim_clock_ms() + timeout_ms, tick = SIM_TICK_MS;
+    uint64_t end = sim_clock_ms() + timeout_ms;
+    uint32_t tick = SIM_TICK_MS;
     nvmlReturn_t code = sim_begin(symbol);
     for (;;) {
         event_set *set = find(handle);
@@ -138,9 +157,9 @@ static nvmlReturn_t wait_for(nvmlEventSet_t handle, nvmlEventData_t *out, unsign
         uint64_t now = sim_clock_ms();
         if (code != NVML_TIMEOUT || now >= end)
             return sim_end(code);
+        int changes = set->changes;
         sim_end(code);
-        sim_sleep_ms((uint32_t)(end - now < tick ? end - now : tick));
-        tick = tick < SIM_IDLE_TICK_MS ? 2 * tick : tick; /* the longer nothing happens, the cheaper the wait */
+        rest(changes, (uint32_t)(end - now), &tick);
         code = sim_again(symbol);
     }
 }

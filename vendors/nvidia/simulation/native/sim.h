@@ -7,7 +7,7 @@
 
 enum { KIND_DEVICE = 0x11, KIND_MIG = 0x12, KIND_GPU_INSTANCE = 0x13, KIND_COMPUTE_INSTANCE = 0x14, KIND_EVENT_SET = 0x15 };
 
-/* How long a wait sleeps between looks at the state file. */
+/* How long a wait sleeps between looks at the state file, where nothing tells of its changes. */
 #define SIM_TICK_MS 5
 #define SIM_IDLE_TICK_MS 20
 
@@ -51,6 +51,13 @@ nvmlReturn_t sim_again(const char *symbol);
 nvmlReturn_t sim_injected(const char *symbol, uint32_t device);
 
 void sim_sleep_ms(uint32_t ms);
+
+/* A descriptor that tells when the state file was changed, or -1 where there is none to be had. */
+int sim_changes(void);
+
+/* Sleep until the state file was changed, ms at most. */
+void sim_await_change(int changes, uint32_t ms);
+
 uint64_t sim_clock_ms(void);
 uint64_t sim_clock_us(void);
 

@@ -1,14 +1,16 @@
-/* Finding, mapping and locking the state file; clocks. */
+/* Finding, mapping and locking the state file; waiting for its changes; clocks. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -167,4 +169,26 @@ void sim_sleep_ms(uint32_t ms)
     struct timespec rest = {.tv_sec = ms / 1000u, .tv_nsec = (long)(ms % 1000u) * 1000000L};
     while (nanosleep(&rest, &rest) < 0 && errno == EINTR)
         ;
+}
+
+/* Writing through a map tells nobody, so whoever changes the state touches the file. */
+int sim_changes(void)
+{
+    char path[32];
+    int changes = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    if (changes >= 0 && inotify_add_watch(changes, path, IN_ATTRIB) < 0) {
+        close(changes);
+        changes = -1;
+    }
+    return changes;
+}
+
+void sim_await_change(int changes, uint32_t ms)
+{
+    char told[512];
+    struct pollfd asked = {.fd = changes, .events = POLLIN};
+    if (poll(&asked, 1, ms > INT_MAX ? INT_MAX : (int)ms) > 0)
+        while (read(changes, told, sizeof told) > 0)
+            ;
 }
