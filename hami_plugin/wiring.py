@@ -28,15 +28,18 @@ from hami_plugin.node.spec_files import SpecFiles
 from hami_plugin.node.specs import SpecPublisher
 from hami_plugin.node.starts import StartCheck
 from hami_plugin.policy.health import Patience
+from hami_plugin.policy.overcommit import AS_HAMI, EXACTLY
 from hami_plugin.serving import Line, Serving
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor import Family, Units
 
+COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What all vendors of a node have in common."""
+    """What all vendors of a node have in common. ``outdated`` says why what is known of pods may be old, if so."""
 
     settings: Settings
     pods: PodTable
@@ -48,6 +51,7 @@ class NodeParts:
     memory: HealthMemory
     directory: DirectoryWatch
     metrics: Metrics
+    outdated: Callable[[], str]
 
 
 def wired(vendors: Sequence[Served], parts: NodeParts) -> Serving:
@@ -137,9 +141,11 @@ def _line(family: Family, snapshot: Watched[Snapshot], parts: NodeParts, units: 
             node=settings.node_name,
             wait=settings.decision_wait_seconds,
             serve_unannotated=settings.unannotated_pods == "serve",
+            counted=COUNTED[settings.overcommit_check],
         ),
         observer=parts.metrics,
         units=units,
+        outdated=parts.outdated,
     )
     plugin = ResourcePlugin(allocator, _check(allocator, parts), snapshot)
     endpoint = Endpoint(

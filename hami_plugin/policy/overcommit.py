@@ -99,6 +99,19 @@ def exact(pod: PodView, shares: Mapping[str, Grant], _question: Question, _asks:
     return Tenant(name=pod.key, early=tuple(early), late=tuple(late), starting=pod.phase != "Running")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Whose account of pods counts: ``read`` says what a pod has, ``masks`` whether cores that are bits count too."""
+
+    read: Read
+    masks: bool
+
+
+AS_HAMI = Account(read=least, masks=False)
+"""As little as any of HAMi's schedulers. They may decide devices whose cores are taken, where these are bits."""
+EXACTLY = Account(read=exact, masks=True)
+
+
 def overcommitted(total: Total, own: Tenant, others: Sequence[Tenant]) -> Excess | None:
     """What the device would give away beyond what it has; None where all of it fits."""
     asked, held = own.taken, [(other.name, taken) for other in others if (taken := other.taken)]
