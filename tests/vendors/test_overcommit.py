@@ -79,7 +79,7 @@ class Filling:
         return replace(pod, annotations={**pod.annotations, ASSIGNED_NODE: NODE, **patch([self.family], pod, placed)})
 
     async def serve(self, pod: PodView) -> bool:
-        """All that the pod's container is counted by. False where the host lacks something, as a partition to be cut."""
+        """All that the pod's container is counted by. False where the host lacks something, as a cut partition."""
         self.node.cluster.add(pod)
         taken = {}
         for resource in self._counted_by(pod):
@@ -146,7 +146,7 @@ async def test_a_full_machine_has_refused_nobody_and_gives_nothing_on_top(case: 
     refusals = list(filter(None, [await filling.forge(pod, ids) for pod, ids in filling.served[:3]]))
     assert {refusal.reason for refusal in refusals} <= {RefusalReason.OVERCOMMITTED, RefusalReason.NOT_PREPARED}
     measure = Measure.of(filling.family, filling.seen.snapshot.devices[0], masks=True)
-    assert bool(refusals) == bool(measure and measure.total.memory), measure
+    assert bool(refusals) == bool(share and measure and measure.total.memory), measure
     await filling.close()
 
 
