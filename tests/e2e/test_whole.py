@@ -11,7 +11,7 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.wire import keys
 from hami_plugin.wire.nodes import decode_legacy
-from tests.e2e.manifests import asking, manifest, small
+from tests.e2e.manifests import asking, idle, manifest, small
 from tests.e2e.steps import bring_up, fresh, offered, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal
 
@@ -203,3 +203,22 @@ async def test_a_pod_that_binds_itself_with_a_decision_of_its_own_gets_nothing_o
     take_down(stage, victim)
     await bring_up(stage, small("next", stage.family.resources, memory=memory))
     await sound(stage)
+
+
+@pytest.mark.parametrize(("check", "served"), [("hami", True), ("exact", False), ("off", True)])
+async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(running, check, served):
+    stage = await running(decisionWaitSeconds=0.2, overcommitCheck=check)
+    resources, memory = stage.family.resources, stage.hardware.machine.devices[0].memory
+    first = manifest("first", [asking("main", resources, memory=memory)], inits=[idle("init")])
+    uuid = fresh(stage, await bring_up(stage, first)).annotations[ALLOCATED].split(",")[0].strip(";")
+    decided = f"{uuid},{stage.family.word},1000,0:;"
+    item = small("second", resources, memory=1000, cores=0)
+    item["metadata"]["annotations"] = {TO_ALLOCATE: decided, ALLOCATED: decided, keys.ASSIGNED_NODE: NODE}
+    stage.api.create_pod(item)
+    second = pod_view(stage.api.bind("demo", "second", NODE))
+
+    if served:
+        assert "main" in await stage.kubelet.admit(second)
+    else:
+        with pytest.raises(AdmissionError, match=f"demo/first holds {memory}"):
+            await stage.kubelet.admit(second)
