@@ -42,8 +42,8 @@ class Life:
 
 
 class Lives:
-    """``count`` pods on one stage, with shares of so many MiB. After ``run``: ``outcomes``, ``violations``, and the words
-    of all refusals.
+    """``count`` pods on one stage; ``shares`` are of so many MiB. After ``run``: ``outcomes``, ``violations``, and the
+    words of all refusals.
     """
 
     def __init__(self, stage: Stage, *, seed: int, count: int, shares: Sequence[int] = (500, 1000, 2000)) -> None:
