@@ -63,6 +63,7 @@ class Metrics(ApiCalls):
     def allocation(self, resource: str, outcome: str, seconds: float) -> None:
         self._allocations.labels(resource, outcome).inc()
         self._allocate_seconds.labels(resource).observe(seconds)
+        self._unchecked.labels(resource)  # from 0 on: a series that begins with its first count shows no increase
 
     def unchecked(self, resource: str) -> None:
         self._unchecked.labels(resource).inc()

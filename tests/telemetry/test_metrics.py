@@ -89,8 +89,11 @@ def test_allocations_are_counted_by_outcome_and_timed(scrape: Scrape) -> None:
 
 
 def test_what_was_handed_out_beyond_what_was_known_to_be_left_is_counted(scrape: Scrape) -> None:
+    scrape.metrics.allocation("acme.example/card", "ok", 0.01)
+    before = scrape.series("allocations_unchecked_total")
     scrape.metrics.unchecked("acme.example/card")
 
+    assert before == {("acme.example/card",): 0}
     assert scrape.series("allocations_unchecked_total") == {("acme.example/card",): 1}
 
 
