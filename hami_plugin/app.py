@@ -89,6 +89,7 @@ class Daemon:
             memory=HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc)),
             directory=DirectoryWatch(settings.kubelet_dir),
             metrics=metrics,
+            outdated=lambda: cluster.pods_outdated,
         )
         self._serving = wired(process.vendors, parts)
         self._settlement.questions = [line.plugin.question for line in self._serving.lines]

@@ -98,6 +98,7 @@ class RefusalReason(StrEnum):
     AMBIGUOUS = "AmbiguousPod"
     BAD_ANNOTATION = "BadAnnotation"
     EXCEEDS_REQUEST = "ExceedsRequest"
+    OVERCOMMITTED = "DeviceOvercommitted"
     NOT_SCHEDULED = "NotScheduledByHAMi"
     DEVICE_SHARED = "DeviceAlreadyShared"
     NOT_PREPARED = "HostNotPrepared"

@@ -33,6 +33,7 @@ from hami_plugin.node.spec_files import SpecFiles
 from hami_plugin.node.specs import SpecPublisher
 from hami_plugin.node.starts import StartCheck
 from hami_plugin.policy.health import Patience
+from hami_plugin.policy.overcommit import AS_HAMI, EXACTLY
 from hami_plugin.serving import Line, Own, Serving
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
@@ -41,11 +42,12 @@ from hami_plugin.vendor import Family, Units
 PATIENCE_S = 2.0
 """How long the event loop waits for a function of a vendor's, once: until it comes back, the next are refused."""
 PATIENCE_AT_START_S = 20.0
+COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What all vendors of a node have in common."""
+    """What all vendors of a node have in common. ``outdated`` says why what is known of pods may be old, if so."""
 
     settings: Settings
     pods: PodTable
@@ -57,6 +59,7 @@ class NodeParts:
     memory: HealthMemory
     directory: DirectoryWatch
     metrics: Metrics
+    outdated: Callable[[], str]
 
 
 def wired(vendors: Sequence[Served], parts: NodeParts) -> Serving:
@@ -181,9 +184,11 @@ def _line(family: Family, snapshot: Watched[Snapshot], parts: NodeParts, units: 
             node=settings.node_name,
             wait=settings.decision_wait_seconds,
             serve_unannotated=settings.unannotated_pods == "serve",
+            counted=COUNTED[settings.overcommit_check],
         ),
         observer=parts.metrics,
         units=units,
+        outdated=parts.outdated,
     )
     plugin = ResourcePlugin(allocator, _check(allocator, parts), snapshot)
     endpoint = Endpoint(

@@ -48,6 +48,11 @@ class ApiServer:
     def reachable(self) -> Watched[str]:
         return self._calls.health.problem
 
+    @property
+    def pods_outdated(self) -> str:
+        """Why what is known of this node's pods may be old; empty while it is not."""
+        return self._calls.health.outdated("pods")
+
     async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
         call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)

@@ -22,6 +22,11 @@ class Reachability:
         self._unauthorized = ""
         self._forbidden: dict[tuple[str, str], str] = {}
 
+    def outdated(self, kind: str) -> str:
+        """Why what is known of such objects may be old; empty while it is not."""
+        forbidden = (self._forbidden.get((verb, kind), "") for verb in ("list", "watch"))
+        return "; ".join(filter(None, (self._trouble, self._unauthorized, *forbidden)))
+
     def heard(self) -> None:
         """Bytes arrived on an open watch."""
         self._trouble = ""

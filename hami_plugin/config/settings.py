@@ -267,6 +267,12 @@ class Settings(Section):
         alias="identityCheck",
         description="Confirm with the kubelet's checkpoint that a container starts with what was answered for it.",
     )
+    overcommit_check: Literal["hami", "exact", "off"] = Field(
+        "hami",
+        alias="overcommitCheck",
+        description="Refuse what is more than a device has left: hami counts other pods as little as any of HAMi's "
+        "schedulers may, exact as they are (for this project's scheduler), off not at all.",
+    )
     decision_wait_seconds: float = Field(
         2.0,
         gt=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.aio import Watched
@@ -17,6 +17,7 @@ from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.granting import Granting
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.offering import Offering
+from hami_plugin.node.overcommit import Overcommitment
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Observer, Offer
 from hami_plugin.node.preparation import Preparation
@@ -25,6 +26,7 @@ from hami_plugin.node.refusals import Refusals
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.node.waiting import Waiting
 from hami_plugin.policy.identity import Again, Found, Held, Identity, Unannotated, Unknown
+from hami_plugin.policy.overcommit import AS_HAMI, Account
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.vendor import Family, Units
 
@@ -33,15 +35,19 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRules:
-    """What the operator decided. ``wait`` is in seconds."""
+    """What the operator decided. ``wait`` is in seconds; ``counted`` is what other pods count for, None for nothing."""
 
     node: str
     wait: float = 2.0
     serve_unannotated: bool = False
+    counted: Account | None = AS_HAMI
 
 
 class Allocator:
-    """Decides and hands out for one family. Everything between two awaits happens at once, so no two can collide."""
+    """Decides and hands out for one family. Everything between two awaits happens at once, so no two can collide.
+
+    ``outdated`` says why what is known of pods may be old; empty while it is not.
+    """
 
     def __init__(
         self,
@@ -56,6 +62,7 @@ class Allocator:
         rules: AllocationRules,
         observer: Observer,
         units: Units | None = None,
+        outdated: Callable[[], str] = lambda: "",
     ) -> None:
         self.question = question_of(family, units)
         self.resource = self.question.resource
@@ -76,6 +83,18 @@ class Allocator:
             ledger=ledger,
             refusals=self._refusals,
             serve_unannotated=rules.serve_unannotated,
+        )
+        self._overcommitment = Overcommitment(
+            family,
+            self.question,
+            snapshot=snapshot,
+            pods=pods,
+            ledger=ledger,
+            refusals=self._refusals,
+            observer=observer,
+            account=rules.counted,
+            within=rules.wait,
+            outdated=outdated,
         )
         self._preparation = Preparation(
             family, self.resource, snapshot=snapshot, host=host, refusals=self._refusals, observer=observer
@@ -108,7 +127,7 @@ class Allocator:
         outcome = "failed"
         try:
             self._offering.check(ids)
-            identity = await self._waiting.identify(ids)
+            identity = await self._overcommitment.awaited(ids, lambda: self._waiting.identify(ids))
             self._offering.check(ids)  # a device may have gone while we waited
             answer = self._hand_out(ids, identity)
             outcome = "ok"
@@ -133,7 +152,9 @@ class Allocator:
             case Unannotated(pod=pod, container=container):
                 return self._grant(self._granting.whole(ids, pod, container), pod, container)
             case Found(claim=claim):
-                return self._grant(self._granting.decided(ids, claim), claim.pod, claim.container)
+                held = self._granting.decided(ids, claim)
+                self._overcommitment.require(ids, claim)
+                return self._grant(held, claim.pod, claim.container)
 
     def _grant(self, held: Held, pod: PodView, container: ContainerView) -> Answer:
         assignment = self._preparation.assigned(held, pod, container)

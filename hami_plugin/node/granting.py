@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import RefusalReason
@@ -63,7 +64,8 @@ class Granting:
             message = f"pod {pod.key} can only have whole devices, but got {problem}"
             raise self._refusals.refused(RefusalReason.DEVICE_SHARED, message, (pod,))
         devices = {device.uuid: device for device in self._snapshot.value.devices}
-        return self._held(ids, pod, container, [self._whole(devices[uuid]) for uuid in uuids])
+        held = self._held(ids, pod, container, [self._whole(devices[uuid]) for uuid in uuids])
+        return replace(held, undecided=True)
 
     def _whole(self, device: Device) -> Grant:
         return Grant(
@@ -98,5 +100,5 @@ class Granting:
     def _placed(self, grant: Grant) -> Grant:
         """Beside what all others hold of the same device. The journal keeps it, so that it is the same ever after."""
         device = self._snapshot.value.device(grant.uuid)
-        others = [one for held in self._ledger.held.values() for one in held.grants if one.uuid == grant.uuid]
+        others = [one for held in self._ledger.on(grant.uuid) for one in held.grants if one.uuid == grant.uuid]
         return self._family.place(grant, device, others) if device else grant

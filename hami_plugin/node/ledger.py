@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -35,10 +35,15 @@ class Ledger:
     def __init__(self, journal: EntryLog) -> None:
         self._journal = journal
         self._held: dict[Key, Held] = {}
+        self._devices: dict[str, dict[Key, Held]] = {}
 
     @property
     def held(self) -> Mapping[Key, Held]:
         return self._held
+
+    def on(self, uuid: str) -> Collection[Held]:
+        """The shares of one device."""
+        return self._devices.get(uuid, {}).values()
 
     def load(self) -> int:
         """Read the journal: what a former life of the daemon handed out. Answers how many shares."""
@@ -56,8 +61,8 @@ class Ledger:
         """
         others = [h for h in self._held.values() if h.uid != held.uid and _meet(held, h.resource, h.ids)]
         for other in others:
-            del self._held[other.key]
-        self._held[held.key] = held
+            self._take(other.key)
+        self._put(held)
 
     def write(self, held: Held) -> None:
         """Put a reserved share on file, before the kubelet hears of it. OSError when the disk refuses."""
@@ -70,13 +75,13 @@ class Ledger:
         for key in keys:
             held = self._held.get(key)
             if held and not held.settled:
-                self._held[key] = replace(held, settled=True)
+                self._put(replace(held, settled=True))
                 self._note({"op": "settled", "key": list(key)})
 
     def drop(self, keys: Iterable[Key]) -> None:
         """These shares are nobody's any more."""
         for key in list(keys):
-            if self._held.pop(key, None):
+            if self._take(key):
                 self._note({"op": "drop", "key": list(key)})
 
     def of_pod(self, uid: str) -> list[Held]:
@@ -104,9 +109,32 @@ class Ledger:
             case "settled":
                 key = _key(entry)
                 if key in self._held:
-                    self._held[key] = replace(self._held[key], settled=True)
+                    self._put(replace(self._held[key], settled=True))
             case "drop":
-                self._held.pop(_key(entry), None)
+                self._take(_key(entry))
+
+    def _put(self, held: Held) -> None:
+        """One that is only changed keeps its place among the others."""
+        known = self._held.get(held.key)
+        if known and known.grants != held.grants:
+            self._unlist(known)
+        self._held[held.key] = held
+        for grant in held.grants:
+            self._devices.setdefault(grant.uuid, {})[held.key] = held
+
+    def _take(self, key: Key) -> bool:
+        """Whether there was such a share."""
+        held = self._held.pop(key, None)
+        if held:
+            self._unlist(held)
+        return held is not None
+
+    def _unlist(self, held: Held) -> None:
+        for uuid in {grant.uuid for grant in held.grants}:
+            of_device = self._devices[uuid]
+            del of_device[held.key]
+            if not of_device:
+                del self._devices[uuid]
 
 
 def _meet(held: Held, resource: str, ids: frozenset[str]) -> bool:
@@ -129,6 +157,7 @@ def _entry(held: Held) -> dict[str, Any]:
         "grants": [[grant.uuid, grant.word, grant.memory, grant.cores, grant.notes] for grant in held.grants],
         "init": held.init,
         "settled": held.settled,
+        **({"undecided": True} if held.undecided else {}),
     }
 
 
@@ -148,4 +177,5 @@ def _held(entry: Mapping[str, Any]) -> Held:
         ),
         init=bool(entry["init"]),
         settled=bool(entry["settled"]),
+        undecided=bool(entry.get("undecided", False)),
     )

@@ -147,6 +147,9 @@ class Observer(Protocol):
     def allocation(self, resource: str, outcome: str, seconds: float) -> None:
         """One Allocate; ``outcome`` is ``ok``, a ``RefusalReason``, or ``failed`` for a call that was given up."""
 
+    def unchecked(self, resource: str) -> None:
+        """One Allocate beyond what a device has left, as far as was known while the API server was away."""
+
     def container_start(self, resource: str, outcome: str) -> None:
         """One PreStartContainer."""
 
@@ -167,6 +170,8 @@ class NullObserver:
     """Counts nothing. For commands and tests that do not look at metrics."""
 
     def allocation(self, resource: str, outcome: str, seconds: float) -> None: ...
+
+    def unchecked(self, resource: str) -> None: ...
 
     def container_start(self, resource: str, outcome: str) -> None: ...
 

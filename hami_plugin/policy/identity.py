@@ -21,7 +21,9 @@ from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A share that was handed out: to whom, under which ids. ``init`` marks a plain init container."""
+    """A share that was handed out: to whom, under which ids. ``init`` marks a plain init container, ``undecided`` what
+    no scheduler knows of.
+    """
 
     uid: str
     namespace: str
@@ -32,6 +34,7 @@ class Held:
     grants: tuple[Grant, ...]
     init: bool = False
     settled: bool = False
+    undecided: bool = False
 
     @property
     def key(self) -> tuple[str, str, str]:

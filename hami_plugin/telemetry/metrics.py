@@ -45,6 +45,12 @@ class Metrics(ApiCalls):
             buckets=BUCKETS,
             registry=registry,
         )
+        self._unchecked = Counter(
+            "hami_plugin_allocations_unchecked",
+            "Allocate calls beyond what a device had left, as far as was known without the API server.",
+            ("resource",),
+            registry=registry,
+        )
         self._starts = Counter(
             "hami_plugin_container_starts",
             "PreStartContainer calls; ok, or why not.",
@@ -63,6 +69,10 @@ class Metrics(ApiCalls):
     def allocation(self, resource: str, outcome: str, seconds: float) -> None:
         self._allocations.labels(resource, outcome).inc()
         self._allocate_seconds.labels(resource).observe(seconds)
+        self._unchecked.labels(resource)  # from 0 on: a series that begins with its first count shows no increase
+
+    def unchecked(self, resource: str) -> None:
+        self._unchecked.labels(resource).inc()
 
     def container_start(self, resource: str, outcome: str) -> None:
         self._starts.labels(resource, outcome).inc()

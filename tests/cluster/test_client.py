@@ -7,7 +7,8 @@ import pytest
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import pod_view
-from hami_plugin.node.ports import Subject
+from hami_plugin.node.ports import PodFeed, Subject
+from tests.support.watching import reachable, running
 
 PATCH_NODE = r"PATCH /api/v1/nodes/n1"
 
@@ -95,6 +96,34 @@ async def test_a_missing_permission_names_the_verb_and_shows_until_it_is_granted
 
     assert forbidden.startswith("APIForbidden: patch nodes n1: 403 Forbidden")
     assert cluster.reachable.value == ""
+
+
+async def test_what_is_known_of_pods_is_old_while_the_server_is_away_and_not_for_want_of_another_permission(
+    cluster, server
+):
+    server.error(403, match=PATCH_NODE, message="forbidden")
+    with pytest.raises(ClusterError):
+        await cluster.patch_node({"a": "1"})
+    permission_only = cluster.pods_outdated
+    server.error(503)
+    with pytest.raises(ClusterError):
+        await cluster.get_node()
+    ailing = cluster.pods_outdated
+    await cluster.get_node()
+
+    assert permission_only == ""
+    assert ailing.startswith("failing: ")
+    assert cluster.pods_outdated == ""
+
+
+async def test_what_is_known_of_pods_is_old_where_they_may_not_be_watched(cluster, server):
+    server.error(403, match="GET /api/v1/pods", message="forbidden")
+    feed = PodFeed(replace=lambda _pods: None, update=lambda _pod: None, delete=lambda _pod: None)
+    async with running(cluster.follow_pods(feed)):
+        said = await reachable(cluster, lambda text: "list pods" in text)
+
+    assert said.startswith("APIForbidden: list pods")
+    assert cluster.pods_outdated == said
 
 
 async def test_retry_after_holds_back_every_later_write_but_no_read(cluster, server, pod):

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -41,9 +42,11 @@ class Life:
 
 
 class Lives:
-    """``count`` pods on one stage. After ``run``: ``outcomes``, ``violations``, and the words of all refusals."""
+    """``count`` pods on one stage; ``shares`` are of so many MiB. After ``run``: ``outcomes``, ``violations``, and the
+    words of all refusals.
+    """
 
-    def __init__(self, stage: Stage, *, seed: int, count: int) -> None:
+    def __init__(self, stage: Stage, *, seed: int, count: int, shares: Sequence[int] = (500, 1000, 2000)) -> None:
         self.outcomes: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -51,6 +54,7 @@ class Lives:
         self.survivors: set[Life] = set()
         self._stage = stage
         self._count = count
+        self._shares = shares
         self._chance = random.Random(seed)
         self._made = 0
         self._disappointed: list[tuple[Life, str]] = []
@@ -160,7 +164,7 @@ class Lives:
             match chance.choices(["share", "several", "whole", "nothing"], [60, 12, 4, 24])[0]:
                 case "share":
                     return asking(
-                        name, resources, memory=chance.choice((500, 1000, 2000)), cores=chance.choice((5, 10)), **more
+                        name, resources, memory=chance.choice(self._shares), cores=chance.choice((5, 10)), **more
                     )
                 case "several":
                     return asking(name, resources, count=chance.randint(2, 3), memory=1000, cores=5, **more)

@@ -3,6 +3,8 @@
 import json
 import time
 
+import pytest
+
 from hami_plugin.model.views import pod_view
 from tests.e2e.lives import Lives
 from tests.e2e.steps import sound
@@ -27,6 +29,22 @@ async def test_in_a_thousand_random_lives_no_container_gets_what_was_decided_for
     await sound(stage)
     assert unexplained(stage, lives.refusals) == []
     assert {held.uid for held in journal(stage)} <= {pod_view(pod).uid for pod in stage.api.pods()}
+
+
+@pytest.mark.parametrize("check", ["hami", "exact"])
+async def test_on_a_node_that_is_full_most_of_the_time_nobody_whom_the_scheduler_placed_lacks_room(
+    running, tell, check
+):
+    stage = await running(decisionWaitSeconds=0.15, overcommitCheck=check)
+    lives = Lives(stage, seed=SEED, count=COUNT // 4, shares=(20_000, 40_000, 60_000))
+
+    await lives.run()
+    tell(f"{lives.outcomes['not scheduled']} pods found no room, {lives.outcomes['served']} were served")
+
+    assert lives.outcomes["not scheduled"] > COUNT // 40
+    assert lives.outcomes["served"] > COUNT // 10
+    assert [words for words in lives.refusals if "is to have" in words] == []
+    assert (lives.violations, lives.unfair) == ([], [])
 
 
 def unexplained(stage, refusals):

@@ -11,7 +11,7 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.wire import keys
 from hami_plugin.wire.nodes import decode_legacy
-from tests.e2e.manifests import asking, manifest, small
+from tests.e2e.manifests import asking, idle, manifest, small
 from tests.e2e.steps import bring_up, fresh, offered, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal
 
@@ -183,3 +183,42 @@ async def test_a_decision_that_grants_more_than_was_asked_for_is_refused_and_tol
     await stage.until(lambda: any(e["reason"] == "ExceedsRequest" for e in stage.api.events()), "the Event")
     await stage.until(lambda: fresh(stage, pod).annotations[keys.BIND_PHASE] == keys.PHASE_FAILED, "the failed phase")
     await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release")
+
+
+async def test_a_pod_that_binds_itself_with_a_decision_of_its_own_gets_nothing_on_top_of_others(running):
+    stage = await running(decisionWaitSeconds=0.2)
+    memory = stage.hardware.machine.devices[0].memory
+    victim = await bring_up(stage, small("victim", stage.family.resources, memory=memory - 500))
+    decided = fresh(stage, victim).annotations[ALLOCATED].replace(f",{memory - 500},", ",1000,")
+    item = small("forged", stage.family.resources, memory=1000)
+    item["metadata"]["annotations"] = {TO_ALLOCATE: decided, ALLOCATED: decided, keys.ASSIGNED_NODE: NODE}
+    stage.api.create_pod(item)
+    forged = pod_view(stage.api.bind("demo", "forged", NODE))
+
+    with pytest.raises(AdmissionError, match=f"has {memory} MiB of memory, of which demo/victim holds {memory - 500}"):
+        await stage.kubelet.admit(forged)
+
+    await stage.until(lambda: any(e["reason"] == "DeviceOvercommitted" for e in stage.api.events()), "the Event")
+    take_down(stage, forged)
+    take_down(stage, victim)
+    await bring_up(stage, small("next", stage.family.resources, memory=memory))
+    await sound(stage)
+
+
+@pytest.mark.parametrize(("check", "served"), [("hami", True), ("exact", False), ("off", True)])
+async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(running, check, served):
+    stage = await running(decisionWaitSeconds=0.2, overcommitCheck=check)
+    resources, memory = stage.family.resources, stage.hardware.machine.devices[0].memory
+    first = manifest("first", [asking("main", resources, memory=memory)], inits=[idle("init")])
+    uuid = fresh(stage, await bring_up(stage, first)).annotations[ALLOCATED].split(",")[0].strip(";")
+    decided = f"{uuid},{stage.family.word},1000,0:;"
+    item = small("second", resources, memory=1000, cores=0)
+    item["metadata"]["annotations"] = {TO_ALLOCATE: decided, ALLOCATED: decided, keys.ASSIGNED_NODE: NODE}
+    stage.api.create_pod(item)
+    second = pod_view(stage.api.bind("demo", "second", NODE))
+
+    if served:
+        assert "main" in await stage.kubelet.admit(second)
+    else:
+        with pytest.raises(AdmissionError, match=f"demo/first holds {memory}"):
+            await stage.kubelet.admit(second)

@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.host.files import Journal
 from hami_plugin.node.ledger import Ledger
-from tests.support.builders import COUNT, grant, held_by, ids, pod
+from tests.support.builders import COUNT, grant, held_by, ids, pod, uuid
 
 A, B, C = pod("a"), pod("b"), pod("c")
 
@@ -212,3 +212,34 @@ def test_the_journal_tells_nothing_but_names_ids_and_shares(path):
 
     assert set(entry) == {"op", "uid", "namespace", "pod", "container", "resource", "ids", "grants", "init", "settled"}
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_tells_who_has_shares_of_a_device(path):
+    ledger = opened(path)
+    hold(ledger, share(A, (0, 1), (1, 2)))
+    hold(ledger, share(B, (1, 0)))
+    ledger.settle([share(A).key])
+    owners = [[held.pod for held in ledger.on(uuid(card))] for card in range(3)]
+
+    assert owners == [["a"], ["a", "b"], []]
+    assert [held.settled for held in ledger.on(uuid(1))] == [True, False]
+    assert [[held.pod for held in opened(path).on(uuid(card))] for card in range(3)] == owners
+
+
+def test_shares_that_are_gone_or_became_others_are_on_no_device(path):
+    ledger = opened(path)
+    hold(ledger, share(A, (0, 1)))
+    hold(ledger, share(B, (1, 1)))
+    hold(ledger, share(B, (2, 1)))
+    hold(ledger, share(C, (2, 1)))
+    ledger.drop([share(A).key])
+
+    assert [[held.pod for held in ledger.on(uuid(card))] for card in range(3)] == [[], [], ["c"]]
+
+
+def test_what_no_scheduler_knows_of_is_remembered_as_such(path):
+    ledger = opened(path)
+    hold(ledger, share(A, (0, 1), undecided=True))
+    hold(ledger, share(B, (1, 1)))
+
+    assert [held.undecided for held in opened(path).held.values()] == [True, False]

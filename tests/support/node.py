@@ -17,6 +17,7 @@ from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import NullObserver
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.node.starts import StartCheck
+from hami_plugin.policy.overcommit import AS_HAMI, Account
 
 from .builders import FAMILY, NODE, QUESTION, snapshot
 from .cluster import FakeCluster
@@ -27,11 +28,14 @@ SOON = Backoff(first=0.001, cap=0.005)
 
 class Counting(NullObserver):
     def __init__(self):
-        self.allocations, self.starts, self.snapshots = [], [], []
+        self.allocations, self.starts, self.snapshots, self.unchecked_of = [], [], [], []
 
     def allocation(self, resource, outcome, seconds):
         assert seconds >= 0
         self.allocations.append(str(outcome))
+
+    def unchecked(self, resource):
+        self.unchecked_of.append(resource)
 
     def container_start(self, resource, outcome):
         self.starts.append(str(outcome))
@@ -50,6 +54,8 @@ class Node:
     wait: float = 0.02
     serve_unannotated: bool = False
     devices: int = 4
+    counted: Account | None = AS_HAMI
+    outdated: str = ""
 
     def __post_init__(self):
         self.observer = Counting()
@@ -83,9 +89,9 @@ class Node:
     def use(self, family, units=None):
         self.allocator = self._allocator(family, units)
 
-    def decide(self, *, wait=0.02, serve_unannotated=False):
+    def decide(self, *, wait=0.02, serve_unannotated=False, counted=AS_HAMI):
         """The same node under other rules."""
-        self.wait, self.serve_unannotated = wait, serve_unannotated
+        self.wait, self.serve_unannotated, self.counted = wait, serve_unannotated, counted
         self.use(FAMILY)
         self.plugin = ResourcePlugin(self.allocator, self.plugin._check, self.snapshot)
 
@@ -102,6 +108,8 @@ class Node:
             wait=self.wait,
             serve_unannotated=self.serve_unannotated,
             devices=self.devices,
+            counted=self.counted,
+            outdated=self.outdated,
         )
 
     async def settled(self):
@@ -129,8 +137,11 @@ class Node:
             settlement=self.settlement,
             events=self.events,
             host=self.host,
-            rules=AllocationRules(node=NODE, wait=self.wait, serve_unannotated=self.serve_unannotated),
+            rules=AllocationRules(
+                node=NODE, wait=self.wait, serve_unannotated=self.serve_unannotated, counted=self.counted
+            ),
             observer=self.observer,
+            outdated=lambda: self.outdated,
         )
 
 

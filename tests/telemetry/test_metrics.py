@@ -88,6 +88,15 @@ def test_allocations_are_counted_by_outcome_and_timed(scrape: Scrape) -> None:
     assert scrape.series("allocate_seconds_sum") == {("acme.example/card",): pytest.approx(3.0024)}
 
 
+def test_what_was_handed_out_beyond_what_was_known_to_be_left_is_counted(scrape: Scrape) -> None:
+    scrape.metrics.allocation("acme.example/card", "ok", 0.01)
+    before = scrape.series("allocations_unchecked_total")
+    scrape.metrics.unchecked("acme.example/card")
+
+    assert before == {("acme.example/card",): 0}
+    assert scrape.series("allocations_unchecked_total") == {("acme.example/card",): 1}
+
+
 def test_container_starts_and_api_calls_are_counted(scrape: Scrape) -> None:
     scrape.metrics.container_start("acme.example/card", "WrongHolder")
     scrape.metrics.api_call("patch", "pod", "200", 0.01)
