@@ -36,7 +36,18 @@ def test_a_pod_that_another_scheduler_bound_is_refused_and_counted(pods, daemon)
 
 @pytest.fixture
 def victim(pods):
-    name = pods.run(manifest("victim", container(count=1, memory=40000, cores=50)))
+    """Who holds half of a device."""
+    return settled(pods, memory=40000, cores=50)
+
+
+@pytest.fixture
+def holder(pods):
+    """Who holds so much of a device that there is not as much left."""
+    return settled(pods, memory=70000, cores=80)
+
+
+def settled(pods, **limits):
+    name = pods.run(manifest("victim", container(count=1, **limits)))
     pods.await_settled(name)
     return name
 
@@ -61,6 +72,14 @@ def test_a_pod_with_another_pods_annotations_does_not_get_more_than_it_asks_for(
     grown = {k for k, v in outcomes(daemon).items() if v > before.get(k, 0)}
     assert any("ExceedsRequest" in k for k in grown)
     assert (pods.phase(victim), pods.restarts(victim)) == ("Running", 0)
+
+
+def test_a_pod_with_the_decision_of_another_does_not_get_what_that_one_holds(pods, daemon, holder):
+    name = forged(pods, holder, count=1)
+
+    refused(pods, name, "DeviceOvercommitted")
+    assert any(f"default/{holder} holds 70000" in line for line in pods.told(name)), pods.told(name)
+    assert (pods.phase(holder), pods.restarts(holder)) == ("Running", 0)
 
 
 def test_a_pod_that_copies_a_decision_past_every_scheduler_has_nothing_of_its_owner(pods, victim):
