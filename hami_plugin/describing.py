@@ -13,9 +13,10 @@ from cdi.documents import write
 from cdi.registry import Registry, SpecFile, registry
 from cdi.spec import Spec
 from hami_plugin.errors import DriverUnavailableError, HamiError
+from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.node.spec_files import describe, file_name
-from hami_plugin.startup import Options, opened, plan, snapshot_of
+from hami_plugin.startup import Options, opened, plan
 from hami_plugin.vendor import Family
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from hami_plugin.checked import CheckedDriver
 from hami_plugin.config.load import Configuration, load
 from hami_plugin.config.settings import AUTO, ServedSettings, Settings, VendorSettings
-from hami_plugin.errors import DriverUnavailableError, HamiError
+from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
@@ -20,7 +20,6 @@ from hami_plugin.host.runtimes import look as read_runtime
 from hami_plugin.isolated.driver import IsolatedDriver
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
-from hami_plugin.model.device import Device, Health, Sighting, Snapshot
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure
 from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
@@ -187,61 +186,6 @@ def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, Ha
     else:
         ways, why = (settings.plain,), f"{runtime.why}, but not from {ours}" if runtime.cdi else runtime.why
     return settings.model_copy(update={"device_list_strategy": ways}), Handover(ways=ways, why=why)
-
-
-def look(options: Options, environment: Mapping[str, str]) -> Iterator[Snapshot]:
-    """One look at each vendor's devices, links included. One without devices is passed over if another has some."""
-    named = {"NODE_NAME": "this-node", **environment}
-    problems: list[str] = []
-    found = 0
-    for served in opened(plan(options, named), HostPaths()):
-        try:
-            snapshot = snapshot_of(served.driver)
-        except DriverUnavailableError as error:
-            problems.append(f"{served.vendor.title}: {error.reason}: {error}")
-            continue
-        finally:
-            served.driver.close()
-        found += 1
-        yield snapshot
-    if not found:
-        why = "; ".join(problems) or "this host shows no hardware of any vendor"
-        raise HamiError(f"no devices were found: {why}", hint="try it with --simulate dgx-h100")
-
-
-def vendor_facts() -> list[dict[str, Any]]:
-    """What `hami-plugin vendors` prints: every vendor's families with their default names."""
-    facts = []
-    for vendor in (load_vendor(name) for name in vendor_names()):
-        families = vendor.families(vendor.settings.model_validate({}))
-        facts.append(
-            {
-                "vendor": vendor.name,
-                "title": vendor.title,
-                "families": {f.word: {**asdict(f.resources), **asdict(f.annotations)} for f in families},
-            }
-        )
-    return facts
-
-
-def snapshot_of(driver: Driver) -> Snapshot:
-    """One look at a driver. ``DriverUnavailableError`` when it does not answer."""
-    discovery = driver.discover()
-    devices = [_described(sighting) for sighting in discovery.sightings]
-    return Snapshot(
-        devices=tuple(sorted(devices, key=lambda device: device.index)),
-        links=driver.links(),
-        ready=True,
-        reason="",
-        facts=discovery.facts,
-    )
-
-
-def _described(sighting: Sighting) -> Device:
-    fault = sighting.fault
-    if fault is None:
-        return sighting.device
-    return replace(sighting.device, health=Health.UNHEALTHY, reason=fault.reason, message=fault.message)
 
 
 def _listening(address: str | None) -> dict[str, str]:

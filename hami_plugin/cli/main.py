@@ -105,9 +105,9 @@ def run(kubeconfig: Path | None, **options: Any) -> None:
 @click.option("--list-profiles", is_flag=True, help="Print the names that --simulate takes.")
 def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
     """Look at this machine's devices once, and print them."""
+    from hami_plugin.glance import look  # noqa: PLC0415
     from hami_plugin.render import device_table, snapshot_json  # noqa: PLC0415
     from hami_plugin.simulation.machines import machine_names  # noqa: PLC0415
-    from hami_plugin.startup import look  # noqa: PLC0415
 
     if list_profiles:
         click.echo("\n".join(machine_names()))
@@ -122,8 +122,8 @@ def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw a heat map of the scores.")
 def topology(svg: Path | None, **options: Any) -> None:
     """Print how the devices are linked, and the scores that schedulers read."""
+    from hami_plugin.glance import look  # noqa: PLC0415
     from hami_plugin.render import heat_map_svg, topology_matrix  # noqa: PLC0415
-    from hami_plugin.startup import look  # noqa: PLC0415
 
     with quietly():
         for snapshot in look(options, os.environ):
@@ -137,7 +137,7 @@ def topology(svg: Path | None, **options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def vendors(as_json: bool) -> None:
     """Print the vendors, their resources and annotations."""
-    from hami_plugin.startup import vendor_facts  # noqa: PLC0415
+    from hami_plugin.glance import vendor_facts  # noqa: PLC0415
 
     facts = vendor_facts()
     if as_json:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.simulation.hardware import SimulatedHardware
-from hami_plugin.startup import Plan, plan, settled, snapshot_of
+from hami_plugin.startup import Plan, plan, settled
 from hami_plugin.vendor import Family
 
 READ_ONCE = ("config", "device_config", "node_config", "nvml_library", "simulate", "simulation_dir")

@@ -9,6 +9,7 @@ from typing import Any
 from hami_plugin.errors import HamiError
 from hami_plugin.fitting import manifests
 from hami_plugin.fitting.inquiry import Inquiry
+from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
@@ -17,7 +18,7 @@ from hami_plugin.node.parts import part
 from hami_plugin.node.registration import Style, wanted_annotations
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.startup import Plan, opened, plan, snapshot_of
+from hami_plugin.startup import Plan, opened, plan
 from hami_plugin.vendor import Family, Vendor, as_described, load_vendor
 
 NOBODY = {"config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}

@@ -14,6 +14,7 @@ import pytest
 from cdi.edits import ContainerEdits
 from cdi.plain import plain_edits
 from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
@@ -28,7 +29,6 @@ from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.states import Context, idle
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.startup import snapshot_of
 from hami_plugin.vendor import Driver, Family, Simulator
 from hami_plugin.wire.keys import ASSIGNED_NODE
 

@@ -1,0 +1,53 @@
+"""One look at all vendors, for commands: what one of them does wrong hides nobody else's devices."""
+
+import pytest
+
+from hami_plugin.checked import CheckedDriver
+from hami_plugin.config.settings import VendorSettings
+from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
+from hami_plugin.glance import seen
+from hami_plugin.startup import Served
+from hami_plugin.vendor import Vendor
+from tests.support.beside import OddDriver
+
+
+def served(driver):
+    vendor = Vendor(name="odd", title="Odd cards", settings=VendorSettings, families=lambda _: ())
+    return Served(vendor=vendor, settings=VendorSettings(), driver=driver)
+
+
+class Raising(OddDriver):
+    def __init__(self, error):
+        super().__init__(0)
+        self.error = error
+
+    def discover(self):
+        raise self.error
+
+
+MISTAKE = ZeroDivisionError("a mistake")
+AWAY = DriverUnavailableError(DriverReason.NO_DRIVER, "no module")
+
+
+@pytest.mark.parametrize("error", [MISTAKE, AWAY])
+def test_a_vendor_that_fails_hides_nobody_elses_devices(error):
+    found = list(seen([served(Raising(error)), served(OddDriver(0, 1))]))
+
+    assert [[device.uuid for device in snapshot.devices] for snapshot in found] == [["odd-0", "odd-1"]]
+
+
+def test_what_no_driver_can_tell_is_a_problem_of_its_vendor_too():
+    with pytest.raises(HamiError, match=r"Odd cards: TypeError: "):
+        list(seen([served(CheckedDriver(lambda: OddDriver(0, change=lambda _: 7)))]))
+
+
+def test_where_nobody_has_devices_each_reason_is_told():
+    with pytest.raises(HamiError) as told:
+        list(seen([served(Raising(MISTAKE)), served(Raising(AWAY))]))
+
+    assert "Odd cards: ZeroDivisionError: a mistake; Odd cards: NoDriver: no module" in str(told.value)
+
+
+def test_where_no_vendor_is_served_that_is_what_is_told():
+    with pytest.raises(HamiError, match="this host shows no hardware of any vendor"):
+        list(seen([]))
