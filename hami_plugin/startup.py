@@ -11,7 +11,8 @@ from typing import Any
 
 from hami_plugin.checked import CheckedDriver
 from hami_plugin.config.load import Configuration, load
-from hami_plugin.config.settings import AUTO, ServedSettings, Settings, VendorSettings
+from hami_plugin.config.settings import Settings
+from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.paths import HostPaths

@@ -3,7 +3,7 @@
 import pytest
 
 from hami_plugin.checked import CheckedDriver
-from hami_plugin.config.settings import VendorSettings
+from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.glance import seen
 from hami_plugin.startup import Served

@@ -10,7 +10,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from hami_plugin.config.settings import ServedSettings, Settings, VendorSettings
+from hami_plugin.config.settings import Settings
+from hami_plugin.config.vendors import ServedSettings, VendorSettings
 from hami_plugin.model.delivery import Way
 from hami_plugin.opening import tell_handover, tidy_specs
 from hami_plugin.startup import Handover, Served, settled

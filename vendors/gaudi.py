@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import Field
 
 from cdi.edits import ContainerEdits
-from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, ToolSettings, setting
+from hami_plugin.config.kinds import AbsolutePath
+from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, setting
 from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths

@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails, PydanticUndefined, to_jsonable_python
 
 from hami_plugin.config.documents import Keys
 from hami_plugin.config.fields import field_at, fields, model_at, suggestion
+from hami_plugin.config.kinds import Section
 from hami_plugin.config.layers import Layers, dotted
-from hami_plugin.config.settings import Section
 
 _SHOWN = 60
 _WRONG = {

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from hami_plugin.config.documents import Document, Keys, section
 from hami_plugin.config.fields import nearest, suggestion
 from hami_plugin.config.layers import Layer, Place, dotted, nested, without_nothing
-from hami_plugin.config.settings import VendorSettings
+from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError
 
 Models = Mapping[str, type[VendorSettings]]

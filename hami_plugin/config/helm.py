@@ -9,7 +9,7 @@ from typing import Any
 from hami_plugin.config.documents import Keys
 from hami_plugin.config.fields import fields
 from hami_plugin.config.layers import Layer, Place
-from hami_plugin.config.settings import VendorSettings
+from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError
 
 

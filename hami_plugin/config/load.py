@@ -18,8 +18,9 @@ from hami_plugin.config.environment import environment_layers, environment_warni
 from hami_plugin.config.explain import Problem, explain, unknown_key
 from hami_plugin.config.hami import Models
 from hami_plugin.config.layers import Layer, Layers, without_nothing
-from hami_plugin.config.settings import Settings, VendorSettings
+from hami_plugin.config.settings import Settings
 from hami_plugin.config.sources import Findings
+from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError, HamiError
 
 _Model = TypeVar("_Model", bound=BaseModel)

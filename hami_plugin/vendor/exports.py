@@ -15,7 +15,7 @@ from hami_plugin.vendor.family import Family
 from hami_plugin.wire.nodes import DeviceInfo
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
-    from hami_plugin.config.settings import VendorSettings
+    from hami_plugin.config.vendors import VendorSettings
 
 
 def as_described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:

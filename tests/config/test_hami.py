@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.config.load import load
-from hami_plugin.config.settings import VendorSettings
+from hami_plugin.config.vendors import VendorSettings
 
 CHART_ENTRY = {
     "name": "your-node-name",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.config.load import Configuration, load
-from hami_plugin.config.settings import VendorSettings
+from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from hami_plugin.config.fields import field_at, model_at, nearest, suggestion, takes_list
 from hami_plugin.config.reference import reference, schema
-from hami_plugin.config.settings import Settings, VendorSettings
+from hami_plugin.config.settings import Settings
+from hami_plugin.config.vendors import VendorSettings
 
 
 def rows(table: str) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import ValidationError
 
-from hami_plugin.config.settings import ServedSettings
+from hami_plugin.config.vendors import ServedSettings
 from hami_plugin.model.delivery import Way
 
 

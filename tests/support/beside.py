@@ -12,7 +12,8 @@ from hami_plugin.aio import cancelled
 from hami_plugin.app import Daemon, Process
 from hami_plugin.checked import CheckedDriver
 from hami_plugin.config.load import Configuration
-from hami_plugin.config.settings import Settings, VendorSettings
+from hami_plugin.config.settings import Settings
+from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.simulation.kubelet import FakeKubelet

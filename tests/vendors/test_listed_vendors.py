@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from cdi.documents import read
 from hami_plugin.cli.main import main
-from hami_plugin.config.settings import ToolSettings
+from hami_plugin.config.vendors import ToolSettings
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.simulation.hardware import vendor_of

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from hami_plugin.config.settings import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
+from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
 
 
 class AmdCdi(CdiSettings):

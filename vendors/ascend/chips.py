@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hami_plugin.config.settings import ResourceName, Section, setting
+from hami_plugin.config.kinds import Section
+from hami_plugin.config.vendors import ResourceName, setting
 from vendors.ascend.node.settings import NodeSettings
 
 _SIXTEENTHS = (("vir02", 2184, 2, 0), ("vir04", 4369, 4, 0), ("vir08", 8738, 8, 0), ("vir16", 17476, 16, 0))

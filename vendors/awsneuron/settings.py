@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hami_plugin.config.settings import AbsolutePath, CdiClass, CdiSettings, ResourceName, TreeSettings, setting
+from hami_plugin.config.kinds import AbsolutePath
+from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
 
 
 class NeuronCdi(CdiSettings):

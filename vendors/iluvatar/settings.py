@@ -7,16 +7,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
-from hami_plugin.config.settings import (
-    AbsolutePath,
-    CdiClass,
-    CdiSettings,
-    ResourceName,
-    Section,
-    ToolSettings,
-    TrustSettings,
-    setting,
-)
+from hami_plugin.config.kinds import AbsolutePath, Section
+from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, TrustSettings, setting
 
 
 class Chip(Section):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from hami_plugin.config.settings import ResourceName, ServedSettings, listed, setting
+from hami_plugin.config.vendors import ResourceName, ServedSettings, listed, setting
 from hami_plugin.model.delivery import Way
 from vendors.nvidia.sections import FilterDevices, HealthChecks, MigProfiles, NvidiaCdi
 

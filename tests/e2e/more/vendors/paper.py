@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.config.settings import ResourceName, VendorSettings, setting
+from hami_plugin.config.vendors import ResourceName, VendorSettings, setting
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
