@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from hami_plugin.aio import Backoff, Watched, cancelled
+from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.channels import accepts
 from hami_plugin.kubelet.identity import Identity
@@ -21,42 +21,12 @@ from hami_plugin.kubelet.listener import Listener, ListenError
 from hami_plugin.kubelet.messages import require_list_fits
 from hami_plugin.kubelet.registration import KUBELET_SOCKET, RegistrationError, neighbours, register, socket_name
 from hami_plugin.kubelet.servicer import DevicePluginServicer
+from hami_plugin.kubelet.timing import Patience, Timing
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.node.ports import DevicePlugin, EndpointState, Observer
 
 log = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Waiting times of an endpoint, in seconds.
-
-    ``settle`` is how long a kubelet that ended our stream has to show that it is restarting. ``pause`` follows a
-    displacement: at least a minute, so that two plugins never fight over a resource.
-    """
-
-    tick: float = 1.0
-    self_check: float = 5.0
-    register: float = 10.0
-    dial_back: float = 10.0
-    settle: float = 0.5
-    close: float = 0.3
-    pace: float = 0.2
-    serve: Backoff = field(default_factory=lambda: Backoff(first=0.2, cap=2.0))
-    again: Backoff = field(default_factory=lambda: Backoff(first=0.05, cap=1.0))
-    refused: Backoff = field(default_factory=lambda: Backoff(first=1.0, cap=30.0))
-    pause: Backoff = field(default_factory=lambda: Backoff(first=60.0, cap=600.0, jitter=0.0))
-
-
-class _Patience:
-    """How long to wait after each kind of failure. A new kubelet, or a long time without failure, gets a new one."""
-
-    def __init__(self, timing: Timing) -> None:
-        self.again: Iterator[float] = timing.again.delays()
-        self.refused: Iterator[float] = timing.refused.delays()
-        self.pause: Iterator[float] = timing.pause.delays()
-        self.losses = 0
 
 
 class Endpoint:
@@ -151,7 +121,7 @@ class Endpoint:
     async def _hold(self, listener: Listener) -> None:
         """Be registered with whichever kubelet is there, until ``listener`` has lost its place."""
         kubelet: Identity | None = None
-        patience = _Patience(self._timing)
+        patience = Patience(self._timing)
 
         def lost() -> bool:
             return not listener.intact or Identity.of(self._kubelet) != kubelet
@@ -159,7 +129,7 @@ class Endpoint:
         while listener.intact:
             present = Identity.of(self._kubelet)
             if present != kubelet:
-                kubelet, patience = present, _Patience(self._timing)
+                kubelet, patience = present, Patience(self._timing)
             if kubelet is None:
                 self._complain(_absent(self._kubelet))
                 await self._until(lost)
@@ -178,7 +148,7 @@ class Endpoint:
             while await self._streaming(lost):
                 pass
             if self._clock() - since > self._timing.dial_back:
-                patience = _Patience(self._timing)
+                patience = Patience(self._timing)
             if not lost():
                 await self._step_back(lost, others, patience)
 
@@ -207,7 +177,7 @@ class Endpoint:
         back = await self._until(lambda: lost() or self._servicer.list_sent, within=self._timing.settle)
         return back and not lost()
 
-    async def _step_back(self, lost: Callable[[], bool], before: Mapping[Path, Identity], patience: _Patience) -> None:
+    async def _step_back(self, lost: Callable[[], bool], before: Mapping[Path, Identity], patience: Patience) -> None:
         """The kubelet is there, unchanged, and ended our stream: find out why, and wait accordingly."""
         self._report(registered=False)
         if not await accepts(self._kubelet):
