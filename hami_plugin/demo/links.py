@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hami_plugin.demo.stage import Stage
 from hami_plugin.model.links import Link, Links
-from hami_plugin.wire.nodes import decode_scores
+from hami_plugin.wire.scores import decode_scores
 
 WIDTH = 6
 

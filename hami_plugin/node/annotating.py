@@ -14,7 +14,9 @@ from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.vendor import Family
 from hami_plugin.wire.grammar import bounded, shown
 from hami_plugin.wire.keys import NODE_LOCK
-from hami_plugin.wire.nodes import encode_json, encode_legacy, score_annotation
+from hami_plugin.wire.legacy import encode_legacy
+from hami_plugin.wire.nodes import encode_json
+from hami_plugin.wire.scores import score_annotation
 
 MOST_ANNOTATION_BYTES = 256 * 1024
 

@@ -14,8 +14,8 @@ from hami_plugin.policy.usage import Holding
 from hami_plugin.policy.usage import used as in_use
 from hami_plugin.vendor import Family
 from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import decode_scores
 from hami_plugin.wire.pods import decode_devices
+from hami_plugin.wire.scores import decode_scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

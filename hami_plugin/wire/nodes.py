@@ -1,4 +1,4 @@
-"""The register and score annotations of a node."""
+"""The register annotation of a node: a JSON list of its devices."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hami_plugin.errors import WireError
 from hami_plugin.model.device import Device
-from hami_plugin.model.links import Links
 from hami_plugin.wire.grammar import (
     INT64_MAX,
     bool_of,
-    bounded,
     from_json,
     in_range,
     int_of,
-    integer,
     object_of,
     objects,
     plain,
@@ -25,12 +21,6 @@ from hami_plugin.wire.grammar import (
     text_of,
     to_json,
 )
-
-LEGACY_MODE = "hami-core"
-"""The mode of a device whose legacy entry has no mode field."""
-
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +86,7 @@ def encode_json(infos: Sequence[DeviceInfo]) -> str:
 
     Zero values are left out, as Go's ``omitempty`` does; a device without ``health`` is unhealthy to the reader.
     """
-    return to_json([_members(info) for info in _ordered(infos)], "register annotation")
+    return to_json([_members(info) for info in in_order(infos)], "register annotation")
 
 
 def decode_json(text: str) -> tuple[DeviceInfo, ...]:
@@ -108,67 +98,13 @@ def decode_json(text: str) -> tuple[DeviceInfo, ...]:
     return tuple(_info(_spelt(item), f"device[{position}]") for position, item in enumerate(items))
 
 
-def encode_legacy(infos: Sequence[DeviceInfo]) -> str:
-    """The register annotation up to HAMi 2.7: nine fields a device, each device closed by a colon.
-
-    MIG profiles, vendor and custom information have no place in it.
-    """
-    return "".join(f"{_fields(info)}:" for info in _ordered(infos))
-
-
-def decode_legacy(text: str) -> tuple[DeviceInfo, ...]:
-    """Read seven fields (then index 0, mode hami-core) or nine. One bad device spoils the whole, as for HAMi 2.10."""
-    printable(bounded(text, "register annotation"), "register annotation")
-    if ":" not in text:
-        raise WireError(f"register annotation: {shown(text)} has no ':' after a device")
-    segments = text.split(":")
-    return tuple(_legacy(segment, f"device[{i}]") for i, segment in enumerate(segments) if segment)
-
-
-def encode_scores(scores: Mapping[str, Mapping[str, int]], order: Sequence[str]) -> str:
-    """The score annotation: one object for each device of ``order``, peers sorted, without the device itself."""
-    return to_json(
-        [
-            {
-                "uuid": printable(uuid, "uuid"),
-                "score": {peer: in_range(n, f"score of {uuid} and {peer}") for peer, n in sorted(peers.items())},
-            }
-            for uuid, peers in ((uuid, scores.get(uuid, {})) for uuid in order)
-        ],
-        "score annotation",
-    )
-
-
-def decode_scores(text: str) -> dict[str, dict[str, int]]:
-    """Read the score annotation."""
-    scores: dict[str, dict[str, int]] = {}
-    for position, item in enumerate(objects(from_json(text, "score annotation"), "score annotation")):
-        where = f"score annotation[{position}]"
-        peers = object_of(item, "score", where) or {}
-        scores[text_of(item, "uuid", where)] = {
-            printable(peer, where): int_of(peers, peer, where, -INT64_MAX - 1, INT64_MAX) for peer in peers
-        }
-    return scores
-
-
-def score_annotation(links: Links, uuids: Sequence[str], budget: int = 64 * 1024) -> str | None:
-    """All pairs among ``uuids``; None when that needs more than ``budget`` bytes.
-
-    It grows with the square of the devices: 64 take 193 KiB of the 256 that a node has for all its annotations.
-    """
-    shortest = sum(len(uuid) + len('"":0') for uuid in uuids) * (len(uuids) - 1)
-    if shortest > budget:
-        return None
-    scores = {uuid: {peer: links.score(uuid, peer) for peer in uuids if peer != uuid} for uuid in uuids}
-    text = encode_scores(scores, uuids)
-    return text if len(text.encode()) <= budget else None
-
-
-def _ordered(infos: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+def in_order(infos: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """As they are written: by index."""
     return sorted(infos, key=lambda info: (info.index, info.id))
 
 
-def _checked(info: DeviceInfo, *, without: str = "") -> DeviceInfo:
+def checked(info: DeviceInfo, *, without: str = "") -> DeviceInfo:
+    """``info`` if readers in Go can take it; ``WireError`` names the field. No text may have the signs ``without``."""
     where = f"device {shown(info.id)}"
     for name in ("id", "type", "mode", "vendor"):
         printable(getattr(info, name), f"{where}.{name}", without=without)
@@ -181,7 +117,7 @@ def _checked(info: DeviceInfo, *, without: str = "") -> DeviceInfo:
 
 def _members(info: DeviceInfo) -> dict[str, Any]:
     """One device in the order in which Go writes the members."""
-    _checked(info)
+    checked(info)
     members = {
         "id": info.id,
         "index": info.index,
@@ -246,32 +182,4 @@ def _profile(item: Mapping[str, Any], where: str) -> MigProfile:
         cores=int_of(item, "core", where),
         slices=int_of(item, "sliceCount", where),
         placements=tuple((int_of(place, "start", where), int_of(place, "size", where)) for place in placements),
-    )
-
-
-def _fields(info: DeviceInfo) -> str:
-    # The format has no escapes: a separator inside a name would make two fields, or two devices, of one.
-    _checked(info, without=",:")
-    health = "true" if info.health else "false"
-    fields = (info.id, info.count, info.devmem, info.devcore, info.type, info.numa, health, info.index, info.mode)
-    return ",".join(str(field) for field in fields)
-
-
-def _legacy(segment: str, where: str) -> DeviceInfo:
-    fields = segment.split(",")
-    if len(fields) not in (7, 9):
-        raise WireError(f"{where}: {shown(segment)} has {len(fields)} fields instead of 7 or 9")
-    index, mode = fields[7:] or ("0", LEGACY_MODE)
-    if fields[6] not in _TRUE | _FALSE:
-        raise WireError(f"{where}.health: {shown(fields[6])} is neither true nor false")
-    return DeviceInfo(
-        id=fields[0],
-        count=integer(fields[1], f"{where}.count"),
-        devmem=integer(fields[2], f"{where}.devmem"),
-        devcore=integer(fields[3], f"{where}.devcore"),
-        type=fields[4],
-        numa=integer(fields[5], f"{where}.numa", -INT64_MAX - 1, INT64_MAX),
-        health=fields[6] in _TRUE,
-        index=integer(index, f"{where}.index", 0, INT64_MAX),
-        mode=mode,
     )

@@ -15,7 +15,9 @@ from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.registration import MOST_ANNOTATION_BYTES, Registration, Source, Style
 from hami_plugin.vendor import AnnotationKeys
-from hami_plugin.wire.nodes import decode_json, decode_legacy, decode_scores
+from hami_plugin.wire.legacy import decode_legacy
+from hami_plugin.wire.nodes import decode_json
+from hami_plugin.wire.scores import decode_scores
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, REGISTER, SCORE, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until

@@ -18,8 +18,9 @@ from hami_plugin.scheduling.kept import Occupancy
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.scheduling.sites import registered, rules, survey
 from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo, encode_json, encode_scores
+from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from hami_plugin.wire.pods import encode_devices
+from hami_plugin.wire.scores import encode_scores
 from tests.support.pods import families
 
 FAMILIES = families()

@@ -13,8 +13,8 @@ from hami_plugin.model.views import node_view
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.scheduler import SimulatedScheduler
 from hami_plugin.wire import keys
+from hami_plugin.wire.legacy import encode_legacy
 from hami_plugin.wire.lock import parse_lock
-from hami_plugin.wire.nodes import encode_legacy
 from tests.support.rigs import NODE, rig
 
 

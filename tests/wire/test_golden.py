@@ -10,9 +10,10 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.policy.replicas import physical_id
+from hami_plugin.wire.legacy import decode_legacy
 from hami_plugin.wire.lock import NodeLock, parse_lock
 from hami_plugin.wire.mig import decode_mig, encode_mig
-from hami_plugin.wire.nodes import DeviceInfo, decode_json, decode_legacy
+from hami_plugin.wire.nodes import DeviceInfo, decode_json
 from hami_plugin.wire.pods import decode_devices, encode_devices
 
 REFUSED = "refused"

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
 from hami_plugin.wire.handshake import parse_handshake
+from hami_plugin.wire.legacy import decode_legacy
 from hami_plugin.wire.lock import owned_by, parse_lock
 from hami_plugin.wire.mig import decode_mig
-from hami_plugin.wire.nodes import decode_json, decode_legacy, decode_scores
+from hami_plugin.wire.nodes import decode_json
 from hami_plugin.wire.pods import decode_devices, erase
+from hami_plugin.wire.scores import decode_scores
 
 FULL = 256 * 1024
 

@@ -19,18 +19,12 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.wire.handshake import believed
+from hami_plugin.wire.legacy import decode_legacy, encode_legacy
 from hami_plugin.wire.lock import NodeLock, owned_by, parse_lock, render_lock
 from hami_plugin.wire.mig import MigAllocation, decode_mig, encode_mig
-from hami_plugin.wire.nodes import (
-    DeviceInfo,
-    MigProfile,
-    decode_json,
-    decode_legacy,
-    decode_scores,
-    encode_json,
-    encode_legacy,
-)
+from hami_plugin.wire.nodes import DeviceInfo, MigProfile, decode_json, encode_json
 from hami_plugin.wire.pods import decode_devices, encode_devices
+from hami_plugin.wire.scores import decode_scores
 from tests.support.hami import answers, recorded
 
 VECTORS = Path(__file__).parents[1] / "vectors"

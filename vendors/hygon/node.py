@@ -16,7 +16,8 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.vendor import Driver, Family, Injection
-from hami_plugin.wire.nodes import LEGACY_MODE, DeviceInfo, encode_legacy
+from hami_plugin.wire.legacy import LEGACY_MODE, encode_legacy
+from hami_plugin.wire.nodes import DeviceInfo
 from vendors.hygon.cards import DCUS, WORD, Card, Looker
 from vendors.hygon.places import Places
 from vendors.hygon.settings import HygonSettings

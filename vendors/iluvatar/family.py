@@ -8,7 +8,7 @@ from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
-from hami_plugin.wire.nodes import decode_legacy
+from hami_plugin.wire.legacy import decode_legacy
 from vendors.iluvatar.settings import Chip, IluvatarSettings
 
 UNIT = 256

@@ -18,7 +18,8 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.policy.parts import only_whole
 from hami_plugin.vendor import Driver, Family, Injection
-from hami_plugin.wire.nodes import DeviceInfo, encode_legacy
+from hami_plugin.wire.legacy import encode_legacy
+from hami_plugin.wire.nodes import DeviceInfo
 from vendors.iluvatar.settings import IluvatarSettings
 
 GPUS = Hardware(title="Iluvatar GPU", vendors=("1e3e",), module="iluvatar", node="iluvatar")

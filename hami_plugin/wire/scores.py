@@ -1,0 +1,57 @@
+"""The score annotation of a node: how well each pair of its devices is linked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hami_plugin.model.links import Links
+from hami_plugin.wire.grammar import (
+    INT64_MAX,
+    from_json,
+    in_range,
+    int_of,
+    object_of,
+    objects,
+    printable,
+    text_of,
+    to_json,
+)
+
+
+def encode_scores(scores: Mapping[str, Mapping[str, int]], order: Sequence[str]) -> str:
+    """The score annotation: one object for each device of ``order``, peers sorted, without the device itself."""
+    return to_json(
+        [
+            {
+                "uuid": printable(uuid, "uuid"),
+                "score": {peer: in_range(n, f"score of {uuid} and {peer}") for peer, n in sorted(peers.items())},
+            }
+            for uuid, peers in ((uuid, scores.get(uuid, {})) for uuid in order)
+        ],
+        "score annotation",
+    )
+
+
+def decode_scores(text: str) -> dict[str, dict[str, int]]:
+    """Read the score annotation."""
+    scores: dict[str, dict[str, int]] = {}
+    for position, item in enumerate(objects(from_json(text, "score annotation"), "score annotation")):
+        where = f"score annotation[{position}]"
+        peers = object_of(item, "score", where) or {}
+        scores[text_of(item, "uuid", where)] = {
+            printable(peer, where): int_of(peers, peer, where, -INT64_MAX - 1, INT64_MAX) for peer in peers
+        }
+    return scores
+
+
+def score_annotation(links: Links, uuids: Sequence[str], budget: int = 64 * 1024) -> str | None:
+    """All pairs among ``uuids``; None when that needs more than ``budget`` bytes.
+
+    It grows with the square of the devices: 64 take 193 KiB of the 256 that a node has for all its annotations.
+    """
+    shortest = sum(len(uuid) + len('"":0') for uuid in uuids) * (len(uuids) - 1)
+    if shortest > budget:
+        return None
+    scores = {uuid: {peer: links.score(uuid, peer) for peer in uuids if peer != uuid} for uuid in uuids}
+    text = encode_scores(scores, uuids)
+    return text if len(text.encode()) <= budget else None
