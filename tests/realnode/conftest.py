@@ -80,7 +80,7 @@ def installed(node, stack) -> Daemon:
     node.path(SIMULATION).mkdir()
     install, label, _ = readme.commands(ground.NAME)
     assert install == readme.HELM_INSTALL
-    Release(node=node).install(values(PROFILE, {}))
+    Release(node=node).install(values(PROFILE))
     node.kubectl(*label[1:])
     daemon = Daemon(node=node, profile=PROFILE)
     daemon.await_ready()

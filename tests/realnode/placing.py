@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.realnode.api import ApiError
-from tests.realnode.node import Node
+from tests.realnode.node import Node, is_ready
 from tests.realnode.release import NAMESPACE, SCHEDULER
 from tests.realnode.servers import until
 
@@ -26,23 +26,26 @@ class Scheduler:
         """Create the pod. ``ApiError`` when it is not admitted."""
         self.node.api.create_pod(asked)
 
-    def await_ready(self) -> float:
-        """Wait until the only pod is ready, and its kube-scheduler leads."""
+    def await_ready(self, replicas: int = 1) -> float:
+        """Wait until there are so many pods and all are ready, and the kube-scheduler of one of them leads."""
         try:
-            return until(self._is_ready, "the scheduler", START_S)
+            return until(lambda: self._is_ready(replicas), "the scheduler", START_S)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.log()[-3000:]}") from error
 
-    def _is_ready(self) -> bool:
-        selector = f"labelSelector=app.kubernetes.io/name%3D{SCHEDULER}"
-        pods = self.node.api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"]
-        if len(pods) != 1 or not all(
-            one["ready"] for one in pods[0]["status"].get("containerStatuses", [{"ready": 0}])
-        ):
-            return False
-        return self._leader().startswith(f"{pods[0]['metadata']['name']}_")
+    def _is_ready(self, replicas: int) -> bool:
+        pods = self.pods()
+        ready = [name for name, pod in pods.items() if is_ready(pod)]
+        return len(pods) == len(ready) == replicas and self.leader().partition("_")[0] in ready
 
-    def _leader(self) -> str:
+    def pods(self) -> Mapping[str, Any]:
+        """Its pods by their names."""
+        selector = f"labelSelector=app.kubernetes.io/name%3D{SCHEDULER}"
+        found = self.node.api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"]
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    def leader(self) -> str:
+        """Which kube-scheduler leads: its pod's name, and after an underscore a word for its life."""
         try:
             return str(self.node.api.call("GET", LEASE)["spec"]["holderIdentity"])
         except ApiError:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tests.charts import helm
@@ -18,16 +19,18 @@ QUICK = {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 1.0}
 """Recovery is a matter of minutes in production; here it is one of seconds."""
 
 
-def values(profile: str, plugin: Mapping[str, Any]) -> dict[str, Any]:
+def values(
+    profile: str, plugin: Mapping[str, Any] = MappingProxyType({}), scheduler: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return the chart's values: the daemon simulates the machine ``profile`` in a directory that the test reaches
-    too, and heals in seconds; ``plugin`` goes over the values of ``devicePlugin``.
+    too, and heals in seconds; ``plugin`` goes over the values of ``devicePlugin``, ``scheduler`` over its own.
     """
     simulated = {
         "extraArgs": [f"--simulate={profile}", f"--simulation-dir={SIMULATION}", "--log-format=json"],
         "hostPaths": [{"path": SIMULATION, "readOnly": False}],
         "config": {"health": QUICK},
     }
-    return {"devicePlugin": {**simulated, **plugin}, "scheduler": {"extraArgs": ["--log-format=json"]}}
+    return {"devicePlugin": {**simulated, **plugin}, "scheduler": {"extraArgs": ["--log-format=json"], **scheduler}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Case n: Helm takes everything back, and `daemonset.yaml` alone serves what another scheduler decides."""
+"""Case o: Helm takes everything back, and `daemonset.yaml` alone serves what another scheduler decides."""
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ from tests.realnode.pods import Pods
 from tests.realnode.servers import until
 from tests.realnode.test_rights import called, cluster_role
 
-pytestmark = pytest.mark.case("n", "helm uninstall leaves nothing, and daemonset.yaml alone serves another scheduler")
+pytestmark = pytest.mark.case("o", "helm uninstall leaves nothing, and daemonset.yaml alone serves another scheduler")
 FILE = readme.ROOT / "daemonset.yaml"
 GRACE_S = 60  # kube-scheduler 1.20 does not heed SIGTERM; the kubelet kills it after 30
 WIDE = (
