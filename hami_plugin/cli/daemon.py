@@ -1,0 +1,53 @@
+"""``hami-plugin run``: the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import closing
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hami_plugin.cli.options import configuration_options
+
+
+@click.command(epilog="Example: hami-plugin run --node-name node-1 --config /etc/hami-plugin/config.yaml")
+@configuration_options
+@click.option("--node-name", help="This node's name in Kubernetes. [env: NODE_NAME]")
+@click.option("--kubelet-dir", type=click.Path(path_type=Path), help="Directory of kubelet.sock and of our sockets.")
+@click.option("--pod-resources-socket", type=click.Path(path_type=Path), help="The kubelet's PodResources socket.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, else the pod's own account.")
+@click.option("--hook-path", type=click.Path(path_type=Path), help="HAMi's hook path on the host. [env: HOOK_PATH]")
+@click.option("--state-dir", type=click.Path(path_type=Path), help="Where the journal and the health memory are kept.")
+@click.option("--http", metavar="HOST:PORT", help="Address of /healthz, /readyz and /metrics.  [default: 0.0.0.0:9394]")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
+@click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
+def run(kubeconfig: Path | None, **options: Any) -> None:
+    """Run the daemon on this node until it is told to stop (SIGTERM)."""
+    import structlog  # noqa: PLC0415
+
+    from hami_plugin.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
+    from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
+    from hami_plugin.startup import opened, plan  # noqa: PLC0415
+    from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
+
+    ready = plan(options, os.environ)
+    settings = ready.configuration.settings
+    host = HostPaths(hook=settings.hook_path, hook_view=settings.hook_path)
+    logs = configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
+    with closing(logs):
+        for warning in ready.configuration.warnings:
+            structlog.get_logger().warning("configuration", warning=warning)
+        process = Process(
+            configuration=ready.configuration,
+            vendors=opened(ready, host),
+            kubeconfig=kubeconfig,
+            host=host,
+            version=distribution_version("hami-plugin"),
+            log_lines_dropped=lambda: logs.dropped,
+        )
+        asyncio.run(serve(process))

@@ -1,0 +1,91 @@
+"""``hami-plugin fit`` and ``conformance``: what a scheduler would decide, and whether HAMi's would too."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hami_plugin.cli.options import quietly, words_of
+
+DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
+
+
+@click.command(epilog="Example: hami-plugin conformance tests/vectors/*_fit.jsonl.xz")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--vendor", help="Only the questions about this vendor's families.")
+@click.option("--json", "as_json", is_flag=True, help="Every disagreement, as JSON.")
+@click.option(
+    "--differences",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="The page that lists the differences on purpose.  [default: docs/differences.md of this source tree]",
+)
+def conformance(files: tuple[Path, ...], vendor: str | None, as_json: bool, differences: Path | None) -> None:
+    """Ask our code questions that HAMi's code has answered. Exit 1 if an answer differs without a written reason."""
+    from hami_plugin.conformance import report  # noqa: PLC0415
+    from hami_plugin.conformance.catalog import Catalog  # noqa: PLC0415
+    from hami_plugin.conformance.questions import read  # noqa: PLC0415
+    from hami_plugin.conformance.run import about, asked, documented_in  # noqa: PLC0415
+    from hami_plugin.vendor import load_vendor  # noqa: PLC0415
+
+    catalog = Catalog()
+    words = catalog.words(load_vendor(vendor).name) if vendor else ()
+    documented = documented_in((differences or DIFFERENCES).read_text(encoding="utf-8"))
+    outcomes = {file.name: asked(about(read(file), words), catalog, documented) for file in files}
+    if as_json:
+        click.echo(json.dumps(report.as_json(outcomes), indent=2))
+    else:
+        click.echo("\n".join(report.lines(outcomes)))
+    sys.exit(any(outcome.unexplained for outcome in outcomes.values()))
+
+
+@click.command(epilog="Example: kubectl get node gpu-1 -o yaml | hami-plugin fit pod.yaml --node - --pods pods.yaml")
+@click.argument("pod", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--node", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Saved nodes.")
+@click.option("--profile", metavar="NAME", help="An idle machine instead: a profile of any vendor, by name or file.")
+@click.option("--simulate", metavar="PROFILE", help="The same by the vendor's driver, where it can be simulated.")
+@click.option("--pods", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Saved pods that run.")
+@click.option(
+    "--quota", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Saved resource quotas of the pod."
+)
+@click.option(
+    "--device-config",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    envvar="CONFIG_FILE",
+    help="HAMi's device-config.yaml, for resource names and defaults.",
+)
+@click.option(
+    "--gpu-scheduler-policy",
+    callback=words_of("binpack", "spread", "numa", "mutex", "topology-aware"),
+    default="spread",
+    show_default=True,
+    help="The scheduler's order of devices.",
+)
+@click.option(
+    "--node-scheduler-policy",
+    type=click.Choice(["binpack", "spread"]),
+    default="binpack",
+    show_default=True,
+    help="The scheduler's order of nodes.",
+)
+@click.option("--explain", is_flag=True, help="Every device, what admission adds, and what would be written.")
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+def fit(explain: bool, as_json: bool, **options: Any) -> None:
+    """Say which devices of a node POD (a manifest) would get; or why none, and what would make it fit.
+
+    Nothing is changed anywhere. Exit 1 if the pod fits nowhere.
+    """
+    from hami_plugin.fitting import text  # noqa: PLC0415
+    from hami_plugin.fitting.facts import facts  # noqa: PLC0415
+    from hami_plugin.fitting.inquiry import answered  # noqa: PLC0415
+    from hami_plugin.fitting.sources import inquiry  # noqa: PLC0415
+
+    with quietly():
+        asked = inquiry(options, os.environ)
+    found = facts(asked, answered(asked))
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(text.lines(found, explain=explain)))
+    sys.exit(not found["fits"])
