@@ -19,6 +19,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.reachable: Watched[str] = Watched("")
+        self.pods_outdated = ""
         self.calls: list[tuple[str, str]] = []
         self.bodies: list[dict[str, str | None]] = []
         self.events: list[tuple[str, str, str]] = []
