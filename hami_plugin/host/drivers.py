@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import TypeVar
+
+from hami_plugin.host.threads import Worker, carried
 
 T = TypeVar("T")
 
@@ -17,23 +17,16 @@ class StuckError(TimeoutError):
 
 
 class WorkThread:
-    """Runs calls one after the other, in the order in which they were started.
-
-    The thread starts with the first call. It is a daemon: a driver that never returns must not keep the process from
-    ending.
-    """
+    """Runs calls one after the other, in the order in which they were started."""
 
     def __init__(self, name: str) -> None:
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._worker = Worker(name)
 
     def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``function`` on the thread. The caller decides how long to wait; the call itself cannot be stopped."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        if self._thread.ident is None:
-            self._thread.start()
-        self._work.put(lambda: _perform(loop, function, answer))
+        self._worker.put(lambda: _perform(loop, function, answer))
         return answer
 
     async def call(self, function: Callable[[], T], timeout: float) -> T:  # noqa: ASYNC109  # raises its own error
@@ -47,24 +40,7 @@ class WorkThread:
 
     def close(self) -> None:
         """Let the thread end once its present call returns."""
-        self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-
-
-def carried(error: BaseException) -> Exception:
-    """As a future can hold it, and whoever waits can handle it: no exit, and no end of an iteration."""
-    match error:
-        case StopIteration():
-            problem = RuntimeError("StopIteration: an iterator ended where another item was expected")
-        case Exception():
-            return error
-        case _:
-            problem = RuntimeError(f"{type(error).__name__}: {error}")
-    problem.__cause__ = error
-    return problem
+        self._worker.close()
 
 
 def _perform(loop: asyncio.AbstractEventLoop, function: Callable[[], T], answer: asyncio.Future[T]) -> None:
