@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from hami_plugin.aio import happened
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
+from hami_plugin.equipment import Equipment
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import Journal, StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -42,7 +43,7 @@ from hami_plugin.telemetry.condition import Condition
 from hami_plugin.telemetry.devices import Devices
 from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.wiring import NodeParts, wired
+from hami_plugin.wiring import wired
 
 log = logger(__name__)
 
@@ -78,7 +79,7 @@ class Daemon:
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
         self._host = HostFiles(paths=process.host)
         self._vendors = process.vendors
-        parts = NodeParts(
+        equipment = Equipment(
             settings=settings,
             pods=self._pods,
             ledger=self._ledger,
@@ -91,7 +92,7 @@ class Daemon:
             metrics=metrics,
             outdated=lambda: cluster.pods_outdated,
         )
-        self._serving = wired(process.vendors, parts)
+        self._serving = wired(process.vendors, equipment)
         self._settlement.questions = [line.plugin.question for line in self._serving.lines]
         self._reaper = LockReaper(
             cluster, pods=self._pods, node=self._node, ledger=self._ledger, questions=self._settlement.questions

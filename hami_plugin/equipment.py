@@ -1,0 +1,126 @@
+"""What all vendors of a node have in common, and what each vendor is equipped with by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hami_plugin.aio import Watched
+from hami_plugin.config.settings import Settings
+from hami_plugin.host.paths import HostFiles
+from hami_plugin.kubelet.endpoint import Endpoint
+from hami_plugin.kubelet.watch import DirectoryWatch
+from hami_plugin.model.device import Snapshot
+from hami_plugin.node.allocation import AllocationRules, Allocator
+from hami_plugin.node.discovery import Pace, Watch
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.inventory import Inventory
+from hami_plugin.node.ledger import Ledger
+from hami_plugin.node.memory import HealthMemory
+from hami_plugin.node.plugin import ResourcePlugin
+from hami_plugin.node.pods import PodTable
+from hami_plugin.node.ports import Checkpoint
+from hami_plugin.node.settlement import Settlement
+from hami_plugin.node.spec_files import SpecFiles
+from hami_plugin.node.specs import SpecPublisher
+from hami_plugin.node.starts import StartCheck
+from hami_plugin.policy.health import Patience
+from hami_plugin.policy.overcommit import AS_HAMI, EXACTLY
+from hami_plugin.serving import Line
+from hami_plugin.startup import Served
+from hami_plugin.telemetry.metrics import Metrics
+from hami_plugin.vendor import Family, Units
+
+COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What is there once for all vendors. ``outdated`` says why what is known of pods may be old, if so."""
+
+    settings: Settings
+    pods: PodTable
+    ledger: Ledger
+    settlement: Settlement
+    checkpoint: Checkpoint
+    events: EventRecorder
+    host: HostFiles
+    memory: HealthMemory
+    directory: DirectoryWatch
+    metrics: Metrics
+    outdated: Callable[[], str]
+
+    def watch(self, served: Served) -> Watch:
+        """A vendor's, over its driver."""
+        name, health = served.vendor.name, self.settings.health
+        patience = Patience(
+            suspect_looks=health.suspect_looks,
+            clean_looks=health.clean_looks,
+            hold=health.hold_seconds,
+            hold_cap=health.hold_cap_seconds,
+        )
+        inventory = Inventory(patience, forget=health.forget_seconds, remembered=self.memory.recall(name))
+        return Watch(
+            name,
+            served.driver,
+            inventory,
+            pace=Pace(rescan=self.settings.rescan_seconds, probe=health.probe_seconds),
+            observer=self.metrics,
+            events=self.events,
+            remember=lambda: self.memory.note(name, inventory.conditions),
+        )
+
+    def publisher(self, family: Family, found: Watched[Snapshot], observe: Callable[[Snapshot], None]) -> SpecPublisher:
+        """Where runtimes need specs, the others see a family's devices once those are there."""
+        return SpecPublisher(
+            family.delivery.kind,
+            found,
+            SpecFiles(family, self.settings.cdi_dirs, self.host),
+            events=self.events,
+            observe=observe,
+        )
+
+    def line(self, family: Family, snapshot: Watched[Snapshot], units: Units | None) -> Line:
+        """One resource's, from its devices to the kubelet."""
+        settings = self.settings
+        allocator = Allocator(
+            family,
+            snapshot=snapshot,
+            pods=self.pods,
+            ledger=self.ledger,
+            settlement=self.settlement,
+            events=self.events,
+            host=self.host,
+            rules=AllocationRules(
+                node=settings.node_name,
+                wait=settings.decision_wait_seconds,
+                serve_unannotated=settings.unannotated_pods == "serve",
+                counted=COUNTED[settings.overcommit_check],
+            ),
+            observer=self.metrics,
+            units=units,
+            outdated=self.outdated,
+        )
+        plugin = ResourcePlugin(allocator, self._check(allocator), snapshot)
+        endpoint = Endpoint(
+            plugin,
+            settings.kubelet_dir,
+            self.metrics,
+            watch=self.directory,
+            started=self.pods.by_creation,
+            displaced=lambda words: self.events.node("Displaced", words),
+        )
+        return Line(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
+
+    def _check(self, allocator: Allocator) -> StartCheck | None:
+        if self.settings.identity_check != "required":
+            return None
+        return StartCheck(
+            allocator.question,
+            checkpoint=self.checkpoint,
+            pods=self.pods,
+            ledger=self.ledger,
+            events=self.events,
+            observer=self.metrics,
+            fail=self.settlement.fail,
+        )
