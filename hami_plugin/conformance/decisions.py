@@ -13,7 +13,8 @@ from hami_plugin.model.views import PodView
 from hami_plugin.parity import Json
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.nodes import Choice, choose
-from hami_plugin.policy.pods import Circumstances, Rules, Site, demands
+from hami_plugin.policy.pods import demands
+from hami_plugin.policy.sites import Circumstances, Rules, Site
 from hami_plugin.policy.states import Given
 from hami_plugin.policy.usage import Holding
 from hami_plugin.scheduling import patch, rules, stock

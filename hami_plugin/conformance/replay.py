@@ -21,8 +21,10 @@ from hami_plugin.policy.demand import Invalid
 from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.nodes import Scored, node_order, ranked, worth
 from hami_plugin.policy.order import Weights, score, weights
-from hami_plugin.policy.pods import Demands, Placed, Site, Step, Walk, demands, in_order, place, refusal
+from hami_plugin.policy.pods import demands, place
+from hami_plugin.policy.sites import Demands, Placed, Site, Step
 from hami_plugin.policy.states import DeviceState, Given
+from hami_plugin.policy.walk import Walk, in_order, refusal
 from hami_plugin.scheduling import patch
 
 PADDING = "D-220"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hami_plugin.conformance.decisions import Situation
 from hami_plugin.parity import Json
-from hami_plugin.policy.pods import Demands, Site
+from hami_plugin.policy.sites import Demands, Site
 
 Pieces = Sequence[Sequence[Json]]
 

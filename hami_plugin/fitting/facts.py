@@ -12,8 +12,8 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.engine import Granted, Refused
 from hami_plugin.policy.nodes import Scored
-from hami_plugin.policy.pods import Step, Unplaced
 from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.sites import Step, Unplaced
 from hami_plugin.policy.states import DeviceState
 from hami_plugin.vendor import Family
 

@@ -9,7 +9,8 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.policy.admission import Denied
 from hami_plugin.policy.nodes import Choice, Scored, choose
-from hami_plugin.policy.pods import Circumstances, Placed, Unplaced, place
+from hami_plugin.policy.pods import place
+from hami_plugin.policy.sites import Circumstances, Placed, Unplaced
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling import admitted, patch, quota, rules, survey
 from hami_plugin.vendor import Family

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.pods import Circumstances, Placed, Rules, Site, Unplaced, placing
+from hami_plugin.policy.pods import placing
 from hami_plugin.policy.scores import Decision, Ranking, fullness
+from hami_plugin.policy.sites import Circumstances, Placed, Rules, Site, Unplaced
 from hami_plugin.policy.states import Given
 
 ORDER_KEY = "hami.io/node-scheduler-policy"

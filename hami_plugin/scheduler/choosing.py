@@ -10,7 +10,7 @@ from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.policy.pods import Circumstances, Placed
+from hami_plugin.policy.sites import Circumstances, Placed
 from hami_plugin.scheduler.limits import Limits
 from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.pods import Pods

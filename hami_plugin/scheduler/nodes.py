@@ -10,7 +10,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.log import logger
 from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import NodeView, revision
-from hami_plugin.policy.pods import Site
+from hami_plugin.policy.sites import Site
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.scheduling.trust import Trust, trusted
 from hami_plugin.vendor import Family

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.pods import Placed
+from hami_plugin.policy.sites import Placed
 from hami_plugin.vendor import Family
 from hami_plugin.wire.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME, PHASE_ALLOCATING
 

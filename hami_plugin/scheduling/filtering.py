@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.policy.nodes import node_order, standing, tried
-from hami_plugin.policy.pods import Circumstances, Placed, Site, Unplaced, demands
+from hami_plugin.policy.pods import demands
 from hami_plugin.policy.reasons import read
+from hami_plugin.policy.sites import Circumstances, Placed, Site, Unplaced
 from hami_plugin.scheduling.kept import Kept
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.scheduling.sites import registered, rules

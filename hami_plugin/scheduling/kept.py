@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import is_
 
 from hami_plugin.policy.linked import Solved
-from hami_plugin.policy.pods import Site
+from hami_plugin.policy.sites import Site
 from hami_plugin.scheduling.ledger import Entry
 from hami_plugin.scheduling.sites import occupied
 from hami_plugin.vendor import Family

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.pods import Site, Stock
+from hami_plugin.policy.sites import Site, Stock
 from hami_plugin.vendor import Family
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.demand import Demand, Invalid
-from hami_plugin.policy.pods import Demands, demands
+from hami_plugin.policy.pods import demands
+from hami_plugin.policy.sites import Demands
 from hami_plugin.policy.states import Quota
 from hami_plugin.policy.usage import Holding, held
 from hami_plugin.scheduling.sites import holdings, rules

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hami_plugin.errors import WireError
 from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.policy.pods import Rules, Site, Stock
+from hami_plugin.policy.sites import Rules, Site, Stock
 from hami_plugin.policy.states import idle
 from hami_plugin.policy.usage import Holding
 from hami_plugin.policy.usage import used as in_use

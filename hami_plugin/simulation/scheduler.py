@@ -13,7 +13,8 @@ from typing import Any
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.policy.admission import Denied
-from hami_plugin.policy.pods import Placed, place
+from hami_plugin.policy.pods import place
+from hami_plugin.policy.sites import Placed
 from hami_plugin.policy.states import ORDER_KEY
 from hami_plugin.scheduling import rules, survey
 from hami_plugin.scheduling.admission import stored

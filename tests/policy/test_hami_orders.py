@@ -14,8 +14,8 @@ from hami_plugin.policy.checks import named, of_type
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.nodes import Scored, ranked, worth
 from hami_plugin.policy.order import Weights, ordered, score
-from hami_plugin.policy.pods import Placed, Site, Stock
 from hami_plugin.policy.scores import fullness
+from hami_plugin.policy.sites import Placed, Site, Stock
 from hami_plugin.policy.states import Context, DeviceState
 from hami_plugin.scheduling import rules
 from hami_plugin.wire.nodes import DeviceInfo

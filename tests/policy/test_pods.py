@@ -12,8 +12,9 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.checks import CHARGED, standard, within_quota
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.order import WEIGHTS_KEY
-from hami_plugin.policy.pods import Circumstances, Placed, Site, Stock, Unplaced, demands, place
+from hami_plugin.policy.pods import demands, place
 from hami_plugin.policy.requests import amount, counted, percentage
+from hami_plugin.policy.sites import Circumstances, Placed, Site, Stock, Unplaced
 from hami_plugin.policy.states import ORDER_KEY, Quota, idle
 from hami_plugin.wire.nodes import DeviceInfo
 

@@ -17,8 +17,9 @@ from hami_plugin.policy.checks import standard
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.nodes import choose
-from hami_plugin.policy.pods import Circumstances, Placed, Rules, Site, Stock, Unplaced, demands, place
+from hami_plugin.policy.pods import demands, place
 from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.sites import Circumstances, Placed, Rules, Site, Stock, Unplaced
 from hami_plugin.policy.states import Context
 from hami_plugin.policy.usage import Holding, used
 from tests.support.hami import Json, asks

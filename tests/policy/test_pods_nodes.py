@@ -10,9 +10,9 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.nodes import ORDER_KEY, choose
-from hami_plugin.policy.pods import Circumstances, Site, Stock
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.scores import Decision, Ranking
+from hami_plugin.policy.sites import Circumstances, Site, Stock
 from hami_plugin.policy.states import idle
 from hami_plugin.wire.nodes import DeviceInfo
 

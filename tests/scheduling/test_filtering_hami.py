@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hami_plugin.model.views import NodeView, pod_view
-from hami_plugin.policy.pods import Circumstances
+from hami_plugin.policy.sites import Circumstances
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling.decisions import assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene

@@ -16,8 +16,9 @@ from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.policy.pods import Placed, place
+from hami_plugin.policy.pods import place
 from hami_plugin.policy.replicas import physical_id
+from hami_plugin.policy.sites import Placed
 from hami_plugin.scheduling import rules, survey
 from hami_plugin.scheduling.admission import stored
 from hami_plugin.scheduling.decisions import patch

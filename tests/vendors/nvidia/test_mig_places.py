@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.pods import Placed, place
+from hami_plugin.policy.pods import place
+from hami_plugin.policy.sites import Placed
 from hami_plugin.scheduling import patch, rules, survey
 from hami_plugin.wire.nodes import DeviceInfo, MigProfile, encode_json
 from vendors.nvidia.family import families
