@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from aiohttp import web
 
 from .api_faults import Fault, Faults
-from .api_objects import RESOURCES, Change, Filter, Object, ObjectStore, Resource, StatusError
+from .api_kinds import RESOURCES, Change, Filter, Object, Resource, StatusError
+from .api_objects import ObjectStore
 
 PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 BODY_BYTES = 3 * 2**20

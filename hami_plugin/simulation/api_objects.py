@@ -1,122 +1,19 @@
-"""The objects of a simulated API server: versions, history, merge patches, and the checks that a real one makes."""
+"""The objects of a simulated API server: versions, history and merge patches."""
 
 from __future__ import annotations
 
 import copy
-import re
 import uuid
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from hami_plugin.aio import Watched
+from hami_plugin.simulation.api_checks import check_changeable, not_fulfilled, validate
+from hami_plugin.simulation.api_kinds import RESOURCES, Change, Filter, Key, Object, Resource, StatusError, versioned
 
-Object = dict[str, Any]
-Key = tuple[str, str]
-
-ANNOTATION_BYTES = 256 * 1024
 HISTORY = 20_000
-_ANNOTATION_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_SELECTOR = re.compile(r"([A-Za-z.]+)(!=|==|=)(.*)")
-
-
-class StatusError(Exception):
-    """A refusal, as the ``Status`` object that goes to the client."""
-
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.reason = reason
-
-    @property
-    def status(self) -> Object:
-        return {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": str(self),
-            "reason": self.reason,
-            "code": self.code,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
-    """A kind of object that is served, and the fields that may select it."""
-
-    plural: str
-    kind: str
-    namespaced: bool
-    fields: frozenset[str]
-
-
-_NAMED = frozenset({"metadata.name", "metadata.namespace"})
-RESOURCES: Mapping[str, Resource] = {
-    resource.plural: resource
-    for resource in (
-        Resource(plural="nodes", kind="Node", namespaced=False, fields=_NAMED),
-        Resource(plural="pods", kind="Pod", namespaced=True, fields=_NAMED | {"spec.nodeName", "status.phase"}),
-        Resource(plural="resourcequotas", kind="ResourceQuota", namespaced=True, fields=_NAMED),
-        Resource(
-            plural="events",
-            kind="Event",
-            namespaced=True,
-            fields=_NAMED | {"involvedObject.name", "involvedObject.kind", "involvedObject.uid", "reason", "type"},
-        ),
-    )
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One write: the object before and after; None where it did not exist."""
-
-    version: int
-    resource: str
-    before: Object | None
-    after: Object | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which objects of a resource a list or watch asks for."""
-
-    resource: Resource
-    namespace: str = ""
-    wanted: tuple[tuple[str, str, bool], ...] = ()
-
-    @classmethod
-    def parse(cls, resource: Resource, namespace: str, selector: str) -> Filter:
-        wanted = []
-        for term in filter(None, selector.split(",")):
-            parts = _SELECTOR.fullmatch(term)
-            if parts is None or parts[1] not in resource.fields:
-                raise StatusError(400, "BadRequest", f"field label not supported: {term}")
-            wanted.append((parts[1], parts[3], parts[2] != "!="))
-        return cls(resource=resource, namespace=namespace, wanted=tuple(wanted))
-
-    def accepts(self, item: Object | None) -> bool:
-        if item is None or (self.namespace and item["metadata"].get("namespace") != self.namespace):
-            return False
-        return all((_field(item, path) == value) is equal for path, value, equal in self.wanted)
-
-    def event(self, change: Change) -> Object | None:
-        """The change as this watcher sees it: an object that stops matching is deleted for it."""
-        if change.resource != self.resource.plural:
-            return None
-        match self.accepts(change.before), self.accepts(change.after):
-            case False, True:
-                return {"type": "ADDED", "object": change.after}
-            case True, True:
-                return {"type": "MODIFIED", "object": change.after}
-            case True, False:
-                gone = change.after or _versioned(change.before or {}, change.version)
-                return {"type": "DELETED", "object": gone}
-            case _:
-                return None
 
 
 class ObjectStore:
@@ -153,7 +50,7 @@ class ObjectStore:
         if resource.kind == "Pod":
             item["spec"] = {"schedulerName": "default-scheduler"} | item.get("spec", {})
             item["status"] = {"phase": "Pending"} | item.get("status", {})
-        _validate(resource, item)
+        validate(resource, item)
         return self._store(resource.plural, (namespace, name), None, item)
 
     def patch(
@@ -162,7 +59,7 @@ class ObjectStore:
         """Merge ``patch`` into (resource, namespace, name). Without ``keep`` the answer is right, but lost."""
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
-        _check_changeable(resource, before, patch)
+        check_changeable(resource, before, patch)
         after: Object = merged(before, patch)
         for fixed in ("uid", "name", "namespace", "creationTimestamp", "resourceVersion"):
             _restore(after["metadata"], before["metadata"], fixed)
@@ -171,17 +68,17 @@ class ObjectStore:
             raise StatusError(
                 422, "Invalid", f'Pod "{name}" is invalid: spec: Forbidden: pod updates may not change it'
             )
-        _validate(RESOURCES[resource], after)
+        validate(RESOURCES[resource], after)
         if after == before:
             return before
         if not keep:
-            return _versioned(after, self.version.value + 1)
+            return versioned(after, self.version.value + 1)
         return self._store(resource, (namespace, name), before, after)
 
     def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> Object:
         before = self.get("pods", namespace, name)
         if uid and uid != before["metadata"]["uid"]:
-            raise StatusError(409, "Conflict", _not_fulfilled("pods", name, _other_uid(uid, before)))
+            raise StatusError(409, "Conflict", not_fulfilled("pods", name, _other_uid(uid, before)))
         if before["metadata"].get("deletionTimestamp"):
             raise StatusError(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
         if bound := before["spec"].get("nodeName"):
@@ -193,7 +90,7 @@ class ObjectStore:
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
         if uid and uid != before["metadata"]["uid"]:
-            raise StatusError(409, "Conflict", _not_fulfilled(resource, name, _other_uid(uid, before)))
+            raise StatusError(409, "Conflict", not_fulfilled(resource, name, _other_uid(uid, before)))
         if grace:
             mark = {"metadata": {"deletionTimestamp": now(), "deletionGracePeriodSeconds": grace}}
             return self._store(resource, (namespace, name), before, merged(before, mark))
@@ -219,7 +116,7 @@ class ObjectStore:
         self.version.set(version)
 
     def _store(self, resource: str, key: Key, before: Object | None, after: Object) -> Object:
-        after = _versioned(after, self.version.value + 1)
+        after = versioned(after, self.version.value + 1)
         self._objects[resource][key] = after
         self._record(resource, before, after)
         return after
@@ -250,17 +147,6 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _field(item: Object, path: str) -> str:
-    value: Any = item
-    for step in path.split("."):
-        value = value.get(step) if isinstance(value, Mapping) else None
-    return str(value or "")
-
-
-def _versioned(item: Object, version: int) -> Object:
-    return {**item, "metadata": {**item["metadata"], "resourceVersion": str(version)}}
-
-
 def _restore(target: Object, source: Object, key: str) -> None:
     if key in source:
         target[key] = source[key]
@@ -268,38 +154,5 @@ def _restore(target: Object, source: Object, key: str) -> None:
         target.pop(key, None)
 
 
-def _check_changeable(resource: str, before: Object, patch: Mapping[str, Any]) -> None:
-    """A patch for another version conflicts; one for another UID is an invalid change to an immutable field."""
-    meta, present = patch.get("metadata") or {}, before["metadata"]
-    if (version := meta.get("resourceVersion")) and version != present["resourceVersion"]:
-        why = "the object has been modified; please apply your changes to the latest version and try again"
-        raise StatusError(409, "Conflict", _not_fulfilled(resource, present["name"], why))
-    if (uid := meta.get("uid")) and uid != present["uid"]:
-        why = f'metadata.uid: Invalid value: "{uid}": field is immutable'
-        raise StatusError(422, "Invalid", f'{RESOURCES[resource].kind} "{present["name"]}" is invalid: {why}')
-
-
 def _other_uid(uid: str, present: Object) -> str:
     return f"Precondition failed: UID in precondition: {uid}, UID in object meta: {present['metadata']['uid']}"
-
-
-def _not_fulfilled(resource: str, name: str, why: str) -> str:
-    return f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-
-
-def _validate(resource: Resource, item: Object) -> None:
-    meta = item["metadata"]
-    annotations = meta.get("annotations") or {}
-    if not all(isinstance(value, str) for value in annotations.values()):
-        raise StatusError(400, "BadRequest", "metadata.annotations: cannot unmarshal a value that is not a string")
-    problems = [f'metadata.annotations: Invalid value: "{key}"' for key in annotations if not _named_well(key)]
-    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > ANNOTATION_BYTES:
-        problems.append(f"metadata.annotations: Too long: may not be more than {ANNOTATION_BYTES} bytes")
-    if resource.kind == "Event" and (item.get("involvedObject", {}).get("namespace") or "default") != meta["namespace"]:
-        problems.append("involvedObject.namespace: Invalid value: does not match event.namespace")
-    if problems:
-        raise StatusError(422, "Invalid", f'{resource.kind} "{meta["name"]}" is invalid: {"; ".join(problems)}')
-
-
-def _named_well(key: str) -> bool:
-    return _ANNOTATION_KEY.fullmatch(key) is not None

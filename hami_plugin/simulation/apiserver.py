@@ -18,7 +18,8 @@ from aiohttp import web
 
 from .api_faults import Fault, Faults, Order
 from .api_http import ApiHttp, Request
-from .api_objects import RESOURCES, Filter, Object, ObjectStore
+from .api_kinds import RESOURCES, Filter, Object
+from .api_objects import ObjectStore
 
 
 class SimulatedApiServer:

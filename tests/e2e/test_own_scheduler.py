@@ -5,7 +5,7 @@ import time
 
 from hami_plugin.demo.stage import NODE
 from hami_plugin.model.views import pod_view
-from hami_plugin.simulation.api_objects import RESOURCES, Filter
+from hami_plugin.simulation.api_kinds import RESOURCES, Filter
 from hami_plugin.wire import keys
 from hami_plugin.wire.lock import parse_lock
 from tests.e2e.manifests import asking, manifest

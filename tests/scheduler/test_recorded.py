@@ -15,7 +15,7 @@ from hami_plugin.conformance.questions import Case, read
 from hami_plugin.conformance.run import documented_in, explaining
 from hami_plugin.conformance.values import pieces
 from hami_plugin.scheduler.service import SchedulerService
-from hami_plugin.simulation.api_objects import RESOURCES
+from hami_plugin.simulation.api_kinds import RESOURCES
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
 from hami_plugin.wire.keys import ASSIGNED_NODE, ASSIGNED_TIME
