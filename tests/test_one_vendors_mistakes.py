@@ -136,11 +136,10 @@ async def test_a_vendor_whose_families_cannot_be_told_says_so_and_is_not_served(
         await node.says("vendor odd", "nothing of it is served until the daemon is started anew")
 
 
-@pytest.mark.parametrize("step", ["register", "announce", "encode", "replicas", "host_problem"])
-async def test_a_function_that_never_comes_back_holds_the_others_up_once(step, gate, impatient):
-    async with beside(replace(ODD_FAMILY, **{step: gate})) as node:
+async def test_a_look_at_the_host_that_never_comes_back_holds_the_others_up_once(gate, impatient):
+    async with beside(replace(ODD_FAMILY, host_problem=gate)) as node:
         await node.the_other_is_served()
-        assert "no answer within 0.2 s" in await log_of(node, step)
+        assert "no answer within 0.2 s" in await log_of(node, "host_problem")
 
 
 async def log_of(node, step):

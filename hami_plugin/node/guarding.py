@@ -1,4 +1,4 @@
-"""A vendor's family as the daemon may rely on it: each of its functions comes back in time, with what was asked for.
+"""A vendor's family as the daemon may rely on it: what fails is an error, and what is answered was asked for.
 
 All that is shared by vendors calls a family through this. What the vendor's code does wrong becomes a
 ``VendorMistakeError``, handled where any other ``HamiError`` is: one Allocate, or one vendor's annotations fail.
@@ -15,6 +15,7 @@ from cdi.edits import ContainerEdits
 from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.drivers import StuckError
+from hami_plugin.host.threads import carried
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.mistakes import Mistakes
@@ -26,6 +27,10 @@ MOST_SHARES = 100_000
 """Parts of one device. The kubelet reads no list of more ids than about this, of all devices together."""
 MOST_CORES = 2**63 - 1
 _PREPARING = frozenset({"inject", "device edits", "shared edits"})
+_AT_THE_HOST = _PREPARING | {"host problem"}
+"""What may look at files or devices, and so may not come back. The others only count, and are asked for every pod that
+waits: a change of threads for each would cost an Allocate many times what it takes.
+"""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +49,7 @@ class Guard:
         Where a vendor prepares the host for a container, a file that is missing is no mistake: ``OSError`` passes.
         """
         try:
-            return self._calls.ask(function)
+            return self._calls.ask(function) if step in _AT_THE_HOST else _here(function)
         except HamiError:
             raise
         except Exception as error:
@@ -64,6 +69,16 @@ class Guard:
             return answer
 
         return guarded
+
+
+def _here(function: Callable[[], T]) -> T:
+    """What ``function`` returns. An exit is an error like any other."""
+    try:
+        return function()
+    except Exception:
+        raise
+    except BaseException as error:
+        raise carried(error) from error
 
 
 def guarded(family: Family, guard: Guard) -> Family:
