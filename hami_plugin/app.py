@@ -27,6 +27,7 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.account import Account
+from hami_plugin.node.annotating import Style
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
@@ -35,7 +36,7 @@ from hami_plugin.node.memory import HealthMemory
 from hami_plugin.node.occupancy import occupied
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.recovery import Recovery
-from hami_plugin.node.registration import Registration, Style
+from hami_plugin.node.registration import Registration
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.opening import look_at_host, tell_handover, tidy_specs
 from hami_plugin.startup import Served

@@ -10,11 +10,11 @@ from hami_plugin.aio import Watched
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
+from hami_plugin.node.annotating import Source
 from hami_plugin.node.discovery import Watch
 from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.parts import FamilyPart
 from hami_plugin.node.plugin import ResourcePlugin
-from hami_plugin.node.registration import Source
 from hami_plugin.node.specs import SpecPublisher
 
 Work = Iterator[tuple[str, Coroutine[None, None, None]]]

@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.demo.stage import Stage
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.registration import Style, wanted_annotations
+from hami_plugin.node.annotating import Style, wanted_annotations
 from hami_plugin.vendor import Family
 from hami_plugin.wire import keys
 

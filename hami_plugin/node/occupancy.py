@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
-from hami_plugin.node.registration import Source
+from hami_plugin.node.annotating import Source
 from hami_plugin.policy.collapse import added
 from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_id

@@ -14,12 +14,10 @@ from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.node.annotating import (
-    MOST_ANNOTATION_BYTES,
     Source,
     Style,
     Wanted,
     together,
-    wanted_annotations,
     wishes,
 )
 from hami_plugin.node.events import EventRecorder
@@ -31,8 +29,6 @@ from hami_plugin.wire.handshake import reported
 log = logger(__name__)
 
 T = TypeVar("T")
-
-__all__ = ["MOST_ANNOTATION_BYTES", "Registration", "Source", "Style", "wanted_annotations"]
 
 
 class Registration:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.aio import Watched
+from hami_plugin.node.annotating import Source
 from hami_plugin.node.occupancy import occupied
 from hami_plugin.node.questions import question_of
-from hami_plugin.node.registration import Source
 from hami_plugin.policy.claims import claims
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.vendor import ResourceNames, Units

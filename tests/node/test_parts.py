@@ -8,8 +8,8 @@ from dataclasses import replace
 from hami_plugin.aio import Watched
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.links import Link, Links
+from hami_plugin.node.annotating import Style, wanted_annotations
 from hami_plugin.node.parts import FamilyPart, part, whole
-from hami_plugin.node.registration import Style, wanted_annotations
 from tests.support.builders import FAMILY, REGISTER, device, uuid
 
 RED, BLUE = "RED", "BLUE"

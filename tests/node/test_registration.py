@@ -11,9 +11,10 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import NodeView
+from hami_plugin.node.annotating import MOST_ANNOTATION_BYTES, Source, Style
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.registration import MOST_ANNOTATION_BYTES, Registration, Source, Style
+from hami_plugin.node.registration import Registration
 from hami_plugin.vendor import AnnotationKeys
 from hami_plugin.wire.legacy import decode_legacy
 from hami_plugin.wire.nodes import decode_json

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.registration import Style, wanted_annotations
+from hami_plugin.node.annotating import Style, wanted_annotations
 from hami_plugin.wire.legacy import decode_legacy, encode_legacy
 from tests.node.test_registration import Rig
 from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, snapshot, uuid

@@ -20,8 +20,8 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.node.annotating import Style, wanted_annotations
 from hami_plugin.node.questions import question_of
-from hami_plugin.node.registration import Style, wanted_annotations
 from hami_plugin.policy.answers import answered
 from hami_plugin.policy.claims import claims, excess
 from hami_plugin.policy.demand import Demand

@@ -19,7 +19,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.node.registration import Style, wanted_annotations
+from hami_plugin.node.annotating import Style, wanted_annotations
 from hami_plugin.policy.answers import answered
 from hami_plugin.simulation.machines import machine_names
 from vendors.ascend import families
