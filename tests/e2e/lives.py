@@ -21,19 +21,23 @@ from tests.e2e.truth import annotation, difference, grants_of
 
 MOST_ALIVE = 14
 LOCK_EXPIRES_S = 0.1
+PATIENCE_S = 60
+SERVED = "served"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Life:
     """One pod. ``orderly``: nothing about its admission was out of the ordinary, so it must be served.
 
-    ``company`` are those that the node has besides it. ``mark`` is set when its end is decided, or with ``stays`` that
-    it has none; ``settled`` when the kubelet is done with starting it.
+    ``resident``: it was served, and leaves only to make room. ``company`` are those that the node has besides it.
+    ``mark`` is set when its end is decided, or with ``stays`` that it has none; ``settled`` when the kubelet is done
+    with starting it.
     """
 
     pod: PodView
     kind: str
     orderly: bool
+    resident: bool = False
     stays: bool = False
     company: tuple["Life", ...] = ()
     mark: asyncio.Event = field(default_factory=asyncio.Event)
@@ -44,17 +48,28 @@ class Life:
 class Lives:
     """``count`` pods on one stage; ``shares`` are of so many MiB. After ``run``: ``outcomes``, ``violations``, and the
     words of all refusals.
+
+    ``crowded``: a pod that is served leaves only when another found no room, so that the node is full from the first
+    such pod on, however fast the machine is. Otherwise pods leave by chance.
     """
 
-    def __init__(self, stage: Stage, *, seed: int, count: int, shares: Sequence[int] = (500, 1000, 2000)) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        seed: int,
+        count: int,
+        shares: Sequence[int] = (500, 1000, 2000),
+        crowded: bool = False,
+    ) -> None:
         self.outcomes: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
         self.violations: list[str] = []
         self.refusals: list[str] = []
-        self.survivors: set[Life] = set()
         self._stage = stage
         self._count = count
         self._shares = shares
+        self._crowded = crowded
         self._chance = random.Random(seed)
         self._made = 0
         self._disappointed: list[tuple[Life, str]] = []
@@ -69,7 +84,7 @@ class Lives:
         return [
             f"{life.kind} {life.pod.key}: {words}"
             for life, words in self._disappointed
-            if all(other.outcome == "served" for other in life.company)
+            if all(other.outcome == SERVED for other in life.company)
         ]
 
     async def run(self) -> None:
@@ -78,14 +93,14 @@ class Lives:
             await self._schedule_all(group)
             await self._until(lambda: not self._queue and self._busy is None)
             kubelet.cancel()
-        self.survivors = set(self._alive.values())
 
     # The scheduler, and whoever creates pods.
 
     async def _schedule_all(self, group: asyncio.TaskGroup) -> None:
         kinds = {"alone": 70, "together": 12, "alike": 7, "stranger": 3, "again": 8}
         while self._made < self._count:
-            await self._until(lambda: sum(not life.stays for life in self._alive.values()) < MOST_ALIVE)
+            without_room = self.outcomes["not scheduled"]
+            await self._until(lambda: self._bustle() < MOST_ALIVE)
             (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
             match kind:
                 case "alone":
@@ -105,6 +120,25 @@ class Lives:
                     self._delete(old, force=True)
                     await self._calm()
                     self._place(group, kind, self._shape(), name=old.pod.name)
+            if self._crowded and self.outcomes["not scheduled"] > without_room:
+                await self._make_room()
+        await self._until(lambda: all(life.outcome for life in self._alive.values()))
+        for life in self._residents():
+            life.stays = True
+            life.mark.set()
+
+    def _bustle(self) -> int:
+        return sum(not life.resident for life in self._alive.values())
+
+    def _residents(self) -> list[Life]:
+        return [life for life in self._alive.values() if life.resident and not life.mark.is_set()]
+
+    async def _make_room(self) -> None:
+        """One resident leaves, as soon as there is one."""
+        await self._until(lambda: self._residents() or not self._alive)
+        for life in self._chance.sample(self._residents(), 1 if self._alive else 0):
+            self._delete(life, force=False)
+            await self._until(lambda life=life: life.pod.uid not in self._alive)
 
     async def _calm(self) -> None:
         """Nothing waits at the kubelet, and the lock is free, or expired."""
@@ -234,12 +268,11 @@ class Lives:
             if life.kind == "stranger" and response.edits.env:
                 self.violations.append(f"stranger {life.pod.key} received {response.edits.env}")
         self._set_phase(life, "Running")
-        self._settle(life, "served")
-        if self._made < self._count - MOST_ALIVE:
+        self._settle(life, SERVED)
+        life.resident = self._crowded or self._made >= self._count - MOST_ALIVE
+        if not life.resident:
             group.create_task(self._delete_later(life, 0.3))
-        elif not life.mark.is_set():
-            life.stays = True
-            life.mark.set()
+        await self._tell()
 
     async def _start_one(self, life: Life, container: str):
         """A start that is refused is tried once more, as the kubelet does; more often when it asks for patience."""
@@ -312,7 +345,7 @@ class Lives:
         life.settled.set()
 
     async def _until(self, condition) -> None:
-        async with self._news:
+        async with asyncio.timeout(PATIENCE_S), self._news:
             await self._news.wait_for(condition)
 
     async def _tell(self) -> None:
