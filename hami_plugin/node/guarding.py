@@ -26,42 +26,49 @@ from hami_plugin.wire.nodes import DeviceInfo
 MOST_SHARES = 100_000
 """Parts of one device. The kubelet reads no list of more ids than about this, of all devices together."""
 MOST_CORES = 2**63 - 1
-_PREPARING = frozenset({"inject", "device edits", "shared edits"})
-_AT_THE_HOST = _PREPARING | {"host problem"}
-"""What may look at files or devices, and so may not come back. The others only count, and are asked for every pod that
-waits: a change of threads for each would cost an Allocate many times what it takes.
-"""
-
 P = ParamSpec("P")
 T = TypeVar("T")
+Check = Callable[..., str]
+"""Is given an answer and what was asked, and says what is wrong with the answer; empty where nothing is."""
 
 
 class Guard:
-    """Makes one vendor's functions safe to call. What is part of the design, ``HamiError``, passes as it is."""
+    """Makes one vendor's functions safe to call. What is part of the design, ``HamiError``, passes as it is.
+
+    A function that is handed the host (``HostFiles``) may look at files and devices, and so may not come back: it runs
+    on a thread and has a deadline. All others only count. They are asked for every pod that waits, and a change of
+    threads for each would cost an Allocate many times what it takes.
+    """
 
     def __init__(self, calls: BoundedCalls, mistakes: Mistakes) -> None:
         self._calls = calls
         self._mistakes = mistakes
 
-    def ask(self, step: str, function: Callable[[], T]) -> T:
-        """What ``function`` returns. ``VendorMistakeError`` when it fails otherwise than by a ``HamiError``.
+    def counts(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
+        return self._guarded(step, function, check, _here)
 
-        Where a vendor prepares the host for a container, a file that is missing is no mistake: ``OSError`` passes.
-        """
-        try:
-            return self._calls.ask(function) if step in _AT_THE_HOST else _here(function)
-        except HamiError:
-            raise
-        except Exception as error:
-            if step in _PREPARING and isinstance(error, OSError) and not isinstance(error, StuckError):
-                raise
-            raise self._mistakes.made(step, error) from error
+    def looks(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
+        return self._guarded(step, function, check, self._calls.ask)
 
-    def __call__(self, step: str, function: Callable[P, T], check: Callable[..., str]) -> Callable[P, T]:
-        """``function``, guarded. ``check`` is given its answer and its arguments, and says what is wrong with it."""
+    def prepares(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
+        """As ``looks``, before a container starts: that a file is missing is no mistake, and ``OSError`` passes."""
+        return self._guarded(step, function, check, self._calls.ask, passes=OSError)
 
+    def _guarded(
+        self,
+        step: str,
+        function: Callable[P, T],
+        check: Check,
+        ask: Callable[[Callable[[], T]], T],
+        passes: type[Exception] = HamiError,
+    ) -> Callable[P, T]:
         def guarded(*given: P.args, **more: P.kwargs) -> T:
-            answer = self.ask(step, partial(function, *given, **more))
+            try:
+                answer = ask(partial(function, *given, **more))
+            except Exception as error:
+                if isinstance(error, (HamiError, passes)) and not isinstance(error, StuckError):
+                    raise
+                raise self._mistakes.made(step, error) from error
             wrong = check(answer, *given, **more)
             if wrong:
                 problem = ValueError(wrong)
@@ -89,17 +96,17 @@ def guarded(family: Family, guard: Guard) -> Family:
     announce = family.announce
     return replace(
         family,
-        replicas=guard("replicas", family.replicas, _count),
-        register=guard("register", family.register, _entry),
-        encode=guard("encode", family.encode, partial(_kind, str)) if family.encode else None,
-        announce=announce if announce is nothing_more else guard("announce", announce, partial(_kind, Mapping)),
-        inject=guard("inject", family.inject, partial(_kind, Injection)),
-        host_problem=guard("host problem", family.host_problem, partial(_kind, str)),
-        place=guard("place", family.place, _place),
-        every_core=guard("every core", family.every_core, partial(_number, most=MOST_CORES)),
-        ids=guard("ids", family.ids, _count),
-        device_edits=guard("device edits", family.device_edits, partial(_kind, ContainerEdits)),
-        shared_edits=guard("shared edits", family.shared_edits, partial(_kind, ContainerEdits)),
+        replicas=guard.counts("replicas", family.replicas, _count),
+        register=guard.counts("register", family.register, _entry),
+        encode=guard.counts("encode", family.encode, partial(_kind, str)) if family.encode else None,
+        announce=announce if announce is nothing_more else guard.counts("announce", announce, partial(_kind, Mapping)),
+        inject=guard.prepares("inject", family.inject, partial(_kind, Injection)),
+        host_problem=guard.looks("host problem", family.host_problem, partial(_kind, str)),
+        place=guard.counts("place", family.place, _place),
+        every_core=guard.counts("every core", family.every_core, partial(_number, most=MOST_CORES)),
+        ids=guard.counts("ids", family.ids, _count),
+        device_edits=guard.prepares("device edits", family.device_edits, partial(_kind, ContainerEdits)),
+        shared_edits=guard.prepares("shared edits", family.shared_edits, partial(_kind, ContainerEdits)),
         units=tuple(_units(one, guard) for one in family.units),
     )
 
@@ -107,8 +114,8 @@ def guarded(family: Family, guard: Guard) -> Family:
 def _units(units: Units, guard: Guard) -> Units:
     return replace(
         units,
-        of_device=guard("replicas", units.of_device, _count),
-        of_grant=guard("ids", units.of_grant, _count),
+        of_device=guard.counts("replicas", units.of_device, _count),
+        of_grant=guard.counts("ids", units.of_grant, _count),
     )
 
 

@@ -55,6 +55,9 @@ class Family:
     ``delivery`` says how containers receive them, and ``inject`` is then left with what differs by container: its
     limits and its own files.
 
+    A function that is handed ``HostFiles`` may look at the host, on a thread of its own, and has 2 s for it. All others
+    only count: they run on the event loop, for every pod that waits, and look at nothing but what they are given.
+
     For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
     which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
     ``cores_are_bits``: a device's cores are a mask, in which each bit is a core. ``cores_are_counted``: they are asked
