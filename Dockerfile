@@ -8,10 +8,10 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
-COPY requirements.lock .
+COPY requirements.lock requirements-build.lock .
 RUN python -m venv /opt/hami-plugin \
-    && /opt/hami-plugin/bin/pip install --no-cache-dir --only-binary :all: --requirement requirements.lock \
-    && python -m pip install --no-cache-dir hatchling==1.33.0
+    && /opt/hami-plugin/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --requirement requirements.lock \
+    && python -m pip install --no-cache-dir --require-hashes --only-binary :all: --requirement requirements-build.lock
 COPY . .
 RUN python -m hatchling build --target wheel \
     && /opt/hami-plugin/bin/pip install --no-cache-dir --no-deps dist/*.whl

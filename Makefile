@@ -8,9 +8,11 @@ STAMP := $(VENV)/.installed
 SOURCES := cdi hami_plugin vendors tests bench
 PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
+PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test test-runtimes e2e check format-check lint types contracts drift format proto manifests bench gpu-check wheel image clean
+.PHONY: help setup demo demo-all test test-runtimes e2e check format-check lint types contracts drift format proto lock manifests bench gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +71,14 @@ format: setup ## Format the code
 
 proto: setup ## Generate the gRPC code anew
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+lock: ## Pin anew what is installed, with hashes, from pyproject.toml; newest versions: make lock UPGRADE=--upgrade
+	@test -x build/lock/bin/pip-compile || { $(PYTHON) -m venv build/lock && \
+		build/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2; }
+	$(PIN) --output-file requirements.lock pyproject.toml
+	$(PIN) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(PIN) --only-build-deps --build-deps-for wheel --constraint requirements-dev.lock \
+		--output-file requirements-build.lock pyproject.toml
 
 manifests: setup ## Make daemonset.yaml, and what the chart takes from the code, anew
 	@$(BIN)/python -m tests.charts.made

@@ -51,7 +51,7 @@ def test_no_secret_can_come_in():
 
     assert [line for line in written if re.search(r"(?i)token|passw|secret|credential|://|--mount", line)] == []
     assert [rest for name, rest in instructions() if name == "COPY"] == [
-        "requirements.lock .",
+        "requirements.lock requirements-build.lock .",
         ". .",
         "--from=build /opt/hami-plugin /opt/hami-plugin",
     ]
@@ -81,8 +81,10 @@ def test_the_wheel_runs_from_an_empty_folder_with_the_entry_point_of_the_image(t
 
 def test_the_build_tool_is_the_one_that_the_project_pins():
     (pin,) = PROJECT["build-system"]["requires"]
+    lock = (ROOT / "requirements-build.lock").read_text(encoding="utf-8")
 
-    assert pin in DOCKERFILE
+    assert any(line.startswith(f"{pin} ") for line in lock.splitlines())
+    assert "--require-hashes --only-binary :all: --requirement requirements-build.lock" in stages()[0]
 
 
 def test_the_image_has_a_python_that_the_project_supports():
@@ -108,6 +110,7 @@ def test_everything_that_the_wheel_needs_is_in_the_build_context_and_tests_are_n
         PROJECT["project"]["readme"],
         "pyproject.toml",
         "requirements.lock",
+        "requirements-build.lock",
     }
 
     assert "*" in rules
