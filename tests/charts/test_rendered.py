@@ -246,6 +246,21 @@ def test_each_pool_has_its_own_daemons_and_configuration_and_one_account(release
     assert loaded(configs["hami-plugin-small"]).vendors["nvidia"].device_memory_scaling == 1.5
 
 
+@pytest.mark.parametrize(
+    ("values", "check"),
+    [
+        ({}, "exact"),
+        ({"scheduler": {"enabled": False}}, "hami"),
+        ({"devicePlugin": {"config": {"overcommitCheck": "off"}}}, "off"),
+    ],
+    ids=["the chart's scheduler", "another one", "said"],
+)
+def test_what_pods_have_is_counted_as_the_scheduler_counts_it(values, check, loaded):
+    (config,) = (one["data"] for one in rendered(values).kind("ConfigMap") if "config.json" in one["data"])
+
+    assert loaded(config).settings.overcommit_check == check
+
+
 def test_a_change_of_configuration_replaces_the_pods_and_nothing_else_does(releases):
     def checksum(values):
         template = rendered(values).one("DaemonSet")["spec"]["template"]

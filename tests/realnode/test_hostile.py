@@ -40,14 +40,14 @@ def victim(pods):
     return settled(pods, memory=40000, cores=50)
 
 
-@pytest.fixture
-def holder(pods):
+@pytest.fixture(params=[(), [container("early", then="exit 0")]], ids=["", "whom HAMi 2.10 would forget"])
+def holder(pods, request):
     """Who holds so much of a device that there is not as much left."""
-    return settled(pods, memory=70000, cores=80)
+    return settled(pods, *request.param, memory=70000, cores=80)
 
 
-def settled(pods, **limits):
-    name = pods.run(manifest("victim", container(count=1, **limits)))
+def settled(pods, *inits, **limits):
+    name = pods.run(manifest("victim", container(count=1, **limits), inits=inits))
     pods.await_settled(name)
     return name
 

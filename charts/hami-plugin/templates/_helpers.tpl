@@ -65,6 +65,16 @@ nvidia amd ascend awsneuron biren cambricon enflame gaudi hygon iluvatar kunlun 
 {{ dict "vendors" $sections | toYaml }}
 {{- end -}}
 
+{{/* The daemon's own file. Where our scheduler alone decides, what pods have is counted as it is. */}}
+{{- define "hami-plugin.config" -}}
+{{- $check := .config.overcommitCheck | default (ternary "exact" "" .alone) -}}
+{{- $config := omit .config "overcommitCheck" -}}
+{{- with $check -}}
+{{- $config = set $config "overcommitCheck" . -}}
+{{- end -}}
+{{ toYaml $config }}
+{{- end -}}
+
 {{/* HAMi's file. What the values of NVIDIA's section say, it must not say too: they would outrank it. */}}
 {{- define "hami-plugin.device-config" -}}
 {{- $said := include "hami-plugin.section" (dict "vendor" "nvidia" "plugin" .plugin) | fromYaml -}}
