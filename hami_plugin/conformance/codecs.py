@@ -24,7 +24,8 @@ def _or_error(answer: Callable[[Json], Json]) -> Callable[[Json], Json]:
     return guarded
 
 
-def _info(item: Json) -> DeviceInfo:
+def info(item: Json) -> DeviceInfo:
+    """A recorded device of a node's annotation."""
     return DeviceInfo(
         id=item["id"],
         index=item.get("index", 0),
@@ -37,19 +38,26 @@ def _info(item: Json) -> DeviceInfo:
         health=item.get("health", False),
         mig_profiles=values.profiles(item.get("migProfiles")),
         vendor=item.get("device_vendor", item.get("devicevendor", "")),
-        custom=item.get("custominfo", item.get("custom_info")),
+        custom=_custom(item),
     )
 
 
-def _infos(question: Json) -> list[DeviceInfo]:
-    return [_info(item) for item in question.get("infos") or ()]
+def _custom(item: Json) -> Json | None:
+    notes: Json | None = item.get("custominfo", item.get("custom_info"))
+    return notes
 
 
-def _read(infos: Sequence[DeviceInfo]) -> Json:
-    return {"infos": [member for info in infos for member in json.loads(encode_json([info]))]}
+def infos(question: Json) -> list[DeviceInfo]:
+    """The recorded devices that a question is about, as either recorder names them."""
+    return [info(item) for item in question.get("infos") or question.get("dlist") or ()]
 
 
-def _allocations(question: Json) -> list[MigAllocation]:
+def _read(found: Sequence[DeviceInfo]) -> Json:
+    return {"infos": [member for one in found for member in json.loads(encode_json([one]))]}
+
+
+def allocations(question: Json) -> list[MigAllocation]:
+    """The instances of GPUs that a pod was decided, in the order of its containers."""
     return [
         MigAllocation(
             container=position,
@@ -61,12 +69,12 @@ def _allocations(question: Json) -> list[MigAllocation]:
         )
         for position, devices in enumerate(question["pod_devices"])
         for number, device in enumerate(devices)
-        for notes in [device.get("custominfo") or {}]
+        for notes in [_custom(device) or {}]
     ]
 
 
 def _encode_mig(question: Json) -> Json:
-    found = [allocation for allocation in _allocations(question) if allocation.complete]
+    found = [allocation for allocation in allocations(question) if allocation.complete]
     return {"ok": bool(found), "str": encode_mig(found)}
 
 
@@ -76,8 +84,8 @@ def _decode_mig(question: Json) -> Json:
 
 
 CODECS: Mapping[str, Callable[[Json], Json]] = {
-    "encode_node": _or_error(lambda question: {"str": encode_legacy(_infos(question))}),
-    "marshal_node": _or_error(lambda question: {"str": encode_json(_infos(question))}),
+    "encode_node": _or_error(lambda question: {"str": encode_legacy(infos(question))}),
+    "marshal_node": _or_error(lambda question: {"str": encode_json(infos(question))}),
     "decode_node": _or_error(lambda question: _read(decode_legacy(question["str"]))),
     "unmarshal_node": _or_error(lambda question: _read(decode_json(question["str"]))),
     "encode_pod": _or_error(lambda question: {"str": encode_devices(values.pieces(question["pod_devices"]))}),

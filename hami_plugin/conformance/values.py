@@ -112,7 +112,7 @@ def usage(state: DeviceState) -> dict[str, Any]:
 
 def grant(item: Json) -> Grant:
     return Grant(
-        uuid=item["uuid"],
+        uuid=item.get("uuid", ""),
         word=item.get("type", ""),
         memory=item.get("usedmem", 0),
         cores=item.get("usedcores", 0),

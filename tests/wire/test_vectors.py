@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
+from hami_plugin.conformance import values
+from hami_plugin.conformance.codecs import allocations, infos
 from hami_plugin.errors import WireError
-from hami_plugin.model.placement import Grant
 from hami_plugin.wire.handshake import believed
 from hami_plugin.wire.legacy import decode_legacy, encode_legacy
 from hami_plugin.wire.lock import NodeLock, owned_by, parse_lock, render_lock
 from hami_plugin.wire.mig import MigAllocation, decode_mig, encode_mig
-from hami_plugin.wire.nodes import DeviceInfo, MigProfile, decode_json, encode_json
+from hami_plugin.wire.nodes import DeviceInfo, decode_json, encode_json
 from hami_plugin.wire.pods import decode_devices, encode_devices
 from hami_plugin.wire.scores import decode_scores
 from tests.support.hami import answers, recorded
@@ -53,71 +54,6 @@ def cases() -> list[Case]:
                 Case(id=vector["id"], function=vector["fn"], question=question, answer=vector.get("expected", {}))
             )
     return found
-
-
-# Questions as our values.
-
-
-def info(item: Json) -> DeviceInfo:
-    return DeviceInfo(
-        id=item["id"],
-        index=item.get("index", 0),
-        count=item.get("count", 0),
-        devmem=item.get("devmem", 0),
-        devcore=item.get("devcore", 0),
-        type=item.get("type", ""),
-        numa=item.get("numa", 0),
-        mode=item.get("mode", ""),
-        health=item.get("health", False),
-        mig_profiles=tuple(profile(p) for p in item.get("migProfiles", ())),
-        vendor=item.get("device_vendor", ""),
-        custom=custom(item),
-    )
-
-
-def profile(item: Json) -> MigProfile:
-    return MigProfile(
-        name=item["name"],
-        memory=item["memoryMB"],
-        cores=item["core"],
-        slices=item["sliceCount"],
-        placements=tuple((place["start"], place["size"]) for place in item["placements"]),
-    )
-
-
-def custom(item: Json) -> Any:
-    return item.get("custominfo", item.get("custom_info"))
-
-
-def infos(question: Json) -> list[DeviceInfo]:
-    return [info(item) for item in question.get("infos") or question.get("dlist") or ()]
-
-
-def piece(devices: list[Json] | None) -> tuple[Grant, ...]:
-    return tuple(
-        Grant(uuid=d.get("uuid", ""), word=d.get("type", ""), memory=d.get("usedmem", 0), cores=d.get("usedcores", 0))
-        for d in devices or ()
-    )
-
-
-def pieces(devices: list[list[Json]] | None) -> list[tuple[Grant, ...]]:
-    return [piece(devices_of_one) for devices_of_one in devices or ()]
-
-
-def allocations(question: Json) -> list[MigAllocation]:
-    return [
-        MigAllocation(
-            container=i,
-            device=j,
-            uuid=device["uuid"],
-            profile=more.get("migProfile", ""),
-            start=more.get("migPlacement", {}).get("start", 0),
-            size=more.get("migPlacement", {}).get("size", 0),
-        )
-        for i, devices in enumerate(question["pod_devices"])
-        for j, device in enumerate(devices)
-        for more in [custom(device) or {}]
-    ]
 
 
 # Our answers, and HAMi's, in one form: text, or plain data in which absent and zero are the same.
@@ -194,11 +130,11 @@ OURS: dict[str, Callable[[Json], Any]] = {
     "unmarshal_node": lambda q: node_devices(q["str"], decode_json),
     "device.UnMarshalNodeDevices": lambda q: node_devices(q["str"], decode_json),
     "device.DecodePairScores": lambda q: decode_scores(q["pairScores"]),
-    "encode_pod": lambda q: encode_devices(pieces(q["pod_devices"])),
-    "device.EncodePodSingleDevice": lambda q: encode_devices(pieces(q["pod_devices"])),
-    "device.EncodeContainerDevices": lambda q: encode_devices([piece(q["cd"])]).removesuffix(";"),
+    "encode_pod": lambda q: encode_devices(values.pieces(q["pod_devices"])),
+    "device.EncodePodSingleDevice": lambda q: encode_devices(values.pieces(q["pod_devices"])),
+    "device.EncodeContainerDevices": lambda q: encode_devices(values.pieces([q["cd"]])).removesuffix(";"),
     "device.EncodePodDevices": lambda q: {
-        q["checklist"][word]: encode_devices(pieces(devices)) for word, devices in q["pod_devices"].items()
+        q["checklist"][word]: encode_devices(values.pieces(devices)) for word, devices in q["pod_devices"].items()
     },
     "decode_pod": lambda q: pod_devices(q["str"]),
     "device.DecodeContainerDevices": lambda q: pod_devices(q["str"])[0],
