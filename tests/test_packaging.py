@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from tests.support.locks import named, pins
+
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = re.compile(r"python_(full_)?version\s*<|platform_system|sys_platform|os_name")
 
@@ -46,33 +48,20 @@ def test_the_wheel_has_no_tests_and_nothing_that_was_built(contents):
     assert [name for name in contents if name.startswith("tests/") or name.endswith((".so", ".o", ".pyc"))] == []
 
 
-def named(requirement):
-    """The distribution that a requirement names, as pip compares names; empty where it is for an extra only."""
-    name = re.match(r"[\w.-]+", requirement)[0]
-    return "" if "extra ==" in requirement else re.sub(r"[-_.]+", "-", name).lower()
-
-
-def pins(lock):
-    """Version and number of hashes of each distribution that a lock file names."""
-    text = (ROOT / lock).read_text(encoding="utf-8")
-    blocks = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n +--hash=sha256:[0-9a-f]{64})*)$", text, flags=re.MULTILINE)
-    return {named(name): (version, hashes.count("--hash")) for name, version, hashes in blocks}
-
-
 @pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock", "requirements-build.lock"])
 def test_whatever_is_installed_is_one_version_whose_files_are_known(lock):
     text = (ROOT / lock).read_text(encoding="utf-8")
     written = [line for line in text.splitlines() if line and not line.startswith(("#", " "))]
-    everywhere = pins("requirements-dev.lock")
+    everywhere = pins(ROOT / "requirements-dev.lock")
 
-    assert len(written) == len(pins(lock)) > 0
-    assert [name for name, (_version, hashes) in pins(lock).items() if not hashes] == []
-    assert pins(lock).items() <= everywhere.items()
+    assert len(written) == len(pins(ROOT / lock)) > 0
+    assert [name for name, (_version, hashes) in pins(ROOT / lock).items() if not hashes] == []
+    assert pins(ROOT / lock).items() <= everywhere.items()
 
 
 def test_the_lock_of_the_image_pins_whatever_its_pins_require():
     """What only old Pythons and other systems need is pinned too, if at all, since pip may take it."""
-    pinned = set(pins("requirements.lock"))
+    pinned = set(pins(ROOT / "requirements.lock"))
     required = {named(one) for name in pinned for one in requires(name) or () if not ELSEWHERE.search(one)}
 
     assert required - {""} <= pinned

@@ -6,6 +6,7 @@ import pytest
 
 from tests.debian.commands import output, tool
 from tests.realnode.interpreter import HOME, LOCK
+from tests.support.locks import named, pins
 
 DISTRIBUTIONS = (
     "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
@@ -16,15 +17,14 @@ DEADLINE_S = 60
 @pytest.fixture(scope="module")
 def installed(stack):
     command = [tool("chroot"), str(stack.image), f"{HOME}/bin/python", "-I", "-B", "-c", DISTRIBUTIONS]
-    return {_plain(name): version for name, version in json.loads(output(command, deadline_s=DEADLINE_S)).items()}
+    return {named(name): version for name, version in json.loads(output(command, deadline_s=DEADLINE_S)).items()}
 
 
 def test_it_has_the_versions_of_the_lock(installed):
-    lines = (line.strip() for line in LOCK.read_text().splitlines())
-    wanted = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    wanted = {name: pin.version for name, pin in pins(LOCK).items()}
 
     assert len(wanted) > 20
-    assert {_plain(name): installed.get(_plain(name)) for name in wanted} == {_plain(n): v for n, v in wanted.items()}
+    assert {name: installed.get(name) for name in wanted} == wanted
 
 
 def test_neither_the_project_nor_an_installer_is_in_it(installed):
@@ -43,7 +43,3 @@ def test_nothing_is_left_of_the_installation_and_all_may_read(stack):
 
     assert not (stack.image / "install").exists()
     assert closed == []
-
-
-def _plain(name):
-    return name.lower().replace("_", "-")
