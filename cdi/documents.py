@@ -28,7 +28,10 @@ EXTENSIONS = (".json", ".yaml")
 _UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 YamlReader: TypeAlias = Callable[[str], object]
-"""Text to plain values. It must build plain values only, as ``yaml.safe_load`` of PyYAML does."""
+"""Text to plain values. It must build plain values only, as ``yaml.safe_load`` of PyYAML does.
+
+Runtimes refuse a mapping in which a key is there twice; PyYAML takes the last one.
+"""
 
 
 def write(spec: Spec, file: str) -> str:

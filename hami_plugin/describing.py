@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from cdi.directories import read_directories
 from cdi.documents import write
 from cdi.registry import Registry, SpecFile, registry
@@ -15,6 +13,7 @@ from cdi.spec import Spec
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.plain_yaml import read_yaml
 from hami_plugin.node.spec_files import describe, file_name
 from hami_plugin.startup import Options, opened, plan
 from hami_plugin.vendor import Family
@@ -70,7 +69,7 @@ def view(directories: Sequence[Path], specs: Sequence[Described] = ()) -> Regist
         if specs
         else read_directories(directories)
     )
-    return registry(files, yaml=yaml_reader)
+    return registry(files, yaml=read_yaml)
 
 
 def configured_directories(options: Options, environment: Mapping[str, str]) -> Sequence[Path]:
@@ -82,8 +81,3 @@ def full_name(name: str, found: Registry) -> str:
     """``name`` with its kind. A device's name alone is enough where one kind has such a device."""
     fitting = {str(one) for one in (*found.names, *found.conflicts) if one.device == name}
     return fitting.pop() if len(fitting) == 1 else name
-
-
-def yaml_reader(text: str) -> object:
-    """A YAML document as plain values, by the fast parser."""
-    return yaml.load(text, Loader=yaml.CSafeLoader)

@@ -123,12 +123,12 @@ def validate(files: Sequence[Path]) -> None:
     """
     from cdi.documents import read, to_json  # noqa: PLC0415
     from cdi.errors import InvalidSpecError  # noqa: PLC0415
-    from hami_plugin.describing import yaml_reader  # noqa: PLC0415
+    from hami_plugin.host.plain_yaml import read_yaml  # noqa: PLC0415
 
     bad = 0
     for file in files:
         try:
-            spec = read(file.read_text(encoding="utf-8"), str(file), yaml=yaml_reader)
+            spec = read(file.read_text(encoding="utf-8"), str(file), yaml=read_yaml)
             to_json(spec, str(file))  # refuses what runtimes read, but start no container with
         except InvalidSpecError as error:
             bad += 1

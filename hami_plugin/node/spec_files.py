@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from cdi.directories import load
 from cdi.documents import to_json
 from cdi.edits import ContainerEdits
@@ -18,6 +16,7 @@ from cdi.spec import Spec
 from cdi.store import Changes, Store
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.plain_yaml import read_yaml
 from hami_plugin.model.device import Device, Fault
 from hami_plugin.policy.specs import Described, specification, unresolved
 from hami_plugin.vendor import Family
@@ -101,7 +100,7 @@ class SpecFiles:
         return self._marks() != self._seen
 
     def _load(self) -> Registry:
-        return load(self._directories, yaml=lambda text: yaml.load(text, Loader=yaml.CSafeLoader))
+        return load(self._directories, yaml=read_yaml)
 
     def _marks(self) -> object:
         """Every file's identity, size and times: cheap to ask, and different after any change."""

@@ -8,9 +8,11 @@ import pytest
 import yaml
 
 from cdi.documents import read, to_json
+from cdi.errors import InvalidSpecError
 from cdi.names import Kind
 from cdi.validate import problems, traps
 from cdi.version import VERSIONS
+from hami_plugin.host.plain_yaml import read_yaml
 from tests.runtimes.containerd import Containerd, CrashedError
 from tests.runtimes.enclosure import enclosed
 from tests.runtimes.image import archive
@@ -86,6 +88,27 @@ def test_the_documents_tell_both_apart():
     accepted = {name for name, text in DOCUMENTS.items() if not problems(text)}
 
     assert accepted == {"a digit first", "a host's node", "groups", "annotations"}
+
+
+REPEATED = {
+    "/etc/cdi/test.json": '{"cdiVersion": "0.5.0", "kind": "x.test/a", "kind": "%s", "devices": [%s]}',
+    "/etc/cdi/test.yaml": 'cdiVersion: "0.5.0"\nkind: x.test/a\nkind: %s\ndevices: [%s]\n',
+}
+
+
+@pytest.mark.parametrize("path", REPEATED, ids=["JSON", "YAML"])
+def test_a_key_that_is_there_twice_is_refused_by_runtimes_and_by_us(runtime, enclosure, path):
+    text = REPEATED[path] % (KIND, json.dumps(document()["devices"][0]))
+    file = enclosure.path(path)
+    enclosure.write(path, text)
+
+    try:
+        with pytest.raises(RefusedError, match="unresolvable CDI devices"):
+            runtime.run(f"{KIND}=d")
+    finally:
+        file.unlink()
+    with pytest.raises(InvalidSpecError, match="twice"):
+        read(text, file.name, yaml=read_yaml)
 
 
 GOOD = sorted((Path(__file__).parents[1] / "cdi" / "corpus" / "good").iterdir())
