@@ -26,8 +26,9 @@ class PciDevice:
 
 def scan(sysfs: Path, vendor: str, devices: Sequence[str] = ()) -> tuple[PciDevice, ...]:
     """The devices of a vendor id, as ``1d0f``, by address; only those with an id of ``devices``, if any are given."""
-    found = (look(folder) for folder in sorted((sysfs / "bus/pci/devices").glob("*")))
-    return tuple(one for one in found if one.vendor == vendor and (not devices or one.device in devices))
+    folders = [one for one in (sysfs / "bus/pci/devices").glob("*") if _id(one, "vendor") == vendor]
+    found = (look(folder) for folder in sorted(folders) if not devices or _id(folder, "device") in devices)
+    return tuple(one for one in found if one.vendor == vendor)  # it may have gone meanwhile
 
 
 def look(folder: Path) -> PciDevice:
@@ -38,9 +39,9 @@ def look(folder: Path) -> PciDevice:
     root = next((i for i, part in enumerate(place.parts) if part.startswith("pci") and ":" in part), None)
     return PciDevice(
         address=folder.name,
-        vendor=text(folder / "vendor").removeprefix("0x"),
-        device=text(folder / "device").removeprefix("0x"),
-        kind=text(folder / "class").removeprefix("0x"),
+        vendor=_id(folder, "vendor"),
+        device=_id(folder, "device"),
+        kind=_id(folder, "class"),
         driver=driver.resolve().name if driver.exists() else "",
         numa=int(numa) if numa.isdecimal() else None,
         path=place.parts[root:] if root is not None else (),
@@ -64,6 +65,10 @@ def level(a: PciDevice, b: PciDevice) -> str:
         return "PHB"
     below = max(len(a.path), len(b.path)) - shared
     return {1: "INT", 2: "PIX"}.get(below, "PXB")
+
+
+def _id(folder: Path, name: str) -> str:
+    return text(folder / name).removeprefix("0x")
 
 
 def text(file: Path) -> str:
