@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from hami_plugin.errors import WireError
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import NodeView
+from hami_plugin.policy.plausible import MOST_DEVICES
 from hami_plugin.wire.nodes import DeviceInfo
 
 Decode = Callable[[str], tuple[DeviceInfo, ...]]
 NodeDevices = Callable[[NodeView], tuple[DeviceInfo, ...]]
-"""WireError when the node's annotation cannot be read; empty when the node has none of the family."""
+"""WireError when what the node says cannot be read, or cannot be; empty when the node has none of the family."""
 
 
 def annotated(key: str, decode: Decode) -> NodeDevices:
@@ -28,7 +30,7 @@ def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]
     """As many as the node's capacity says; ``device`` describes one, by its number and how many there are."""
 
     def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
-        count = capacity(node, resource)
+        count = _plausible(node, resource, capacity(node, resource))
         return tuple(device(node, number, count) for number in range(count))
 
     return devices
@@ -39,6 +41,7 @@ def summed(cores: str, memory: str, *, each: int, unit: int, name: str, word: st
 
     def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
         total, units = capacity(node, cores), capacity(node, memory)
+        cards = _plausible(node, cores, -(-total // each))
         return tuple(
             DeviceInfo(
                 id=f"{node.name}-{name}-{number}",
@@ -49,10 +52,17 @@ def summed(cores: str, memory: str, *, each: int, unit: int, name: str, word: st
                 type=word,
                 health=True,
             )
-            for number in range(-(-total // each))
+            for number in range(cards)
         )
 
     return devices
+
+
+def _plausible(node: NodeView, resource: str, count: int) -> int:
+    if count > MOST_DEVICES:
+        told = f"node {node.name} tells of {node.capacity[resource]} {resource}"
+        raise WireError(f"{told}, which is {count} devices; no node has more than {MOST_DEVICES}")
+    return count
 
 
 def capacity(node: NodeView, resource: str) -> int:
