@@ -17,7 +17,8 @@ from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 
 MOST_DEVICES = 1024
-MOST_LETTERS = 253
+MOST_LETTERS = 320
+"""Of a device's name, which may have its node's in it, of up to 253."""
 MOST_NUMBER = 2**31 - 1
 MISTAKEN = "Implausible"
 """Reason of a device that its driver describes as no device can be."""

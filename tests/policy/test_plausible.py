@@ -35,6 +35,12 @@ def test_what_is_sound_is_left_as_it_is():
     assert plausible(whole) == whole
 
 
+def test_a_device_may_have_the_name_of_the_node_with_the_longest_name_in_its_own():
+    named = found(device(0, uuid=f"{'n' * 253}-AWSNeuron-0"))
+
+    assert plausible(named) == named
+
+
 @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING), ANYTHING)
 def test_whatever_a_driver_tells_can_be_written_down_or_is_a_reason(fields, fault):
     why = ""
