@@ -104,6 +104,8 @@ class Looker:
             return Fault(
                 reason="DeviceUnavailable", message=f"mx-smi calls it {told.state or 'nothing'}", action=Action.RESET
             )
+        if told and not told.memory and not self._whole:
+            return Fault(reason="MemoryUnknown", message=f"mx-smi tells no memory of {one.address}")
         names = _nodes(self._paths.sysfs / "bus/pci/devices" / one.address)
         if not names:
             return Fault(reason="DriverUnbound", message=f"the driver shows no nodes of {one.address}")
