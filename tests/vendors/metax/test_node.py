@@ -191,6 +191,23 @@ def test_a_tool_that_fails_later_takes_nothing_away(tmp_path: Path) -> None:
     assert "the GPUs' state is as it was" in after.problems[0]
 
 
+def test_a_gpu_that_the_tool_lists_no_more_is_kept_back_and_heals(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    answer = Path(f"{made.settings.mx_smi}.says/-L")
+    well = answer.read_text(encoding="utf-8")
+    roots = HostPaths(node="n1").elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
+    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+    before = look(lambda _uuid: None).sightings
+
+    answer.write_text("".join(line for line in well.splitlines(keepends=True) if "GPU#2" not in line), encoding="utf-8")
+
+    after = look(lambda _uuid: None).sightings
+    assert [one.device for one in after] == [one.device for one in before]
+    assert {one.device.index: one.fault.reason for one in after if one.fault} == {2: "NotListed"}
+    answer.write_text(well, encoding="utf-8")
+    assert look(lambda _uuid: None).sightings == before
+
+
 def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:
     made = machine("metax-c500-8", tmp_path)
     made.simulator.inject("tool-hangs")
