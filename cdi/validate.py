@@ -14,7 +14,7 @@ from cdi.names import Kind, device_problem
 from cdi.version import VERSIONS, needs
 
 MAX_ANNOTATIONS = 256 * 1024
-"""Characters of all annotations of one spec or device, keys and values, as for Kubernetes objects."""
+"""Bytes of all annotations of one spec or device, keys and values, as for Kubernetes objects."""
 
 _UINT32, _INT64 = 2**32 - 1, 2**63 - 1
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -151,9 +151,10 @@ _ANNOTATIONS = mapping(_annotation)
 def _annotations(value: object, place: Place) -> Iterator[Problem]:
     yield from _ANNOTATIONS(value, place)
     if isinstance(value, Mapping):
-        size = sum(len(entry) for pair in value.items() for entry in pair if isinstance(entry, str))
+        texts = (entry for pair in value.items() for entry in pair if isinstance(entry, str))
+        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         if size > MAX_ANNOTATIONS:
-            yield place.problem(f"must have at most {MAX_ANNOTATIONS} characters together, has {size}")
+            yield place.problem(f"must have at most {MAX_ANNOTATIONS} bytes together, has {size}")
 
 
 _DEVICE = fields(

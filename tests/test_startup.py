@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,17 @@ def test_nothing_that_this_host_has_mixes_with_simulated_machines(toy: str, tmp_
 def test_two_machines_of_one_vendor_are_no_node() -> None:
     with pytest.raises(HamiError, match="two machines have NVIDIA GPUs"):
         simulate_all("t4-4-pcie,dgx-1v")
+
+
+def test_two_machines_whose_files_have_one_name_do_not_share_a_folder(tmp_path: Path) -> None:
+    for folder, profile in (("a", "gaudi2-8"), ("b", "kunlun-p800-8")):
+        (tmp_path / folder).mkdir()
+        text = (resources.files("hami_plugin.simulation") / f"profiles/{profile}.yaml").read_text(encoding="utf-8")
+        (tmp_path / folder / "node.yaml").write_text(text, encoding="utf-8")
+    both = f"{tmp_path}/a/node.yaml,{tmp_path}/b/node.yaml"
+
+    with pytest.raises(HamiError, match="two machines are called node; rename one of them"):
+        simulate_all(both, tmp_path / "machines")
 
 
 def test_a_vendor_whose_hardware_is_not_here_is_passed_over_unless_it_is_enabled(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hami_plugin.cli import main
 
 POD = "{kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}}"
 NO_ADDRESS = "{id: x, vendor: nvidia, devices: [{index: 0}]}"
+NO_FOLDER = "{id: x, vendor: gaudi, devices: [{index: 0, model: HL-225, uuid: u, module_id: 0}]}"
 NO_KEY = "{id: x, vendor: aws-neuron, devices: [{index: 0, pci_bus_id: '0000:10:00.0'}]}"
 OF_NOBODY = "{id: x, vendor: nobody, devices: [{index: 0}]}"
 
@@ -89,6 +90,7 @@ def test_an_order_that_no_scheduler_knows_is_refused_with_those_it_knows(
     ("profile", "status", "said"),
     [
         (NO_ADDRESS, 2, "cannot be simulated: '' is not a PCI address such as 0000:1b:00.0"),
+        (NO_FOLDER, 2, "cannot be simulated: '' is not a PCI address such as 0000:1b:00.0"),
         (NO_KEY, 2, "cannot be simulated: it needs the key"),
         (OF_NOBODY, 1, "which no vendor module serves yet"),
     ],

@@ -50,8 +50,10 @@ def simulate_all(profiles: str, directory: Path | None = None) -> tuple[Simulate
         raise ConfigError([f"{profiles!r} names no machine; `hami-plugin discover --list-profiles` prints the names"])
     if len(names) < 2:
         return tuple(simulate(name, directory) for name in names)
-    folder = directory or _temporary()
-    machines = tuple(simulate(name, folder / Path(name).stem) for name in names)
+    folder, called = directory or _temporary(), [Path(name).stem for name in names]
+    if same := next((name for name in called if called.count(name) > 1), None):
+        raise HamiError(f"--simulate {profiles}: two machines are called {same}", hint="rename one of them")
+    machines = tuple(simulate(name, folder / own) for name, own in zip(names, called, strict=True))
     vendors = [machine.vendor for machine in machines]
     twice = next((vendor for vendor in vendors if vendors.count(vendor) > 1), None)
     if twice:

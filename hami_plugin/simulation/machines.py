@@ -35,11 +35,20 @@ def load_machine(name_or_path: str | Path) -> Machine:
         description = yaml.safe_load(source.read_text(encoding="utf-8"))
         if not isinstance(description, Mapping):
             raise TypeError("a profile is a mapping with devices in it")  # noqa: TRY301  # one message for all of them
-        return machine(description)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+        return _numbered(machine(description))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError([f"machine profile {text}: {error}"]) from error
     except RecursionError:
         raise ConfigError([f"machine profile {text}: is nested too deeply"]) from None
+
+
+def _numbered(found: Machine) -> Machine:
+    """``found``, whose devices have the numbers of their rows in the tables of levels and links. ValueError if not."""
+    numbers, places = [device.index for device in found.devices], list(range(len(found.devices)))
+    if numbers != places:
+        wanted, told = (", ".join(map(str, some)) for some in (places, numbers))
+        raise ValueError(f"index of the devices must be {wanted} in this order, is {told}")
+    return found
 
 
 def _completed(text: str) -> str:

@@ -64,7 +64,7 @@ class Tool:
 
     def told(self, tree: Tree, machine: Machine) -> Told:
         folder = tree.root / f"{self.path}.notes"
-        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        files = sorted(folder.glob("[!.]*"))  # but for what is being written
         named = ((file.name.rpartition(".")[::2], file) for file in files)
         return Told(
             machine=machine, notes={(what, int(index)): file.read_text("utf-8") for (what, index), file in named}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from hami_plugin.model.machine import Machine, MachineDevice
 
 _DONE = ".written"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 _SAME_BOARD, _SAME_SWITCH = ("INT",), ("INT", "PIX")
 _SAME_PORT, _SAME_ROOT = (*_SAME_SWITCH, "PXB"), (*_SAME_SWITCH, "PXB", "PHB")
 
@@ -126,7 +128,12 @@ def plug(
     driver: str,
     kind: str = "0x120000",
 ) -> None:
-    """One device on the bus. Ids are written as sysfs has them, ``0x1d0f``; an empty driver leaves it unbound."""
+    """One device on the bus. Ids are written as sysfs has them, ``0x1d0f``; an empty driver leaves it unbound.
+
+    ValueError names an address that is none.
+    """
+    if not _ADDRESS.fullmatch(one.pci):
+        raise ValueError(f"{one.pci!r} is not a PCI address such as 0000:1b:00.0")
     folder = on_bus(machine, one)
     facts = {"vendor": vendor, "device": device, "class": kind, "numa_node": one.numa}
     tree.write_all(folder, {**facts, "local_cpulist": machine.numa_nodes.get(one.numa, "")})

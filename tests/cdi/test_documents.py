@@ -223,3 +223,13 @@ def test_the_last_word_on_writing_counts(options, read_only):
     (mount,) = read(json.dumps(document), "a.json").edits.mounts
 
     assert mount.read_only == read_only
+
+
+def test_annotations_are_measured_in_bytes_as_runtimes_measure_them():
+    def annotated(text):
+        return {**plain_spec(spec("gpu0")), "cdiVersion": "0.6.0", "annotations": {"key": text}}
+
+    assert not problems(annotated("ü" * (128 * 1024 - 2)))
+    (found,) = problems(annotated("ü" * (128 * 1024 - 1)))
+
+    assert str(found) == "annotations: must have at most 262144 bytes together, has 262145"

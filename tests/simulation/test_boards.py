@@ -91,3 +91,12 @@ def test_a_tool_can_fail_in_ways_of_its_own(fault: str, words: str, simulator: F
 
     with pytest.raises(ToolError, match=words):
         output(tmp_path / "bin/acme-smi", deadline=0.2)
+
+
+def test_what_a_killed_process_left_half_written_is_no_note(simulator: FileSimulator, tmp_path: Path) -> None:
+    simulator.inject("unlisted", 1)
+    (tmp_path / "bin/acme-smi.notes/.unlisted.2.part").write_text("", encoding="utf-8")
+
+    simulator.inject("unlisted", 3)
+
+    assert numbers(tmp_path) == ["0", "2"]

@@ -48,6 +48,7 @@ def test_a_name_that_is_like_nothing_is_answered_with_all() -> None:
         "id: x\nvendor: y\ndevices: []",
         "id: x\nvendor: y\ndevices: [{index: 0}]\np2p_level: [[X], [X]]",
         "id: x\nvendor: y\ndevices: [{index: 0}]\nfabric: [1]",
+        "id: x\nvendor: y\ndevices: [{index: 0, memory_mib: .inf}]",
     ],
 )
 def test_a_file_that_is_no_profile_is_named(text: str, tmp_path: Path) -> None:
@@ -61,3 +62,15 @@ def test_a_file_that_is_no_profile_is_named(text: str, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.yaml"):
         load_machine(tmp_path / "gone.yaml")
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (1, 0), (0, 0), (0, 2)])
+def test_a_profile_whose_devices_are_not_numbered_from_0_in_their_order_is_refused(
+    numbers: tuple[int, int], tmp_path: Path
+) -> None:
+    file = tmp_path / "odd.yaml"
+    file.write_text(f"id: x\nvendor: y\ndevices: [{{index: {numbers[0]}}}, {{index: {numbers[1]}}}]")
+    told = f"index of the devices must be 0, 1 in this order, is {numbers[0]}, {numbers[1]}"
+
+    with pytest.raises(ConfigError, match=rf"odd\.yaml: {told}"):
+        load_machine(file)

@@ -12,6 +12,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, rig
 from vendors.amd.devices import Gpu, gpu
+from vendors.amd.kfd import KfdNode, nodes
 from vendors.amd.node import place
 
 PROFILE = "mi300x-8"
@@ -132,6 +133,15 @@ def test_each_part_of_a_partitioned_card_is_a_device(tmp_path: Path) -> None:
     assert link.level == "INT"
     machine.simulator.inject("back", 7)
     assert len(machine.snapshot().devices) == 8
+
+
+def test_the_number_of_a_partition_is_no_part_of_its_cards_address(tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+    machine.simulator.inject("partition", 2, 4)
+
+    found = [one for one in nodes(tmp_path / "sys") if isinstance(one, KfdNode)]
+
+    assert {one.address for one in found} == {device.pci for device in machine.machine.devices}
 
 
 @pytest.mark.parametrize(

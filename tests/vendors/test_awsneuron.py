@@ -14,6 +14,7 @@ from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.questions import Case
 from hami_plugin.conformance.report import lines
 from hami_plugin.conformance.run import asked, documented_in
+from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted, Denied
@@ -40,6 +41,12 @@ def machine(kind: str, devices: int, cores: int = 2) -> list[DeviceState]:
         capacity={"aws.amazon.com/neuron": str(devices), "aws.amazon.com/neuroncore": str(devices * cores)},
     )
     return [idle(info) for info in NEURON.node_devices(node)]
+
+
+@pytest.mark.parametrize("cores", [31, 10**15])
+def test_a_node_that_tells_of_more_cores_than_a_device_can_have_offers_none_and_says_why(cores: int) -> None:
+    with pytest.raises(WireError, match=f"tells of {cores} aws.amazon.com/neuroncore on 1 aws.amazon.com/neuron"):
+        machine("trn1.2xlarge", 1, cores)
 
 
 def booked(states: Sequence[DeviceState], index: int, cores: int) -> list[DeviceState]:

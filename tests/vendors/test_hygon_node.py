@@ -99,6 +99,20 @@ def test_a_part_says_its_card_and_its_memory(tmp_path: Path) -> None:
     golden(GOLDEN / "vdev.json", injection.files[file].splitlines())
 
 
+@pytest.mark.parametrize(("uid", "container"), [("../../etc", "main"), ("", "main"), ("u", "../../etc"), ("u", "")])
+def test_no_forged_name_leads_out_of_its_folder(uid: str, container: str, tmp_path: Path) -> None:
+    node = Node(rig("hygon-k100ai-8", tmp_path), tmp_path)
+    device = node.machine.snapshot().devices[0]
+    grant = node.machine.family.place(Grant(uuid=device.uuid, word="DCU", memory=4096, cores=30), device, [])
+    view = ContainerView(name=container)
+    pod = PodView(uid=uid, namespace="default", name="forged", containers=(view,))
+
+    with pytest.raises(RefusedError, match="is no pod UID or container name of Kubernetes"):
+        node.machine.family.inject(
+            Assignment(pod=pod, container=view, shares=(Share(grant=grant, device=device),)), node.host
+        )
+
+
 def test_parts_of_containers_that_are_gone_are_free_again(tmp_path: Path) -> None:
     node = Node(rig("hygon-k100ai-8", tmp_path), tmp_path)
     device = node.machine.snapshot().devices[0]

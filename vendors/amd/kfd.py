@@ -14,6 +14,8 @@ ONE_HOP = 15
 _VRAM = ("1", "2")
 """Heap types of memory banks: visible to the host, and not."""
 MIB = 1024 * 1024
+_ON_BUS = 0xFFFF
+"""Of a place, what is the card's on the bus. Newer kernels write the number of a partition into the highest bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ def _node(folder: Path) -> KfdNode | str | None:
         return f"compute node {folder.name} tells nothing: {folder / 'properties'} cannot be read"
     if not facts.get("simd_count") or facts.get("drm_render_minor", 0) <= 0:
         return None
-    place = facts.get("location_id", 0)
+    place = facts.get("location_id", 0) & _ON_BUS
     banks = (_properties(bank) for bank in (folder / "mem_banks").glob("*"))
     return KfdNode(
         number=int(folder.name),

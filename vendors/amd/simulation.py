@@ -13,6 +13,8 @@ from vendors.amd.kfd import MIB, ONE_HOP, XGMI
 KFD = "sys/devices/virtual/kfd/kfd"
 NODES = f"{KFD}/topology/nodes"
 SIMDS_PER_UNIT = 4
+PART_BITS = 28
+"""Kernels write the number of a part there, above the card's place on the bus."""
 FIRST_PART = 192
 """Render nodes of partitions begin here, apart from those of whole cards."""
 
@@ -42,8 +44,8 @@ def _drawn(folder: str, card: int, render: int) -> Files:
     return {**shown, **links, **classes, **{f"dev/dri/{name}": "" for name in names}}
 
 
-def _computing(machine: Machine, one: MachineDevice, node: str, *, render: int, of: int = 1) -> Files:
-    """A node of the compute topology: a card, or one of so many parts of it."""
+def _computing(machine: Machine, one: MachineDevice, node: str, *, render: int, part: int = 0, of: int = 1) -> Files:
+    """A node of the compute topology: a card, or one of so many parts of it, whose number is part of its place."""
     domain, bus, function = one.pci.split(":")
     slot, _, number = function.partition(".")
     peers = [peer for peer in machine.devices if machine.lanes[one.index][peer.index]]
@@ -57,7 +59,7 @@ def _computing(machine: Machine, one: MachineDevice, node: str, *, render: int, 
             simd_count=one.extra["compute_units"] * SIMDS_PER_UNIT // of,
             simd_per_cu=SIMDS_PER_UNIT,
             vendor_id=int(GPUS.vendors[0], 16),
-            location_id=int(bus, 16) << 8 | int(slot, 16) << 3 | int(number),
+            location_id=part << PART_BITS | int(bus, 16) << 8 | int(slot, 16) << 3 | int(number),
             domain=int(domain, 16),
             drm_render_minor=render,
             unique_id=int(one.extra["unique_id"], 16),
@@ -76,9 +78,9 @@ def _partition(stage: Stage, one: MachineDevice, value: int | str) -> None:
     count, own = int(value) or 8, str(one.extra["kfd_node"])
     stage.tree.write(f"{on_bus(stage.machine, one)}/current_compute_partition", "CPX\n")
     stage.tree.put(_computing(stage.machine, one, own, render=one.extra["drm_render"], of=count))
-    for number in _parts(one)[: count - 1]:
+    for part, number in enumerate(_parts(one)[: count - 1], 1):
         stage.tree.put(_drawn(f"sys/devices/platform/amdgpu_xcp_{number}", number, number))
-        stage.tree.put(_computing(stage.machine, one, str(number), render=number, of=count))
+        stage.tree.put(_computing(stage.machine, one, str(number), render=number, part=part, of=count))
 
 
 def _parts(one: MachineDevice) -> range:

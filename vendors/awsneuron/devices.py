@@ -10,11 +10,9 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
-from vendors.awsneuron.chips import LOGICAL_CORE_SIZE, MEMORY_MIB, NEURONS, WORD, Chip, chip, name
+from vendors.awsneuron.chips import LOGICAL_CORE_SIZE, MEMORY_MIB, MOST_CORES, NEURONS, WORD, Chip, chip, name
 from vendors.awsneuron.places import Places
 
-MOST_CORES = 30
-"""What a grant's bits have room for."""
 ECC = {"mem_ecc_uncorrected": "MemoryEccUncorrected", "sram_ecc_uncorrected": "SramEccUncorrected"}
 
 

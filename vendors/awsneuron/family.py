@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted, Denied
@@ -24,7 +25,7 @@ from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, G
 from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, both_keys
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.awsneuron.chips import WORD, name
+from vendors.awsneuron.chips import MOST_CORES, WORD, name
 from vendors.awsneuron.node import KIND, served
 from vendors.awsneuron.settings import AwsNeuronSettings
 
@@ -97,8 +98,12 @@ def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
 
 
 def device(settings: AwsNeuronSettings, node: NodeView, number: int, count: int) -> DeviceInfo:
-    """One of the ``count`` devices among which the node's cores are divided."""
-    cores = capacity(node, settings.cores) // count
+    """One of the ``count`` devices among which the node's cores are divided. WireError when those are too many."""
+    total = capacity(node, settings.cores)
+    cores = total // count
+    if cores > MOST_CORES:
+        told = f"node {node.name} tells of {total} {settings.cores} on {count} {settings.count}"
+        raise WireError(f"{told}; no device has more than {MOST_CORES}")
     return DeviceInfo(
         id=name(node.name, number),
         index=number,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
@@ -26,6 +28,7 @@ from vendors.hygon.vdcu import PIPE, UNITS, number, part, text
 CONTROL, OPTIONAL_CONTROL = "kfd", "mkfd"
 INSIDE = "/etc/vdev/docker/"
 DRIVER_INSIDE, HAL_INSIDE = "/opt/hygondriver", "/opt/hyhal"
+_NAME = re.compile(r"[0-9A-Za-z](?:[-0-9A-Za-z]{0,62}[0-9A-Za-z])?")
 
 
 def open_driver(settings: HygonSettings, paths: HostPaths) -> Driver:
@@ -103,7 +106,7 @@ def inject(settings: HygonSettings, assignment: Assignment, host: HostFiles) -> 
             f"there is no {settings.vdcu_files} on the host, without which a container could use the whole DCU",
             hint="put Hygon's vDCU files there, or set hygonPath",
         )
-    folder = host.paths.hook / f"vgpu/dcu/{assignment.pod.uid}_{assignment.container.name}"
+    folder = _folder(assignment, host)
     mounts = (
         Mount(host_path=str(folder), container_path=INSIDE, read_only=False),
         Mount(host_path=str(settings.vdcu_files), container_path=DRIVER_INSIDE),
@@ -111,6 +114,16 @@ def inject(settings: HygonSettings, assignment: Assignment, host: HostFiles) -> 
     file = folder / f"vdev{number(device.index, own)}.conf"
     said = text(device.pci, device.index, own, grant.memory or device.memory)
     return Injection(edits=ContainerEdits(mounts=mounts), directories=(folder,), files={file: said})
+
+
+def _folder(assignment: Assignment, host: HostFiles) -> Path:
+    """The container's own, on the host. ``RefusedError`` for names that could lead out of the folder of all."""
+    pod, names = assignment.pod, (assignment.pod.uid, assignment.container.name)
+    for name in names:
+        if not _NAME.fullmatch(name):
+            words = f"{name[:80]!r} of pod {pod.key} is no pod UID or container name of Kubernetes"
+            raise RefusedError(RefusalReason.INVALID_REQUEST, words, code="INVALID_ARGUMENT")
+    return host.paths.hook / "vgpu/dcu" / "_".join(names)
 
 
 def _whole(settings: HygonSettings, grant: Grant, device: Device) -> bool:

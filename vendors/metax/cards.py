@@ -48,13 +48,13 @@ class Looker:
         found = GPUS.driven(self._paths)
         listed, problems = self._listed({one.address for one in found})
         zones = connected(self._smi.linked, [one.number for one in listed.values()])
-        sightings = []
+        sightings, answered = [], not problems
         for one in found:
             known, told = self._known.get(one.address), listed.get(one.address)
             ask(known.uuid if known else None)
             try:
                 device = self._device(one, told, zones) if told else known
-                fault = self._fault(one, told)
+                fault = self._fault(one, told, answered=answered)
             except OSError as error:
                 device, fault = known, Fault(reason="DriverFailed", message=str(error))
             if device is None:
@@ -99,11 +99,16 @@ class Looker:
             traits=card,
         )
 
-    def _fault(self, one: pci.PciDevice, told: Listed | None) -> Fault | None:
+    def _fault(self, one: pci.PciDevice, told: Listed | None, *, answered: bool) -> Fault | None:
+        """``answered``: the tool has told what it knows, and has left out what it does not list."""
+        if answered and not told:
+            return Fault(reason="NotListed", message=f"mx-smi does not list {one.address}")
         if told and not told.available:
             return Fault(
                 reason="DeviceUnavailable", message=f"mx-smi calls it {told.state or 'nothing'}", action=Action.RESET
             )
+        if told and not told.memory and not self._whole:
+            return Fault(reason="MemoryUnknown", message=f"mx-smi tells no memory of {one.address}")
         names = _nodes(self._paths.sysfs / "bus/pci/devices" / one.address)
         if not names:
             return Fault(reason="DriverUnbound", message=f"the driver shows no nodes of {one.address}")

@@ -38,7 +38,8 @@ class Listed:
 class Smi:
     """Asks the tool, and keeps what it said of memory and links for as long as the same GPUs are there.
 
-    The list is asked for again after ``fresh`` seconds: it says which GPUs cannot be used.
+    The list is asked for again after ``fresh`` seconds: it says which GPUs cannot be used. So is memory that it has not
+    told of one of them.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class Smi:
         """The GPUs by PCI address. ``ToolError`` when the tool does not tell."""
         anew = not addresses <= self._asked
         if anew or self._clock() >= self._until:
+            if anew or not all(one.memory for one in self._listed.values()):
+                self._memory = {**self._memory, **dict(_memory(self._ask("--show-memory")))}
             if anew:
-                self._memory = dict(_memory(self._ask("--show-memory")))
                 self.linked = frozenset(_linked(self._ask("topo", "-m")))
             self._listed = {one.address: one for one in _rows(self._ask("-L"), self._memory)}
             self._asked, self._until = addresses, self._clock() + self._fresh

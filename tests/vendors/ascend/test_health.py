@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
 
 from hami_plugin.errors import DriverUnavailableError
+from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action
+from vendors.ascend.node.driver import AscendDriver
 
 
 def events(rig):
@@ -111,6 +114,57 @@ def test_polling_a_driver_that_went_away_says_so(rig):
 
     built.simulator.inject("driver-back")
     assert len(built.devices()) == 8
+
+
+class Deaf:
+    """The simulated library, whose NPUs tell nothing of their health; with ``mended`` only until it is opened again."""
+
+    def __init__(self, path, *, mended=False):
+        self._library = ctypes.CDLL(path)
+        self._mended = mended
+        self.opened = 0
+        self.deaf = False
+
+    def __getattr__(self, name):
+        return getattr(self._library, name)
+
+    def dcmi_init(self):
+        self.opened += 1
+        self.deaf &= not self._mended
+        return self._library.dcmi_init()
+
+    def dcmi_get_device_health(self, *asked):
+        return -8006 if self.deaf else self._library.dcmi_get_device_health(*asked)
+
+
+def deaf(built, **kind):
+    """The driver of a machine before such a library, and the library."""
+    library = Deaf(str(built.settings.dcmi_library), **kind)
+    built.driver = AscendDriver(built.settings, HostPaths(), sleep=lambda _seconds: None, load=lambda _path: library)
+    return library
+
+
+def test_all_npus_that_fall_silent_at_once_are_told_of_though_the_driver_still_knows_them(rig):
+    built = rig("ascend-910b3-8")
+    library = deaf(built)
+    poll = events(built)
+
+    library.deaf = True
+
+    assert poll() == [(number, "NpuSilent") for number in range(8)]
+    assert library.opened == 2
+    assert poll() == []
+
+
+def test_npus_that_answer_again_once_the_driver_is_opened_anew_are_not_called_silent(rig):
+    built = rig("ascend-910b3-8")
+    library = deaf(built, mended=True)
+    poll = events(built)
+
+    library.deaf = True
+
+    assert poll() == []
+    assert library.opened == 2
 
 
 def test_a_call_that_hangs_names_the_npu_that_it_is_about(rig):

@@ -132,6 +132,31 @@ def test_a_faulty_device_is_kept_back_and_heals(fault: str, reason: str, tmp_pat
     assert faults() == {}
 
 
+def test_a_shared_gpu_whose_memory_is_not_told_is_kept_back_until_it_is(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    answer = Path(f"{made.settings.mx_smi}.says/--show-memory")
+    well = answer.read_text(encoding="utf-8")
+    lines = well.splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if line.startswith("GPU#2"))
+    answer.write_text("".join([*lines[: place + 1], *lines[place + 2 :]]), encoding="utf-8")
+    roots = HostPaths(node="n1").elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
+    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+
+    found = look(lambda _uuid: None).sightings
+
+    assert {one.device.index: one.fault.reason for one in found if one.fault} == {2: "MemoryUnknown"}
+    answer.write_text(well, encoding="utf-8")
+    found = look(lambda _uuid: None).sightings
+    assert [(one.device.memory, one.fault) for one in found] == [(65536, None)] * 8
+
+
+def test_a_whole_gpu_is_served_though_its_memory_is_not_told(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path, **NATIVE)
+    Path(f"{made.settings.mx_smi}.says/--show-memory").write_text("", encoding="utf-8")
+
+    assert made.faults() == {}
+
+
 def test_a_gpu_that_falls_off_the_bus_leaves_the_others_their_numbers(tmp_path: Path) -> None:
     made = machine("metax-c600a-16", tmp_path)
     lost_alone(made, 0)
@@ -164,6 +189,23 @@ def test_a_tool_that_fails_later_takes_nothing_away(tmp_path: Path) -> None:
 
     assert after.sightings == before.sightings
     assert "the GPUs' state is as it was" in after.problems[0]
+
+
+def test_a_gpu_that_the_tool_lists_no_more_is_kept_back_and_heals(tmp_path: Path) -> None:
+    made = machine("metax-c500-8", tmp_path)
+    answer = Path(f"{made.settings.mx_smi}.says/-L")
+    well = answer.read_text(encoding="utf-8")
+    roots = HostPaths(node="n1").elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
+    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+    before = look(lambda _uuid: None).sightings
+
+    answer.write_text("".join(line for line in well.splitlines(keepends=True) if "GPU#2" not in line), encoding="utf-8")
+
+    after = look(lambda _uuid: None).sightings
+    assert [one.device for one in after] == [one.device for one in before]
+    assert {one.device.index: one.fault.reason for one in after if one.fault} == {2: "NotListed"}
+    answer.write_text(well, encoding="utf-8")
+    assert look(lambda _uuid: None).sightings == before
 
 
 def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:

@@ -93,11 +93,13 @@ class AscendDriver:
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
         """DCMI's own waiting would hold the thread; asking for all NPUs' health takes a few milliseconds."""
         self._sleep(timeout)
+        before = self._told
         faults = {device.uuid: self._health(unit, device.uuid) for unit, device in self._known.items()}
         if faults and all(fault and fault.reason == SILENT for fault in faults.values()):
             self._dcmi.close()
             self.discover()  # tells why, when the driver as a whole is gone
-        news = {uuid: fault for uuid, fault in faults.items() if fault and fault != self._told.get(uuid)}
+            faults = dict(self._told)
+        news = {uuid: fault for uuid, fault in faults.items() if fault and fault != before.get(uuid)}
         self._told |= faults
         return [HealthEvent(uuid=uuid, fault=fault) for uuid, fault in news.items()]
 
