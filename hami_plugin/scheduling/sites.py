@@ -82,7 +82,8 @@ def _idle(node: NodeView, family: Family) -> Stock:
 def _taken(stock: Stock, family: Family, held: Iterable[Holding]) -> Stock:
     if family.policy is None or not stock.states:
         return stock
-    return replace(stock, states=in_use(stock.states, held, family.policy.request, family.policy.restore))
+    policy, bits = family.policy, family.cores_are_bits
+    return replace(stock, states=in_use(stock.states, held, policy.request, policy.restore, bits=bits))
 
 
 def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, Holding]:
