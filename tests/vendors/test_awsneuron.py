@@ -24,6 +24,7 @@ from hami_plugin.policy.pods import place
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.sites import Placed
 from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
+from hami_plugin.scheduling.quotas import excess, quota
 from hami_plugin.scheduling.sites import rules, survey
 from hami_plugin.wire.pods import encode_devices
 from tests.support.hami import answers
@@ -310,6 +311,19 @@ def test_every_core_that_a_starting_pods_containers_will_have_is_kept_for_it() -
     site = survey(node, [NEURON], [other, replace(decided, annotations={**key, **written})]).site
 
     assert [one.cores for one in site.stocks["AWSNeuron"].states] == [0b1111]
+
+
+def test_a_namespaces_quota_of_cores_counts_cores_and_not_the_mask() -> None:
+    """One core, which happens to be the device's fourth."""
+    name = "limits.aws.amazon.com/neuroncore"
+    state = machine("inf1.xlarge", 1, cores=4)[0]
+    running = pod(container(neuroncore=1), **{ALLOCATED: share(state, 0b1000)})
+
+    found = quota("n", {name: "2"}, [NEURON], [running])
+
+    assert found.used["aws.amazon.com/neuroncore"] == 1
+    assert excess(pod(container(neuroncore=1)), [NEURON], found) == ""
+    assert excess(pod(container(neuroncore=2)), [NEURON], found) == f"{name}: the pod needs 2, and 1 of 2 are used"
 
 
 @answers("awsneuron_fit", "GetNodeDevices")
