@@ -1,6 +1,7 @@
 """kube-scheduler asks about a pod again while it is being bound, since our own annotations have changed it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.wire.keys import ASSIGNED_NODE, NODE_LOCK
 from hami_plugin.wire.lock import parse_lock
 from tests.scheduler.test_bind import lock, locked
-from tests.support.scheduling import add_node, annotations, ask, binding, manifest, serving, until
+from tests.support.scheduling import HURRY, add_node, annotations, ask, binding, manifest, serving, until
 
 COUNT = "nvidia.com/gpu"
 
@@ -116,3 +117,19 @@ async def test_a_pod_is_not_bound_to_a_node_whose_daemon_went_while_it_waited(se
 
     assert "nodeName" not in server.pod("team", "a")["spec"]
     assert not lock(server) or parse_lock(lock(server)).pod != "a"
+
+
+async def test_a_bind_that_is_asked_for_once_more_is_the_same_bind(server, tmp_path):
+    """A kube-scheduler that gave up waiting asks again: the second bind must not outlive the decision it was for."""
+    async with serving(server, tmp_path, replace(HURRY, lock_patience=0.5)) as service:
+        await until(lambda: len(service._nodes.sites) == 2)
+        pod, first = await being_bound(server, service)
+        await asyncio.sleep(0.3)
+        second = asyncio.create_task(service.bind(binding(pod, "n1")))
+        assert "locked for team/other" in (await first)["Error"]
+
+        assert (await again(server, service, pod, nodes=["n2"]))["NodeNames"] == ["n2"]
+        server.annotate_node("n1", {NODE_LOCK: None})
+
+        assert await second == await first
+    assert "nodeName" not in server.pod("team", "a")["spec"]
