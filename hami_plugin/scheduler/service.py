@@ -171,8 +171,8 @@ class SchedulerService:
                 self._standing.begin(uid, node)
             await self._binder.bind(pod, node)
         except HamiError as error:
-            if not isinstance(error, UnsureError):
-                self._standing.end(uid)
+            settle = self._standing.doubt if isinstance(error, UnsureError) else self._standing.end
+            settle(uid)
             subject = PodView(uid=uid, namespace=namespace, name=name)
             self._events.pod(subject, UNBOUND, str(error), warning=True)
             return {"Error": str(error)}

@@ -90,6 +90,23 @@ async def test_a_pod_that_was_not_bound_is_decided_on_anew(server, service):
     assert (await again(server, service, pod, nodes=["n2"]))["NodeNames"] == ["n2"]
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["it was not", "it was"])
+async def test_a_pod_of_which_nobody_knew_whether_it_was_bound_is_looked_at_when_its_node_is_offered_no_more(
+    server, service, bound
+):
+    pod = await decided(server, service)
+    server.truncate_next("POST .*/binding") if bound else server.error(500, match="POST .*/binding")
+    server.error(500, match="GET .*/pods/a", count=None)
+    assert "not known" in (await service.bind(binding(pod, "n1")))["Error"]
+    assert (await again(server, service, pod, nodes=["n1", "n2"]))["NodeNames"] == ["n1"]
+    server.heal()
+
+    answer = await again(server, service, pod, nodes=["n2"])
+
+    assert answer["NodeNames"] == ([] if bound else ["n2"])
+    assert annotations(server.pod("team", "a"))[ASSIGNED_NODE] == ("n1" if bound else "n2")
+
+
 async def test_a_bind_waits_for_a_decision_that_is_being_written(server, service):
     """Two nodes: the second decision names another one, and the bind of the first comes while it is written."""
     pod = await decided(server, service)
