@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from hami_plugin.errors import WireError
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import NodeView
+from hami_plugin.policy.plausible import MOST_DEVICES
 from hami_plugin.wire.nodes import DeviceInfo
 
 Decode = Callable[[str], tuple[DeviceInfo, ...]]
@@ -25,20 +27,27 @@ def in_percent(decode: Decode) -> Decode:
 
 
 def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]) -> NodeDevices:
-    """As many as the node's capacity says; ``device`` describes one, by its number and how many there are."""
+    """As many as the node's capacity says; ``device`` describes one, by its number and how many there are.
+
+    WireError when that is more than any machine has.
+    """
 
     def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
-        count = capacity(node, resource)
+        count = _credible(capacity(node, resource), resource)
         return tuple(device(node, number, count) for number in range(count))
 
     return devices
 
 
 def summed(cores: str, memory: str, *, each: int, unit: int, name: str, word: str) -> NodeDevices:
-    """The node's capacity has the cores and the memory of all cards: ``each`` cores a card, memory in ``unit`` MiB."""
+    """The node's capacity has the cores and the memory of all cards: ``each`` cores a card, memory in ``unit`` MiB.
+
+    WireError when those are more cards than any machine has.
+    """
 
     def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
         total, units = capacity(node, cores), capacity(node, memory)
+        count = _credible(-(-total // each), cores)
         return tuple(
             DeviceInfo(
                 id=f"{node.name}-{name}-{number}",
@@ -49,7 +58,7 @@ def summed(cores: str, memory: str, *, each: int, unit: int, name: str, word: st
                 type=word,
                 health=True,
             )
-            for number in range(-(-total // each))
+            for number in range(count)
         )
 
     return devices
@@ -61,6 +70,12 @@ def capacity(node: NodeView, resource: str) -> int:
         return max(0, whole(node.capacity.get(resource, "0")))
     except ValueError:
         return 0
+
+
+def _credible(count: int, resource: str) -> int:
+    if count > MOST_DEVICES:
+        raise WireError(f"the capacity of {resource} means {count} devices, more than {MOST_DEVICES}")
+    return count
 
 
 def none_known(_node: NodeView) -> tuple[DeviceInfo, ...]:
