@@ -177,6 +177,7 @@ def test_weights_that_mean_nothing_fit_nowhere():
 
 @pytest.mark.parametrize("digits", [10, 400, 5000])
 def test_weights_too_large_to_reckon_with_fit_nowhere_and_are_told_in_short(digits: int):
+    """D-328"""
     weighing = f"slot=1,core=1,memory={'9' * digits}"
     wanted = replace(pod(container("a", "red", count=1, memory=1)), annotations={WEIGHTS_KEY: weighing})
 

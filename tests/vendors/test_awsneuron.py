@@ -314,7 +314,7 @@ def test_every_core_that_a_starting_pods_containers_will_have_is_kept_for_it() -
 
 
 def test_a_namespaces_quota_of_cores_counts_cores_and_not_the_mask() -> None:
-    """One core, which happens to be the device's fourth."""
+    """D-327: one core, which happens to be the device's fourth."""
     name = "limits.aws.amazon.com/neuroncore"
     state = machine("inf1.xlarge", 1, cores=4)[0]
     running = pod(container(neuroncore=1), **{ALLOCATED: share(state, 0b1000)})
