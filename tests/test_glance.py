@@ -1,8 +1,10 @@
 """One look at all vendors, for commands: what one of them does wrong hides nobody else's devices."""
 
 import pytest
+from click.testing import CliRunner
 
 from hami_plugin.checked import CheckedDriver
+from hami_plugin.cli import main
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.glance import seen
@@ -51,3 +53,18 @@ def test_where_nobody_has_devices_each_reason_is_told():
 def test_where_no_vendor_is_served_that_is_what_is_told():
     with pytest.raises(HamiError, match="this host shows no hardware of any vendor"):
         list(seen([]))
+
+
+def test_each_vendors_heat_map_has_a_file_of_its_own(tmp_path):
+    drawn = tmp_path / "node.svg"
+
+    outcome = CliRunner().invoke(main, ["topology", "--simulate", "dgx-1v,mi300x-8", "--svg", str(drawn)])
+
+    assert outcome.exit_code == 0, outcome.output
+    pictures = sorted(tmp_path.iterdir())
+    assert pictures == [tmp_path / "node-2.svg", drawn]
+    assert len({picture.read_text() for picture in pictures}) == 2
+    assert [line for line in outcome.output.splitlines() if line.startswith("Drawn")] == [
+        f"Drawn in {drawn}",
+        f"Drawn in {tmp_path / 'node-2.svg'}",
+    ]

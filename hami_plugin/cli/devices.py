@@ -32,18 +32,23 @@ def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
 
 @click.command(epilog="Example: hami-plugin topology --simulate dgx-1v --svg dgx-1v.svg")
 @configuration_options
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw a heat map of the scores.")
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also draw a heat map of the scores. A second vendor's is beside it, as NAME-2.svg.",
+)
 def topology(svg: Path | None, **options: Any) -> None:
     """Print how the devices are linked, and the scores that schedulers read."""
     from hami_plugin.glance import look  # noqa: PLC0415
     from hami_plugin.render import heat_map_svg, topology_matrix  # noqa: PLC0415
 
     with quietly():
-        for snapshot in look(options, os.environ):
+        for number, snapshot in enumerate(look(options, os.environ), 1):
             click.echo(topology_matrix(snapshot))
             if svg:
-                svg.write_text(heat_map_svg(snapshot, title=options["simulate"] or "this machine"), encoding="utf-8")
-                click.echo(f"Drawn in {svg}")
+                file = svg if number == 1 else svg.with_stem(f"{svg.stem}-{number}")
+                file.write_text(heat_map_svg(snapshot, title=options["simulate"] or "this machine"), encoding="utf-8")
+                click.echo(f"Drawn in {file}")
 
 
 @click.command(epilog="Example: hami-plugin vendors --json")

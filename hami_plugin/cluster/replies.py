@@ -10,6 +10,9 @@ from typing import Any
 
 from hami_plugin.errors import ClusterError
 
+_TERMINATED = "because it is being terminated"
+"""How an API server refuses whatever is new in a namespace that is being deleted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -51,6 +54,9 @@ def refused(call: Call, status: int, body: bytes, retry_after: float | None = No
     if call.verb == "patch" and status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid" in message:
         # A patch that names another UID changes an immutable field: 422 from some servers, 409 from others.
         status = HTTPStatus.CONFLICT
+    if call.verb == "create" and status == HTTPStatus.FORBIDDEN and _TERMINATED in message:
+        # No right is missing: what is to be created has no place any more.
+        status = HTTPStatus.GONE
     said = f": {message}" if message else ""
     return ClusterError(
         f"{call}: {status} {_phrase(status)}{said}",

@@ -27,7 +27,10 @@ def in_percent(decode: Decode) -> Decode:
 
 
 def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]) -> NodeDevices:
-    """As many as the node's capacity says; ``device`` describes one, by its number and how many there are."""
+    """As many as the node's capacity says; ``device`` describes one, by its number and how many there are.
+
+    WireError when that is more than any machine has.
+    """
 
     def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
         count = _plausible(node, resource, capacity(node, resource))
@@ -37,7 +40,10 @@ def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]
 
 
 def summed(cores: str, memory: str, *, each: int, unit: int, name: str, word: str) -> NodeDevices:
-    """The node's capacity has the cores and the memory of all cards: ``each`` cores a card, memory in ``unit`` MiB."""
+    """The node's capacity has the cores and the memory of all cards: ``each`` cores a card, memory in ``unit`` MiB.
+
+    WireError when those are more cards than any machine has.
+    """
 
     def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
         total, units = capacity(node, cores), capacity(node, memory)

@@ -22,19 +22,27 @@ class Holding:
 
 
 def used(
-    states: Sequence[DeviceState], holdings: Iterable[Holding], request: Request, restore: Restore
+    states: Sequence[DeviceState],
+    holdings: Iterable[Holding],
+    request: Request,
+    restore: Restore,
+    *,
+    bits: bool = False,
 ) -> tuple[DeviceState, ...]:
-    """The devices with what all these pods have of them. Devices that are no longer there count for nothing."""
+    """The devices with what all these pods have of them. Devices that are no longer there count for nothing.
+
+    ``bits``: their cores are masks.
+    """
     after = {state.uuid: state for state in states}
     for holding in holdings:
-        for grant in held(holding, request):
+        for grant in held(holding, request, bits=bits):
             if grant.uuid in after:
                 after[grant.uuid] = restore(after[grant.uuid], grant, holding.pod)
     return tuple(after[state.uuid] for state in states)
 
 
-def held(holding: Holding, request: Request) -> Piece:
-    """One grant for each device that the pod must have now.
+def held(holding: Holding, request: Request, *, bits: bool = False) -> Piece:
+    """One grant for each device that the pod must have now. ``bits``: its cores are a mask.
 
     The N-th piece that is not empty is the N-th asking container's, as on the node: schedulers place empty ones
     differently. A plain init container counts with the sidecars before it, and for nothing once the pod runs. Pieces
@@ -43,13 +51,13 @@ def held(holding: Holding, request: Request) -> Piece:
     pieces = [piece for piece in holding.pieces if piece]
     asking = [container for container in holding.pod.containers if isinstance(request(container), Demand)]
     if len(pieces) != len(asking):
-        return added(pieces)
+        return added(pieces, bits=bits)
     running: list[Piece] = []
     alone: list[Piece] = []
     for container, piece in zip(asking, pieces, strict=True):
         if container.alone:
-            alone.append(added((*running, piece)))
+            alone.append(added((*running, piece), bits=bits))
         else:
             running.append(piece)
     over = holding.pod.phase == "Running"
-    return added(running) if over else collapsed((*alone, *running), len(alone))
+    return added(running, bits=bits) if over else collapsed((*alone, *running), len(alone), bits=bits)

@@ -89,9 +89,18 @@ class Chooser:
         if offered.nodes is not None:
             return filter_result(offered, decided(self._known.scene(pod), pod, offered))
         async with self._standing.turn(pod.uid):
-            if node := self._standing.node_of(pod.uid):
-                return standing_result(offered, node)
-            return await self._choose(offered, pod)
+            node = self._standing.node_of(pod.uid)
+            if self._standing.doubtful(pod.uid) and node not in offered.names:
+                node = await self._looked_at(pod)
+            return standing_result(offered, node) if node else await self._choose(offered, pod)
+
+    async def _looked_at(self, pod: PodView) -> str:
+        """The node of a pod that may have been bound, as the API server knows it. Empty: it may go anywhere."""
+        found = await repeated(lambda: self._cluster.get_pod(pod.namespace, pod.name), pace=self._pace)
+        if found and found.uid == pod.uid and found.node:
+            return found.node
+        self._standing.end(pod.uid)
+        return ""
 
     async def _choose(self, offered: Offer, pod: PodView) -> Json:
         outcome = decided(self._known.scene(pod), pod, offered)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.policy.reasons import read
+from hami_plugin.policy.reasons import Reason, read
 from hami_plugin.scheduling.filtering import UNREGISTERED
 from hami_plugin.telemetry.calls import ApiCalls
 from hami_plugin.telemetry.gauges import gauge
@@ -16,6 +16,7 @@ from hami_plugin.telemetry.gauges import gauge
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OTHER = "Other"
 _WORDS = {UNREGISTERED: "NodeUnregistered"}
+_REASONS = frozenset(map(str, Reason))
 
 
 class Metrics(ApiCalls):
@@ -79,9 +80,9 @@ class Metrics(ApiCalls):
         self._seconds.labels(path).observe(seconds)
 
     def refused(self, failed: Mapping[str, str]) -> None:
-        """A filter's ``FailedNodes``: the reason for each node."""
+        """A filter's ``FailedNodes``: the reason for each node. A text may quote a pod, whose words are no reasons."""
         for why in failed.values():
-            for reason in read(why) or [_WORDS.get(why, _OTHER)]:
+            for reason in _REASONS & read(why).keys() or [_WORDS.get(why, _OTHER)]:
                 self._nodes.labels(reason).inc()
 
     def certificate(self, expires: float) -> None:

@@ -10,7 +10,7 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.policy.admission import Denied
 from hami_plugin.scheduler.choosing import Known
 from hami_plugin.scheduling.admission import Allowed, Scheduling, admitted, review
-from hami_plugin.scheduling.payloads import admission_response
+from hami_plugin.scheduling.payloads import admission_response, member, readable
 from hami_plugin.scheduling.possible import impossible
 
 Json = Mapping[str, Any]
@@ -38,11 +38,12 @@ class Reviewer:
 
     def _decided(self, request: Json) -> Allowed | Denied:
         pod = request.get("object")
-        kind = request.get("kind") or {}
+        kind = member(request, "kind", "admission review")
         if not isinstance(pod, Mapping) or kind.get("kind") != "Pod" or request.get("operation") != "CREATE":
             return Allowed()
         if not isinstance(pod.get("spec"), Mapping):
             raise WireError("admission review: a pod without a spec", hint="send what the API server sends")
+        readable(pod, "admission review")
         metadata = {**(pod.get("metadata") or {})}
         metadata["namespace"] = metadata.get("namespace") or str(request.get("namespace") or "default")
         whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet

@@ -93,6 +93,7 @@ class SchedulerService:
         self._binder = Binder(cluster, served, locks, self._nodes, now, pace=options.pace)
         self._upkeep = Upkeep(cluster, self._nodes, self._pods, every=options.upkeep_every)
         self._unfinished: set[asyncio.Task[Json]] = set()
+        self._binds: dict[tuple[str, str], asyncio.Task[Json]] = {}
 
     async def filter(self, request: Json) -> Json:
         """ExtenderArgs in, ExtenderFilterResult out. WireError when the request cannot be read."""
@@ -102,17 +103,24 @@ class SchedulerService:
         await self._listed()
         if problems := self.problems():
             return {"Error": f"the scheduler does not know the cluster yet: {'; '.join(problems)}"}
-        return await self._finished(self._chooser.filter(asked))
+        return await asyncio.shield(self._begun(self._chooser.filter(asked)))
 
     async def bind(self, request: Json) -> Json:
-        """ExtenderBindingArgs in, ExtenderBindingResult out. WireError when the request cannot be read."""
+        """ExtenderBindingArgs in, ExtenderBindingResult out. WireError when the request cannot be read.
+
+        A kube-scheduler that gave up waiting and asks once more waits for the bind that runs.
+        """
         names = [str(request.get(key) or "") for key in ("PodNamespace", "PodName", "PodUID", "Node")]
         if not all(names):
             raise WireError(
                 "bind request: PodName, PodNamespace, PodUID or Node is missing",
                 hint="send kube-scheduler's ExtenderBindingArgs",
             )
-        return await self._finished(self._bound(*names))
+        bind = (names[2], names[3])
+        if bind not in self._binds:
+            self._binds[bind] = self._begun(self._bound(*names))
+            self._binds[bind].add_done_callback(lambda _bound: self._binds.pop(bind))
+        return await asyncio.shield(self._binds[bind])
 
     async def review(self, request: Json) -> Json:
         """An AdmissionReview with its request in, one with its response out. WireError when it cannot be read."""
@@ -163,8 +171,8 @@ class SchedulerService:
                 self._standing.begin(uid, node)
             await self._binder.bind(pod, node)
         except HamiError as error:
-            if not isinstance(error, UnsureError):
-                self._standing.end(uid)
+            settle = self._standing.doubt if isinstance(error, UnsureError) else self._standing.end
+            settle(uid)
             subject = PodView(uid=uid, namespace=namespace, name=name)
             self._events.pod(subject, UNBOUND, str(error), warning=True)
             return {"Error": str(error)}
@@ -180,12 +188,12 @@ class SchedulerService:
             raise HamiError(f"pod {namespace}/{name} is gone", hint="nothing to do")
         return found
 
-    async def _finished(self, answer: Coroutine[Any, Any, Json]) -> Json:
+    def _begun(self, answer: Coroutine[Any, Any, Json]) -> asyncio.Task[Json]:
         """The answer. What was begun is finished, also when nobody waits for it any more."""
         task = asyncio.create_task(_told(answer))
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
-        return await asyncio.shield(task)
+        return task
 
 
 async def _told(answer: Coroutine[Any, Any, Json]) -> Json:

@@ -18,6 +18,7 @@ class Standing:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._binding: dict[str, str] = {}
+        self._doubtful: set[str] = set()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def turn(self, uid: str) -> asyncio.Lock:
@@ -32,10 +33,20 @@ class Standing:
         """The pod is being bound from now on. Once the watch shows it at its node, that counts instead."""
         self._binding = {one: where for one, where in self._binding.items() if not self._bound(one)}
         self._binding[uid] = node
+        self._doubtful.discard(uid)
 
     def end(self, uid: str) -> None:
         """The pod was not bound."""
         self._binding.pop(uid, None)
+        self._doubtful.discard(uid)
+
+    def doubt(self, uid: str) -> None:
+        """Nobody knows whether the pod was bound. Its node stands until somebody has looked."""
+        self._doubtful.add(uid)
+
+    def doubtful(self, uid: str) -> bool:
+        """Whether it is still to be seen if the pod was bound."""
+        return uid in self._doubtful and not self._bound(uid)
 
     def _bound(self, uid: str) -> str:
         known = self._ledger.entries.get(uid)

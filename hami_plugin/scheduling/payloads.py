@@ -33,11 +33,36 @@ def offer(request: Json) -> Offer:
     pod, nodes, names = request.get("Pod"), request.get("Nodes"), request.get("NodeNames")
     if not isinstance(pod, Mapping):
         raise WireError("filter request: no Pod", hint="send kube-scheduler's ExtenderArgs")
+    readable(pod, "filter request")
     if isinstance(nodes, Mapping):
-        return Offer(pod=pod, nodes=tuple(nodes.get("items") or ()))
+        return Offer(pod=pod, nodes=tuple(_objects(nodes, "items", "filter request")))
     if not isinstance(names, list):
         raise WireError("filter request: neither NodeNames nor Nodes", hint="set nodeCacheCapable: true")
     return Offer(pod=pod, names=tuple(map(str, names)))
+
+
+def readable(pod: Json, what: str) -> None:
+    """WireError unless the pod has the shape of one, as far as it is read here."""
+    member(pod, "metadata", what)
+    spec = member(pod, "spec", what)
+    for container in (*_objects(spec, "initContainers", what), *_objects(spec, "containers", what)):
+        member(container, "resources", what)
+        _objects(container, "env", what)
+
+
+def member(parent: Json, key: str, what: str) -> Json:
+    """A part that is an object; empty where there is none. WireError for anything else."""
+    value = parent.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise WireError(f"{what}: {key} is no object", hint="send what the API server has")
+    return value
+
+
+def _objects(parent: Json, key: str, what: str) -> Sequence[Json]:
+    value = parent.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise WireError(f"{what}: {key} is no list of objects", hint="send what the API server has")
+    return value
 
 
 def decided(scene: Scene, pod: PodView, offered: Offer) -> Filtered | Unasked:

@@ -59,8 +59,8 @@ def used(families: Iterable[Family], pods: Iterable[Mapping[str, Holding]]) -> M
             continue
         memory, cores = _names(family)
         for holding in (one[family.word] for one in there if family.word in one):
-            for grant in held(holding, family.policy.request):
-                total.update({memory: grant.memory, cores: grant.cores})
+            for grant in held(holding, family.policy.request, bits=family.cores_are_bits):
+                total.update({memory: grant.memory, cores: family.core_count(grant.cores)})
     return {name: amount for name, amount in total.items() if name}
 
 

@@ -13,8 +13,10 @@ from hami_plugin.policy.states import idle
 from hami_plugin.policy.usage import Holding
 from hami_plugin.policy.usage import used as in_use
 from hami_plugin.vendor import Family
+from hami_plugin.wire.grammar import in_range, printable
 from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.pods import decode_devices
+from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.wire.pods import SEPARATORS, decode_devices
 from hami_plugin.wire.scores import decode_scores
 
 
@@ -74,15 +76,24 @@ def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:
 
 
 def _idle(node: NodeView, family: Family) -> Stock:
-    states = tuple(idle(info) for info in family.node_devices(node))
+    states = tuple(idle(_tellable(info)) for info in family.node_devices(node))
     known = states and family.policy
     return Stock(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
+
+
+def _tellable(info: DeviceInfo) -> DeviceInfo:
+    """The device, if a decision can name it, and tell all of its memory and cores."""
+    printable(info.id, "a device's name", without=SEPARATORS)
+    in_range(info.devmem, f"memory of {info.id}", 0)
+    in_range(info.devcore, f"cores of {info.id}", 0)
+    return info
 
 
 def _taken(stock: Stock, family: Family, held: Iterable[Holding]) -> Stock:
     if family.policy is None or not stock.states:
         return stock
-    return replace(stock, states=in_use(stock.states, held, family.policy.request, family.policy.restore))
+    policy, bits = family.policy, family.cores_are_bits
+    return replace(stock, states=in_use(stock.states, held, policy.request, policy.restore, bits=bits))
 
 
 def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, Holding]:

@@ -6,6 +6,7 @@ Anybody who may edit a pod writes these texts, so reading is linear, and whateve
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -171,7 +172,10 @@ def _json_integer(text: str) -> int:
 def _json_float(text: str) -> float:
     if len(text) > _LONGEST_NUMBER:
         raise WireError(f"a number of {len(text)} digits")
-    return float(text)
+    value = float(text)
+    if math.isinf(value):
+        raise WireError(f"{text} is too large")
+    return value
 
 
 def _no_constant(text: str) -> NoReturn:

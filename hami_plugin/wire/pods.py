@@ -15,7 +15,8 @@ Piece = tuple[Grant, ...]
 """One container's devices; empty for a container without any, and for one that has been served."""
 
 _WHAT = "devices of the pod"
-_SEPARATORS = ",:;"
+SEPARATORS = ",:;"
+"""What no name of a device may hold."""
 
 
 def decode_devices(text: str) -> tuple[Piece, ...]:
@@ -82,8 +83,8 @@ def _amount(text: str, name: str, uuid: str, position: int) -> int:
 
 def _device(grant: Grant) -> str:
     where = f"device {shown(grant.uuid)}"
-    uuid = printable(grant.uuid, where, without=_SEPARATORS)
-    word = printable(grant.word, where, without=_SEPARATORS)
+    uuid = printable(grant.uuid, where, without=SEPARATORS)
+    word = printable(grant.word, where, without=SEPARATORS)
     memory = in_range(grant.memory, f"{where}: memory", 0)
     cores = in_range(grant.cores, f"{where}: cores", 0)
     return f"{uuid},{word},{memory},{cores}:"

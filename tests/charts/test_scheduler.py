@@ -82,6 +82,14 @@ def test_resources_that_are_renamed_are_left_to_it_too():
     assert {"example.com/a", "example.com/b", "example.com/c"} <= names
 
 
+def test_whatever_a_vendors_key_for_a_resource_is_called_a_renamed_one_is_left_to_it():
+    keys = {"resourceNameGCU": "example.com/gcu", "resourceNameVGCUPercentage": "example.com/percent"}
+    for values in ({"deviceConfig": {"enflame": keys}}, {"devicePlugin": {"enflame": keys}}):
+        config, _ = kube_scheduler(rendered(values))
+
+        assert set(keys.values()) <= {entry["name"] for entry in config["extenders"][0]["managedResources"]}
+
+
 @pytest.mark.parametrize(
     ("version", "api", "tag"),
     [

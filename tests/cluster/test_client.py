@@ -275,6 +275,19 @@ async def test_an_event_that_expired_is_written_anew(cluster, server):
     assert second["count"] == 1
 
 
+async def test_an_event_in_a_namespace_that_is_going_is_no_missing_right_and_not_worth_another_try(cluster, server):
+    why = 'events "p.1" is forbidden: unable to create new content in namespace team because it is being terminated'
+    server.error(403, match="POST .*/events", message=why)
+
+    with pytest.raises(ClusterError, match="because it is being terminated") as error:
+        await cluster.create_event(
+            Subject(kind="Pod", name="p", namespace="team"), reason="R", message="m", warning=True
+        )
+
+    assert not error.value.temporary
+    assert cluster.reachable.value == ""
+
+
 async def test_long_names_and_messages_fit_into_an_event(cluster, server):
     subject = Subject(kind="Pod", name="p" * 253, namespace="team")
 

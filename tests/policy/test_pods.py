@@ -175,6 +175,20 @@ def test_weights_that_mean_nothing_fit_nowhere():
     assert WEIGHTS_KEY in outcome.why
 
 
+@pytest.mark.parametrize("digits", [10, 400, 5000])
+def test_weights_too_large_to_reckon_with_fit_nowhere_and_are_told_in_short(digits: int):
+    """D-328"""
+    weighing = f"slot=1,core=1,memory={'9' * digits}"
+    wanted = replace(pod(container("a", "red", count=1, memory=1)), annotations={WEIGHTS_KEY: weighing})
+
+    outcome = place(wanted, RULES, site(red=[card("R0")]))
+
+    assert isinstance(outcome, Unplaced)
+    assert outcome.why.startswith(f"{WEIGHTS_KEY}=slot=1,core=1,memory=9999")
+    assert "from 0 to 999999999" in outcome.why
+    assert len(outcome.why) < 300
+
+
 @pytest.mark.parametrize(("order", "expected"), [("binpack", ["R1", "R1"]), ("spread", ["R1", "R0"])])
 def test_the_pods_order_of_devices_decides_for_each_container_anew(order: str, expected: list[str]):
     two = [container(name, "red", count=1, memory=100) for name in "ab"]

@@ -174,7 +174,19 @@ async def test_a_decision_that_nothing_follows_from_is_given_up_when_the_pod_fit
     assert (await service.filter(ask(server, second)))["NodeNames"] == ["n1"]
 
 
-@pytest.mark.parametrize("request_", [{}, {"Pod": {}}, {"Pod": None, "NodeNames": []}, {"Pod": {}, "NodeNames": []}])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"Pod": {}},
+        {"Pod": None, "NodeNames": []},
+        {"Pod": {}, "NodeNames": []},
+        {"Pod": {"metadata": ["x"]}, "NodeNames": []},
+        {"Pod": {"metadata": {"uid": "u"}, "spec": {"containers": ["x"]}}, "NodeNames": []},
+        {"Pod": {}, "Nodes": {"items": ["x"]}},
+        {"Pod": {}, "Nodes": {"items": 1}},
+    ],
+)
 async def test_a_request_that_cannot_be_read_is_an_error_with_a_remedy(service, request_):
     with pytest.raises(WireError) as error:
         await service.filter(request_)

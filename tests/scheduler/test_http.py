@@ -255,6 +255,15 @@ async def test_an_answer_that_says_no_is_counted_apart_with_its_reasons() -> Non
             assert await rig.counted("nodes_refused_total", reason=reason) == 1
 
 
+async def test_a_reason_that_quotes_a_pods_own_words_makes_no_series_of_its_own() -> None:
+    quoted = {"n1": "hami.io/device-scoring-weights=slot=1, 1/8 Invented-1 is not as slot=1,core=1,memory=3"}
+    async with listening(FakeExtender(full=quoted)) as rig:
+        await rig.post("/filter", ARGS)
+
+        assert await rig.counted("nodes_refused_total", reason="Invented-1") == 0
+        assert await rig.counted("nodes_refused_total", reason="Other") == 1
+
+
 async def test_filters_above_the_limit_wait_and_are_answered() -> None:
     extender = FakeExtender(takes_s=0.05)
     async with listening(extender) as rig:

@@ -123,7 +123,20 @@ async def test_a_pod_of_another_scheduler_is_left_alone_whatever_it_asks(server,
     assert "patch" not in response
 
 
-@pytest.mark.parametrize("request_", [{}, {"request": "x"}, asked({"metadata": {}})])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"request": "x"},
+        asked({"metadata": {}}),
+        asked({"metadata": ["x"], "spec": {"containers": []}}),
+        asked({"spec": {"containers": ["x"]}}),
+        asked({"spec": {"initContainers": 1, "containers": []}}),
+        asked({"spec": {"containers": [{"env": ["x"]}]}}),
+        asked({"spec": {"containers": [{"resources": ["x"]}]}}),
+        {"request": {**asked({"spec": {}})["request"], "kind": "Pod"}},
+    ],
+)
 async def test_a_review_that_cannot_be_read_is_an_error_with_a_remedy(service, request_):
     with pytest.raises(WireError) as error:
         await service.review(request_)

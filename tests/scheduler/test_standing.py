@@ -1,6 +1,7 @@
 """kube-scheduler asks about a pod again while it is being bound, since our own annotations have changed it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.wire.keys import ASSIGNED_NODE, NODE_LOCK
 from hami_plugin.wire.lock import parse_lock
 from tests.scheduler.test_bind import lock, locked
-from tests.support.scheduling import add_node, annotations, ask, binding, manifest, serving, until
+from tests.support.scheduling import HURRY, add_node, annotations, ask, binding, manifest, serving, until
 
 COUNT = "nvidia.com/gpu"
 
@@ -89,6 +90,23 @@ async def test_a_pod_that_was_not_bound_is_decided_on_anew(server, service):
     assert (await again(server, service, pod, nodes=["n2"]))["NodeNames"] == ["n2"]
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["it was not", "it was"])
+async def test_a_pod_of_which_nobody_knew_whether_it_was_bound_is_looked_at_when_its_node_is_offered_no_more(
+    server, service, bound
+):
+    pod = await decided(server, service)
+    server.truncate_next("POST .*/binding") if bound else server.error(500, match="POST .*/binding")
+    server.error(500, match="GET .*/pods/a", count=None)
+    assert "not known" in (await service.bind(binding(pod, "n1")))["Error"]
+    assert (await again(server, service, pod, nodes=["n1", "n2"]))["NodeNames"] == ["n1"]
+    server.heal()
+
+    answer = await again(server, service, pod, nodes=["n2"])
+
+    assert answer["NodeNames"] == ([] if bound else ["n2"])
+    assert annotations(server.pod("team", "a"))[ASSIGNED_NODE] == ("n1" if bound else "n2")
+
+
 async def test_a_bind_waits_for_a_decision_that_is_being_written(server, service):
     """Two nodes: the second decision names another one, and the bind of the first comes while it is written."""
     pod = await decided(server, service)
@@ -116,3 +134,19 @@ async def test_a_pod_is_not_bound_to_a_node_whose_daemon_went_while_it_waited(se
 
     assert "nodeName" not in server.pod("team", "a")["spec"]
     assert not lock(server) or parse_lock(lock(server)).pod != "a"
+
+
+async def test_a_bind_that_is_asked_for_once_more_is_the_same_bind(server, tmp_path):
+    """A kube-scheduler that gave up waiting asks again: the second bind must not outlive the decision it was for."""
+    async with serving(server, tmp_path, replace(HURRY, lock_patience=0.5)) as service:
+        await until(lambda: len(service._nodes.sites) == 2)
+        pod, first = await being_bound(server, service)
+        await asyncio.sleep(0.3)
+        second = asyncio.create_task(service.bind(binding(pod, "n1")))
+        assert "locked for team/other" in (await first)["Error"]
+
+        assert (await again(server, service, pod, nodes=["n2"]))["NodeNames"] == ["n2"]
+        server.annotate_node("n1", {NODE_LOCK: None})
+
+        assert await second == await first
+    assert "nodeName" not in server.pod("team", "a")["spec"]

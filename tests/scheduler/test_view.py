@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.model.views import NodeView
+from hami_plugin.scheduling.sites import registered
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.wire.keys import ASSIGNED_NODE
+from tests.support.pods import of_vendor
 from tests.support.scheduling import (
     FAMILIES,
     KEYS,
@@ -234,6 +237,35 @@ async def test_a_register_that_cannot_be_read_offers_nothing(server, service):
     pod = server.create_pod(manifest("a"))
 
     assert (await service.filter(ask(server, pod)))["FailedNodes"] == {"n1": "node unregistered"}
+
+
+@pytest.mark.parametrize(
+    "register",
+    [*(cards(f"n2{sign}", 1) for sign in ",:;"), cards("n2", 1, memory=-1)],
+    ids=["comma", "colon", "semicolon", "memory below zero"],
+)
+async def test_a_node_with_a_device_that_no_decision_can_tell_of_is_passed_over(server, service, register):
+    add_node(server, "n2")
+    server.annotate_node("n2", {KEYS.register: register})
+    await until(lambda: len(service._nodes.sites) == 2 and KEYS.register in service._nodes.sites["n2"].node.annotations)
+    pod = server.create_pod(manifest("a"))
+
+    answer = await service.filter(ask(server, pod))
+
+    assert answer == {"NodeNames": ["n1"], "FailedNodes": {"n2": "node unregistered"}, "Error": ""}
+
+
+@pytest.mark.parametrize("vendor", ["awsneuron", "cambricon", "kunlun", "metax", "mthreads"])
+def test_a_node_that_counts_more_devices_than_any_machine_has_offers_none_of_them(vendor):
+    """Each device would be an entry of the scheduler's; so many as a capacity can say would be the end of it."""
+    for family in of_vendor(vendor, {}):
+        names = family.resources
+        capacity = {name: "200000" for name in (names.count, names.memory, names.cores) if name}
+
+        found = registered(NodeView(name="n1", capacity=capacity), [family])
+
+        assert not found.site.stocks
+        assert all("more than 1024" in problem for problem in found.problems)
 
 
 async def test_a_node_of_an_older_agent_is_read_too(server, service):

@@ -8,8 +8,11 @@ from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.decisions import situation
 from hami_plugin.conformance.questions import read
 from hami_plugin.model.views import NodeView, pod_view
+from hami_plugin.scheduling.filtering import Filtered, Scene, filtered
 from hami_plugin.scheduling.possible import impossible
 from hami_plugin.scheduling.sites import registered
+from hami_plugin.wire.nodes import DeviceInfo, encode_json
+from tests.support.pods import of_vendor
 from tests.support.scheduling import CARD_MIB, FAMILIES, KEYS, cards, manifest
 
 SCHEDULE = Path(__file__).parents[1] / "vectors" / "schedule.jsonl.xz"
@@ -56,6 +59,38 @@ def test_more_than_that_is_not_and_the_reason_names_the_largest(asked, told):
 
 def test_more_cores_than_any_device_has_are_impossible():
     assert "nvidia.com/gpucores asks for 101" in why(sites(1), cores=101)
+
+
+SHARED_BY_CORE = "hami-vnpu-core"
+HALF = {
+    "of a partition with 38 units": ("amd", "AMD", "amd.com/gpu", "amd.com/gpucores", 38, {}),
+    "of an NPU with 20 cores": (
+        "ascend",
+        "Ascend910B4",
+        "huawei.com/Ascend910B4",
+        "huawei.com/Ascend910B4-core",
+        20,
+        {"huawei.com/vnpu-mode": "hami-core"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("vendor", "word", "count", "cores", "devcore", "annotations"), HALF.values(), ids=HALF)
+def test_a_percentage_of_cores_is_not_held_against_a_number_of_them(vendor, word, count, cores, devcore, annotations):
+    (family,) = (one for one in of_vendor(vendor, {}) if one.word == word)
+    device = DeviceInfo(id="d0", count=10, devmem=32768, devcore=devcore, type=word, mode="hami-core", health=True)
+    node = NodeView(name="n1", annotations={family.annotations.register: encode_json([device]), SHARED_BY_CORE: "true"})
+    limits = {count: "1", cores: "50"}
+    pod = pod_view(
+        {"metadata": {"annotations": annotations}, "spec": {"containers": [{"resources": {"limits": limits}}]}}
+    )
+    there = registered(node, [family]).site
+
+    outcome = filtered(Scene(families=(family,), nodes={"n1": there}), pod, ["n1"])
+
+    assert isinstance(outcome, Filtered)
+    assert outcome.placed
+    assert impossible(pod, [family], [there]) == ""
 
 
 def test_devices_that_are_sick_may_heal():

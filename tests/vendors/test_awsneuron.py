@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,20 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted, Denied
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Granted, Refused, fit
+from hami_plugin.policy.pods import place
 from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.sites import Placed
 from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
+from hami_plugin.scheduling.quotas import excess, quota
+from hami_plugin.scheduling.sites import rules, survey
+from hami_plugin.wire.pods import encode_devices
 from tests.support.hami import answers
 from vendors.awsneuron.family import families, lowest
 from vendors.awsneuron.settings import AwsNeuronSettings
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"custom_info": "custominfo", "mem_percentagereq": "mempercentagereq"}
+ALLOCATED = "hami.io/aws-neuron-devices-allocated"
 QUESTIONS = {"Fit": "fit", "GenerateResourceRequests": "request", "MutateAdmission": "mutate"}
 
 (NEURON,) = families(AwsNeuronSettings(), clock=lambda: 17)
@@ -56,6 +63,10 @@ def booked(states: Sequence[DeviceState], index: int, cores: int) -> list[Device
 
 def container(**limits: object) -> ContainerView:
     return ContainerView(name="c", limits={f"aws.amazon.com/{name}": str(number) for name, number in limits.items()})
+
+
+def share(state: DeviceState, cores: int) -> str:
+    return encode_devices([(Grant(uuid=state.uuid, word="AWSNeuron", cores=cores),)])
 
 
 def pod(*containers: ContainerView, **annotations: str) -> PodView:
@@ -289,6 +300,37 @@ def drawn(put: Mapping[str, Any]) -> list[DeviceState]:
     for index in busy:
         states = booked(states, index, 3)
     return states
+
+
+def test_every_core_that_a_starting_pods_containers_will_have_is_kept_for_it() -> None:
+    """On a device whose core 1 is taken, the init container has cores 2 and 3, and the main one has core 0."""
+    state = machine("inf1.xlarge", 1, cores=4)[0]
+    node = NodeView(name="n", capacity={"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "4"})
+    key = {"hami.io/vgpu-node": "n"}
+    other = replace(pod(container(neuroncore=1)), uid="other", annotations={**key, ALLOCATED: share(state, 0b0010)})
+    early = replace(container(neuroncore=2), name="early", init=True)
+    decided = replace(pod(early, container(neuroncore=1)), annotations=key)
+    placed = place(decided, rules([NEURON]), survey(node, [NEURON], [other]).site)
+    assert isinstance(placed, Placed)
+    written = NEURON.patch(NEURON, decided, placed.given)
+    assert written[ALLOCATED] == share(state, 0b1100) + share(state, 0b0001)
+
+    site = survey(node, [NEURON], [other, replace(decided, annotations={**key, **written})]).site
+
+    assert [one.cores for one in site.stocks["AWSNeuron"].states] == [0b1111]
+
+
+def test_a_namespaces_quota_of_cores_counts_cores_and_not_the_mask() -> None:
+    """D-327: one core, which happens to be the device's fourth."""
+    name = "limits.aws.amazon.com/neuroncore"
+    state = machine("inf1.xlarge", 1, cores=4)[0]
+    running = pod(container(neuroncore=1), **{ALLOCATED: share(state, 0b1000)})
+
+    found = quota("n", {name: "2"}, [NEURON], [running])
+
+    assert found.used["aws.amazon.com/neuroncore"] == 1
+    assert excess(pod(container(neuroncore=1)), [NEURON], found) == ""
+    assert excess(pod(container(neuroncore=2)), [NEURON], found) == f"{name}: the pod needs 2, and 1 of 2 are used"
 
 
 @answers("awsneuron_fit", "GetNodeDevices")

@@ -122,6 +122,7 @@ def test_a_separator_in_a_name_cannot_forge_a_second_legacy_device():
         ('[{"id":"\\u0000"}]', "contains"),
         ('[{"id":"\\ud800"}]', "contains"),
         ('[{"devmem":NaN}]', "NaN is not JSON"),
+        ('[{"custominfo":{"a":1e999}}]', "1e999 is too large"),
         ('[{"devmem":1e3}]', "1000.0 is not a whole number"),
         ("[{}] x", "no JSON at 5"),
     ],

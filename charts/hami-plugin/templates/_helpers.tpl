@@ -97,7 +97,7 @@ nvidia amd ascend awsneuron biren cambricon enflame gaudi hygon iluvatar kunlun 
 {{- range $section := $sections -}}
 {{- if kindIs "map" $section -}}
 {{- range $key, $value := $section -}}
-{{- if and (regexMatch "^resource[A-Za-z]*Name$" $key) $value -}}
+{{- if and (regexMatch "^resource[A-Za-z]*Name[A-Za-z]*$" $key) $value -}}
 {{- $names = append $names $value -}}
 {{- end -}}
 {{- end -}}
