@@ -97,14 +97,13 @@ class Watch:
         self._away(DriverReason.FAILED, words)
 
     async def close(self) -> None:
-        """Close the driver on its own thread, if that still answers. What goes wrong now stops nobody."""
+        """Close the driver on its own thread, if that still answers: its last call. What goes wrong stops nobody."""
         try:
-            await self._thread.call(self._driver.close, self._pace.farewell)
+            await self._thread.call(self._driver.close, self._pace.farewell, last=True)
         except (StuckError, DriverUnavailableError):
             log.warning("driver left open: it does not answer", vendor=self.vendor)
         except Exception as error:  # noqa: BLE001  # the other vendors' drivers are to be closed too
             self._mistakes.made("driver", error)
-        self._thread.close()
 
     async def _serve(self) -> None:
         """From one look to the next, until the driver fails."""

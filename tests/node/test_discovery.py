@@ -337,3 +337,22 @@ async def test_a_driver_that_does_not_wait_for_events_is_not_asked_without_end(s
     await asyncio.sleep(0.3)
 
     assert 1 <= rig.driver.calls.count("poll") - before <= 7
+
+
+async def test_a_driver_that_takes_its_time_to_close_is_asked_nothing_more(start):
+    """The loop goes on meanwhile, and for as long as other drivers take. What it saw then would be remembered."""
+
+    class Slow(ScriptedDriver):
+        def close(self):
+            self._enter("close")
+            self._pause.wait(0.05)
+            self.trouble = GONE
+
+    rig = start(Slow(0))
+    await until(lambda: rig.driver.calls.count("poll") > 3)
+
+    await rig.watch.close()
+    await asyncio.sleep(0.05)
+
+    assert rig.driver.calls[-1] == "close"
+    assert rig.remembered[-1] == {}
