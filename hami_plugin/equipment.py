@@ -50,8 +50,8 @@ class Equipment:
     metrics: Metrics
     outdated: Callable[[], str]
 
-    def watch(self, served: Served) -> Watch:
-        """A vendor's, over its driver."""
+    def watch(self, served: Served, observe: Callable[[Snapshot], None]) -> Watch:
+        """A vendor's, over its driver. ``observe`` is told of its devices after each look."""
         name, health = served.vendor.name, self.settings.health
         patience = Patience(
             suspect_looks=health.suspect_looks,
@@ -67,6 +67,7 @@ class Equipment:
             pace=Pace(rescan=self.settings.rescan_seconds, probe=health.probe_seconds),
             observer=self.metrics,
             events=self.events,
+            observe=observe,
             remember=lambda: self.memory.note(name, inventory.conditions),
         )
 

@@ -213,6 +213,20 @@ async def test_specs_that_cannot_be_described_are_one_familys_problem():
         assert not node.kubelet.registered(ODD)
 
 
+async def test_devices_that_cannot_be_described_count_as_unhealthy_at_every_scrape():
+    def without_node(*_asked):
+        raise HamiError("it has no device node")
+
+    async with beside(replace(ODD_FAMILY, delivery=CDI, device_edits=without_node)) as node:
+        await node.says("cdi odd.io/card", "it has no device node")
+        counted = 'hami_plugin_devices{health="unhealthy",reason="CDISpecMissing",vendor="odd"} 2.0'
+        await until(lambda: counted in node.metrics())
+
+        for _ in range(20):  # the driver is looked at meanwhile, and says that they are well
+            await asyncio.sleep(0.01)
+            assert counted in node.metrics()
+
+
 async def test_a_description_that_never_comes_back_is_one_familys_problem(gate):
     async with beside(replace(ODD_FAMILY, delivery=CDI, shared_edits=gate)) as node:
         await node.the_other_is_served()

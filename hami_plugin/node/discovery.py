@@ -56,6 +56,7 @@ class Watch:
         pace: Pace,
         observer: Observer,
         events: EventRecorder,
+        observe: Callable[[Snapshot], None] | None = None,
         remember: Callable[[], None] = lambda: None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -64,7 +65,7 @@ class Watch:
         self._driver = driver
         self._inventory = inventory
         self._pace = pace
-        self._observer = observer
+        self._observe = observe or partial(observer.snapshot, vendor)
         self._events = events
         self._mistakes = Mistakes(vendor, observer)
         self._remember = remember
@@ -236,4 +237,4 @@ class Watch:
                     reason, f"{words}: {why}" if why else words, warning=device.health is not Health.HEALTHY
                 )
         self._remember()
-        self._observer.snapshot(self.vendor, self.snapshot.value)
+        self._observe(self.snapshot.value)
