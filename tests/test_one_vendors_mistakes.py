@@ -10,6 +10,7 @@ import pytest
 import hami_plugin.wiring
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.model.delivery import Delivery, Way
+from hami_plugin.model.device import Fault
 from hami_plugin.vendor import Injection, ResourceNames
 from hami_plugin.wire.keys import NODE_LOCK
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside
@@ -113,6 +114,21 @@ async def test_a_node_full_of_shares_is_not_rendered():
     async with beside(family, OddDriver(*range(64))) as node:
         await node.the_other_is_served()
         await node.says("vendor odd", "64 devices of ODD with 6400000 shares are more than the kubelet takes")
+
+
+async def test_a_list_that_grows_beyond_what_a_kubelet_reads_is_told_until_it_fits_again():
+    shares = [SPLIT]
+    async with beside(replace(ODD_FAMILY, replicas=lambda _device: shares[0])) as node:
+        await node.odd_offered(2 * SPLIT)
+        shares[0] = 90_000
+        node.odd.faults[0] = Fault(reason="Odd", message="so that devices are offered anew")
+        await node.says(f"kubelet {ODD}", "the largest deviceSplitCount that fits is")
+
+        shares[0] = SPLIT
+        del node.odd.faults[0]
+
+        await until(lambda: node.problem(f"kubelet {ODD}") == "")
+        assert node.kubelet.allocatable(ODD) == 2 * SPLIT
 
 
 async def test_a_loop_that_failed_runs_again_and_is_well_after_a_while():

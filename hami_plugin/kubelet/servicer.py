@@ -155,7 +155,9 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
             self._oversized = str(error)
             self._changed()
             return False
-        self._oversized = ""
+        if self._oversized:
+            self._oversized = ""
+            self._changed()
         return True
 
     def _sent(self, stream: asyncio.Task[Any]) -> None:
