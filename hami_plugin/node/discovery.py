@@ -203,9 +203,10 @@ class Watch:
         """A call does not come back. The device it is about is suspect, then unhealthy; the others keep their state."""
         if first:
             log.warning("driver call overdue", vendor=self.vendor, device=uuid or "none", seconds=round(seconds, 1))
-        if uuid is None:
+        if uuid is None or not self.snapshot.value.ready:  # nothing is offered that could be doubted
             if seconds > self._pace.hang:
-                self._away(DriverReason.HUNG, "the driver does not answer")
+                about = f" about device {uuid}" if uuid else ""
+                self._away(DriverReason.HUNG, f"the driver does not answer{about}")
             return
         device = self.snapshot.value.device(uuid)
         if device and (

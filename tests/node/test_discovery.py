@@ -235,6 +235,18 @@ async def test_a_call_about_no_device_that_does_not_come_back_withdraws_the_driv
     await until(lambda: rig.shown.ready)
 
 
+async def test_a_first_look_that_does_not_come_back_says_so_and_names_the_device(start):
+    driver = ScriptedDriver(0, 1)
+    driver.hang(1)
+    rig = start(driver)
+
+    await until(lambda: rig.shown.reason == "DriverHung")
+    assert uuid(1) in rig.shown.message
+    driver.release()
+
+    await until(lambda: rig.health() == {0: "healthy", 1: "healthy"})
+
+
 async def test_links_are_measured_only_when_the_answering_devices_change(start):
     rig = start(ScriptedDriver(0, 1))
     await until(lambda: rig.driver.calls.count("discover") > 3)
