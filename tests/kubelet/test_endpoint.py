@@ -324,19 +324,6 @@ async def test_k12_a_list_that_no_kubelet_reads_is_not_registered(site, plugin, 
     await until(endpoint.state, ready)
 
 
-async def test_k12_a_list_that_grows_too_long_is_a_problem_until_it_fits_again(site, plugin, until):
-    await site.kubelet()
-    endpoint = await site.endpoint(plugin)
-    await until(endpoint.state, ready)
-    usual = plugin.offers.value
-
-    plugin.offers.set(tuple(Offer(id=f"{n:060}", healthy=True) for n in range(60_000)))
-    await until(endpoint.state, lambda state: "largest deviceSplitCount" in state.problem)
-    plugin.offers.set(usual)
-
-    await until(endpoint.state, lambda state: state.ready and not state.problem)
-
-
 async def test_the_end_is_quick_and_leaves_nothing_behind(site, plugin, until, record_property):
     kubelet = await site.kubelet()
     endpoint = await site.endpoint(plugin)
