@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hami_plugin.aio import Watched
 from hami_plugin.config.settings import Settings
@@ -36,7 +36,10 @@ COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What is there once for all vendors. ``outdated`` says why what is known of pods may be old, if so."""
+    """What is there once for all vendors. ``outdated`` says why what is known of pods may be old, if so.
+
+    ``sockets`` are the names of all those that lines are served on.
+    """
 
     settings: Settings
     pods: PodTable
@@ -49,6 +52,7 @@ class Equipment:
     directory: DirectoryWatch
     metrics: Metrics
     outdated: Callable[[], str]
+    sockets: set[str] = field(default_factory=set)
 
     def watch(self, served: Served, observe: Callable[[Snapshot], None]) -> Watch:
         """A vendor's, over its driver. ``observe`` is told of its devices after each look."""
@@ -110,7 +114,9 @@ class Equipment:
             watch=self.directory,
             started=self.pods.by_creation,
             displaced=lambda words: self.events.node("Displaced", words),
+            own=self.sockets,
         )
+        self.sockets.add(endpoint.socket.name)
         return Line(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
 
     def _check(self, allocator: Allocator) -> StartCheck | None:

@@ -259,6 +259,18 @@ async def test_a_resource_on_another_vendors_socket_is_refused_at_the_start(name
             pass
 
 
+async def test_a_stream_that_ends_again_and_again_has_no_rival_in_the_other_vendor():
+    async with beside() as node:
+        for times in (1, 2, 3):
+            await node.odd_offered(2 * SPLIT)
+            await node.the_other_is_served(f"p{times}")
+            await node.kubelet.plugin(ODD).close()
+            await node.kubelet.until(lambda: not node.kubelet.registered(ODD))
+
+        await until(lambda: node.kubelet.registered(ODD))
+        assert "Displaced" not in {reason for _name, reason, _message in node.api.events}
+
+
 async def test_a_mistake_in_what_all_vendors_share_ends_the_daemon():
     async def patch_node(*_asked, **_more):
         raise ZeroDivisionError("shared")
