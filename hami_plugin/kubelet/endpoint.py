@@ -44,7 +44,7 @@ class Endpoint:
         observer: Observer,
         *,
         watch: DirectoryWatch | None = None,
-        started: Callable[[], None] = lambda: None,
+        started: Callable[[Identity], None] = lambda _kubelet: None,
         displaced: Callable[[str], None] | None = None,
         own: Collection[str] = (),
         timing: Timing | None = None,
@@ -139,7 +139,7 @@ class Endpoint:
                 continue
             if kubelet != self._met:
                 self._met = kubelet
-                self._started()
+                self._started(kubelet)
             others = self._neighbours()
             try:
                 await self._join(lost)
