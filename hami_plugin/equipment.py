@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hami_plugin.aio import Watched
 from hami_plugin.config.settings import Settings
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.kubelet.endpoint import Endpoint
+from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import AllocationRules, Allocator
@@ -36,7 +37,10 @@ COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What is there once for all vendors. ``outdated`` says why what is known of pods may be old, if so."""
+    """What is there once for all vendors. ``outdated`` says why what is known of pods may be old, if so.
+
+    ``sockets`` are the names of all those that lines are served on, ``kubelets`` who has been met by any of them.
+    """
 
     settings: Settings
     pods: PodTable
@@ -49,9 +53,11 @@ class Equipment:
     directory: DirectoryWatch
     metrics: Metrics
     outdated: Callable[[], str]
+    sockets: set[str] = field(default_factory=set)
+    kubelets: set[Identity] = field(default_factory=set)
 
-    def watch(self, served: Served) -> Watch:
-        """A vendor's, over its driver."""
+    def watch(self, served: Served, observe: Callable[[Snapshot], None]) -> Watch:
+        """A vendor's, over its driver. ``observe`` is told of its devices after each look."""
         name, health = served.vendor.name, self.settings.health
         patience = Patience(
             suspect_looks=health.suspect_looks,
@@ -67,6 +73,7 @@ class Equipment:
             pace=Pace(rescan=self.settings.rescan_seconds, probe=health.probe_seconds),
             observer=self.metrics,
             events=self.events,
+            observe=observe,
             remember=lambda: self.memory.note(name, inventory.conditions),
         )
 
@@ -107,10 +114,19 @@ class Equipment:
             settings.kubelet_dir,
             self.metrics,
             watch=self.directory,
-            started=self.pods.by_creation,
+            started=self._met,
             displaced=lambda words: self.events.node("Displaced", words),
+            own=self.sockets,
         )
+        self.sockets.add(endpoint.socket.name)
         return Line(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
+
+    def _met(self, kubelet: Identity) -> None:
+        """A kubelet is new once: for a line that comes later it has been there, and pods have come since."""
+        if kubelet not in self.kubelets:
+            self.kubelets.clear()
+            self.kubelets.add(kubelet)
+            self.pods.by_creation()
 
     def _check(self, allocator: Allocator) -> StartCheck | None:
         if self.settings.identity_check != "required":

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+LONGEST_RETRY_AFTER_S = 120.0
+"""Whoever is asked to wait for longer waits for so long: a wrong header must not silence a watch for a day."""
+
 
 class HamiError(Exception):
     """Root of all errors that are part of the design. Anything else that escapes is a bug."""
@@ -65,12 +68,15 @@ class VendorMistakeError(HamiError):
 
 
 class ClusterError(HamiError):
-    """The API server refused, failed, or was not reached. ``status`` is 0 when there was no answer."""
+    """The API server refused, failed, or was not reached. ``status`` is 0 when there was no answer.
+
+    ``retry_after`` is for how many seconds it asked to be left alone, at most ``LONGEST_RETRY_AFTER_S``.
+    """
 
     def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else min(retry_after, LONGEST_RETRY_AFTER_S)
 
     @property
     def conflict(self) -> bool:

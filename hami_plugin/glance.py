@@ -40,12 +40,19 @@ def seen(vendors: Iterable[Served]) -> Iterator[Snapshot]:
             problems.append(f"{served.vendor.title}: {type(error).__name__}: {error}")
             continue
         finally:
-            served.driver.close()
+            _close(served)
         found += 1
         yield snapshot
     if not found:
         why = "; ".join(problems) or "this host shows no hardware of any vendor"
         raise HamiError(f"no devices were found: {why}", hint="try it with --simulate dgx-h100")
+
+
+def _close(served: Served) -> None:
+    try:
+        served.driver.close()
+    except Exception:
+        log.exception("mistake of a vendor", vendor=served.vendor.name, step="close")
 
 
 def vendor_facts() -> list[dict[str, Any]]:

@@ -40,9 +40,9 @@ class Line:
         await self.endpoint.run()
 
     def problem(self) -> str:
-        """Why the kubelet does not have this resource; empty when it does."""
+        """Why the kubelet does not have this resource as it is now; empty when it does."""
         state = self.endpoint.state.value
-        return "" if state.ready else state.problem or "the kubelet has not taken the first list yet"
+        return state.problem or ("" if state.ready else "the kubelet has not taken the first list yet")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hami_plugin.aio import Watched
 from hami_plugin.equipment import Equipment
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.bounded import BoundedCalls
@@ -16,6 +15,7 @@ from hami_plugin.node.guarding import Guard, guarded
 from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.parts import FamilyPart, whole
+from hami_plugin.node.specs import SpecPublisher
 from hami_plugin.serving import Own, Serving
 from hami_plugin.startup import Served
 from hami_plugin.vendor import Family
@@ -60,10 +60,16 @@ def _own(served: Served, equipment: Equipment) -> Own:
     name = served.vendor.name
     mistakes = Mistakes(name, equipment.metrics)
     calls = BoundedCalls(f"{name}-families", patience=PATIENCE_S)
-    own = Own(keeper=Keeper(mistakes), calls=calls, watch=equipment.watch(served))
+    described: list[SpecPublisher] = []
+
+    def observe(snapshot: Snapshot) -> None:
+        """Metrics tell of a vendor's devices as its families show them."""
+        equipment.metrics.snapshot(name, whole(snapshot, (specs.snapshot.value for specs in described)))
+
+    own = Own(keeper=Keeper(mistakes), calls=calls, watch=equipment.watch(served, observe), specs=described)
     try:
         families = calls.ask(lambda: tuple(served.vendor.families(served.settings)), patience=PATIENCE_AT_START_S)
-        _wire(families, equipment, own, mistakes)
+        _wire(families, equipment, own, mistakes, lambda _shown: observe(own.watch.snapshot.value))
     except HamiError:
         raise
     except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
@@ -73,14 +79,14 @@ def _own(served: Served, equipment: Equipment) -> Own:
     return own
 
 
-def _wire(families: Sequence[Family], equipment: Equipment, own: Own, mistakes: Mistakes) -> None:
+def _wire(
+    families: Sequence[Family],
+    equipment: Equipment,
+    own: Own,
+    mistakes: Mistakes,
+    observe: Callable[[Snapshot], None],
+) -> None:
     watch, guard = own.watch, Guard(own.calls, mistakes)
-    shown: list[Watched[Snapshot]] = []
-
-    def observe(_changed: Snapshot) -> None:
-        """Metrics tell of a vendor's devices as its families show them."""
-        equipment.metrics.snapshot(watch.vendor, whole(watch.snapshot.value, (one.value for one in shown)))
-
     for plain in families:
         snapshot = watch.snapshot
         if len(families) > 1:
@@ -91,7 +97,6 @@ def _wire(families: Sequence[Family], equipment: Equipment, own: Own, mistakes: 
             specs = equipment.publisher(plain, snapshot, observe)
             own.specs.append(specs)
             snapshot = specs.snapshot
-        shown.append(snapshot)
         family = guarded(plain, guard)
         own.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot, mistakes=mistakes))
         own.lines += [equipment.line(family, snapshot, units) for units in (None, *family.units)]

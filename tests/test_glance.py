@@ -38,6 +38,16 @@ def test_a_vendor_that_fails_hides_nobody_elses_devices(error):
     assert [[device.uuid for device in snapshot.devices] for snapshot in found] == [["odd-0", "odd-1"]]
 
 
+def test_a_driver_that_cannot_be_closed_hides_nobody_elses_devices_nor_its_own():
+    class Sticking(OddDriver):
+        def close(self):
+            raise MISTAKE
+
+    found = list(seen([served(Sticking(0)), served(OddDriver(0, 1))]))
+
+    assert [len(snapshot.devices) for snapshot in found] == [1, 2]
+
+
 def test_what_no_driver_can_tell_is_a_problem_of_its_vendor_too():
     with pytest.raises(HamiError, match=r"Odd cards: TypeError: "):
         list(seen([served(CheckedDriver(lambda: OddDriver(0, change=lambda _: 7)))]))

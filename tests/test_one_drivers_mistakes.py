@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.vendor import HealthEvent
 from tests.support.beside import ODD, OddDriver, beside, odd
 from tests.support.breaking import Gate, broken, leaves
-from tests.support.builders import SPLIT
+from tests.support.builders import COUNT, SPLIT, grant, pod
 
 
 @pytest.fixture
@@ -194,6 +195,21 @@ async def test_a_call_of_a_driver_that_never_comes_back_is_its_own(gate):
     async with beside(driver=Strange("discover", gate)) as node:
         await node.the_other_is_served()
         assert node.problem("driver odd") == "NotLookedYet"
+
+
+async def test_a_driver_that_comes_late_does_not_change_the_order_of_pods_that_wait():
+    driver = OddDriver(0, 1)
+    driver.trouble = DriverUnavailableError(DriverReason.NO_DRIVER, "not loaded yet")
+    async with beside(driver=driver) as node:
+        await node.kubelet.until(lambda: node.kubelet.allocatable(COUNT) == 2 * SPLIT)
+        for name in ("first", "second"):
+            waiting = replace(pod(name, pieces=[[grant(0)]]), created="2026-01-01T00:00:00Z")
+            node.api._table.feed.update(waiting)
+
+        driver.trouble = None
+        await node.odd_offered(2 * SPLIT)
+
+        assert node.daemon._pods.ranks == {"first-uid": 1, "second-uid": 2}
 
 
 async def test_a_device_under_a_new_name_is_not_given_out_twice():

@@ -10,6 +10,7 @@ import pytest
 import hami_plugin.wiring
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.model.delivery import Delivery, Way
+from hami_plugin.model.device import Fault
 from hami_plugin.vendor import Injection, ResourceNames
 from hami_plugin.wire.keys import NODE_LOCK
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside
@@ -115,6 +116,21 @@ async def test_a_node_full_of_shares_is_not_rendered():
         await node.says("vendor odd", "64 devices of ODD with 6400000 shares are more than the kubelet takes")
 
 
+async def test_a_list_that_grows_beyond_what_a_kubelet_reads_is_told_until_it_fits_again():
+    shares = [SPLIT]
+    async with beside(replace(ODD_FAMILY, replicas=lambda _device: shares[0])) as node:
+        await node.odd_offered(2 * SPLIT)
+        shares[0] = 90_000
+        node.odd.faults[0] = Fault(reason="Odd", message="so that devices are offered anew")
+        await node.says(f"kubelet {ODD}", "the largest deviceSplitCount that fits is")
+
+        shares[0] = SPLIT
+        del node.odd.faults[0]
+
+        await until(lambda: node.problem(f"kubelet {ODD}") == "")
+        assert node.kubelet.allocatable(ODD) == 2 * SPLIT
+
+
 async def test_a_loop_that_failed_runs_again_and_is_well_after_a_while():
     mistakes = [ZeroDivisionError()]
 
@@ -213,6 +229,20 @@ async def test_specs_that_cannot_be_described_are_one_familys_problem():
         assert not node.kubelet.registered(ODD)
 
 
+async def test_devices_that_cannot_be_described_count_as_unhealthy_at_every_scrape():
+    def without_node(*_asked):
+        raise HamiError("it has no device node")
+
+    async with beside(replace(ODD_FAMILY, delivery=CDI, device_edits=without_node)) as node:
+        await node.says("cdi odd.io/card", "it has no device node")
+        counted = 'hami_plugin_devices{health="unhealthy",reason="CDISpecMissing",vendor="odd"} 2.0'
+        await until(lambda: counted in node.metrics())
+
+        for _ in range(20):  # the driver is looked at meanwhile, and says that they are well
+            await asyncio.sleep(0.01)
+            assert counted in node.metrics()
+
+
 async def test_a_description_that_never_comes_back_is_one_familys_problem(gate):
     async with beside(replace(ODD_FAMILY, delivery=CDI, shared_edits=gate)) as node:
         await node.the_other_is_served()
@@ -227,6 +257,18 @@ async def test_a_resource_on_another_vendors_socket_is_refused_at_the_start(name
     with pytest.raises(ConfigError, match=f"{name} of odd and {COUNT} of toy would be served on the same socket"):
         async with beside(family):
             pass
+
+
+async def test_a_stream_that_ends_again_and_again_has_no_rival_in_the_other_vendor():
+    async with beside() as node:
+        for times in (1, 2, 3):
+            await node.odd_offered(2 * SPLIT)
+            await node.the_other_is_served(f"p{times}")
+            await node.kubelet.plugin(ODD).close()
+            await node.kubelet.until(lambda: not node.kubelet.registered(ODD))
+
+        await until(lambda: node.kubelet.registered(ODD))
+        assert "Displaced" not in {reason for _name, reason, _message in node.api.events}
 
 
 async def test_a_mistake_in_what_all_vendors_share_ends_the_daemon():

@@ -29,9 +29,14 @@ class WorkThread:
         self._worker.put(lambda: _perform(loop, function, answer))
         return answer
 
-    async def call(self, function: Callable[[], T], timeout: float) -> T:  # noqa: ASYNC109  # raises its own error
-        """Run ``function`` and wait for it. ``StuckError`` after ``timeout`` seconds, waiting in line included."""
+    async def call(self, function: Callable[[], T], timeout: float, *, last: bool = False) -> T:  # noqa: ASYNC109  # raises its own error
+        """Run ``function`` and wait for it. ``StuckError`` after ``timeout`` seconds, waiting in line included.
+
+        Nothing that is started after the ``last`` is run.
+        """
         answer = self.start(function)
+        if last:
+            self.close()
         done, _waiting = await asyncio.wait([answer], timeout=timeout)
         if not done:
             answer.cancel()

@@ -29,11 +29,16 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def write_shared(path: Path, text: str) -> None:
-    """A file that containers of any user may read, there whole or not at all. It does not wait for the disk."""
+    """A file that containers of any user may read, there whole or not at all. It does not wait for the disk.
+
+    Its folder may be one that a container writes to: what it left there is replaced, and no link of its is followed.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.chmod(0o644)
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

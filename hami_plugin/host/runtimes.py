@@ -61,9 +61,8 @@ def look(files: Iterable[Path] = USUAL_FILES) -> Runtime:
     tried = list(files)
     for file in tried:
         try:
-            return _runtime(file)
-        except FileNotFoundError:
-            continue
+            if file.exists():
+                return _runtime(file)
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError, TypeError) as error:
             return Runtime(cdi=False, why=f"{file} cannot be read: {error}")
     return Runtime(cdi=False, why=f"no container runtime's configuration was found at {', '.join(map(str, tried))}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,8 @@ class Endpoint:
     """Serves ``plugin`` in the kubelet's ``directory``. ``run`` it as a task; ``close`` ends it.
 
     ``started`` is called for each kubelet that is seen for the first time, before it hears of us; ``displaced`` is
-    told, in words, when another plugin took the resource over. Endpoints of one directory should share one ``watch``.
+    told, in words, when another plugin took the resource over. Endpoints of one directory should share one ``watch``,
+    and ``own``: the names of all their sockets, which are nobody's rivals.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class Endpoint:
         observer: Observer,
         *,
         watch: DirectoryWatch | None = None,
-        started: Callable[[], None] = lambda: None,
+        started: Callable[[Identity], None] = lambda _kubelet: None,
         displaced: Callable[[str], None] | None = None,
+        own: Collection[str] = (),
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,6 +56,7 @@ class Endpoint:
         self._watch = watch or DirectoryWatch(directory)
         self._started = started
         self._displaced = displaced
+        self._own = own
         self._timing = timing or Timing()
         self._clock = clock
         self._name = socket_name(plugin.resource)
@@ -136,8 +139,8 @@ class Endpoint:
                 continue
             if kubelet != self._met:
                 self._met = kubelet
-                self._started()
-            others = neighbours(self._directory, self._name)
+                self._started(kubelet)
+            others = self._neighbours()
             try:
                 await self._join(lost)
             except RegistrationError as error:
@@ -201,9 +204,12 @@ class Endpoint:
         """Live sockets of other plugins that were not there ``before``."""
         return [
             path.name
-            for path, identity in neighbours(self._directory, self._name).items()
+            for path, identity in self._neighbours().items()
             if before.get(path) != identity and await accepts(path)
         ]
+
+    def _neighbours(self) -> Mapping[Path, Identity]:
+        return neighbours(self._directory, {self._name, *self._own})
 
     async def _until(self, condition: Callable[[], bool], *, within: float | None = None) -> bool:
         """Wait for ``condition``, looking at each wake-up and each tick, at most ``within`` seconds."""

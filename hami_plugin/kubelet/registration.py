@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import grpc
@@ -54,10 +54,11 @@ async def register(directory: Path, plugin: DevicePlugin, endpoint: str, *, time
             raise _explained(error, kubelet, plugin.resource, timeout) from error
 
 
-def neighbours(directory: Path, own: str) -> Mapping[Path, Identity]:
-    """The sockets of other plugins in ``directory``."""
+def neighbours(directory: Path, own: Collection[str]) -> Mapping[Path, Identity]:
+    """The sockets of other plugins in ``directory``. ``own`` are the names of ours."""
+    known = {KUBELET_SOCKET, *own}
     try:
-        paths = [path for path in directory.iterdir() if path.is_socket() and path.name not in (own, KUBELET_SOCKET)]
+        paths = [path for path in directory.iterdir() if path.is_socket() and path.name not in known]
     except OSError:
         return {}
     return {path: identity for path in paths if (identity := Identity.of(path))}

@@ -155,7 +155,9 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
             self._oversized = str(error)
             self._changed()
             return False
-        self._oversized = ""
+        if self._oversized:
+            self._oversized = ""
+            self._changed()
         return True
 
     def _sent(self, stream: asyncio.Task[Any]) -> None:
@@ -225,7 +227,7 @@ def _checked_ids(ids: Sequence[str]) -> tuple[str, ...]:
         raise _invalid("no device ids")
     for device in ids:
         if not 0 < len(device) <= MAX_ID or not device.isprintable():
-            raise _invalid(f"device id {device[:MAX_ID]!r} of {len(device)} characters")
+            raise _invalid(f"device id {device[:64]!r} of {len(device)} characters")
     if len(set(ids)) < len(ids):
         raise _invalid(f"{len(ids) - len(set(ids))} repeated device ids")
     return tuple(ids)

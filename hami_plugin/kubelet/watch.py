@@ -73,7 +73,7 @@ class DirectoryWatch:
 
     def _arm(self, identity: Identity) -> None:
         try:
-            waker = _Waker(asyncio.get_running_loop(), self._wake)
+            waker = _Waker(asyncio.get_running_loop(), self._wake, str(self._directory))
             observer = self._new_observer()
             try:
                 observer.schedule(waker, str(self._directory), event_filter=_EVENTS)
@@ -123,13 +123,14 @@ def _end(observer: BaseObserver) -> bool:
 class _Waker(FileSystemEventHandler):
     """Runs on watchdog's thread, and does nothing there but call over to the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None], directory: str) -> None:
         self._loop = loop
         self._wake = wake
+        self._directory = directory
         self.gone = False
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        if isinstance(event, DirDeletedEvent):
+        if isinstance(event, DirDeletedEvent) and event.src_path == self._directory:
             self.gone = True
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)

@@ -56,6 +56,7 @@ class Watch:
         pace: Pace,
         observer: Observer,
         events: EventRecorder,
+        observe: Callable[[Snapshot], None] | None = None,
         remember: Callable[[], None] = lambda: None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -64,7 +65,7 @@ class Watch:
         self._driver = driver
         self._inventory = inventory
         self._pace = pace
-        self._observer = observer
+        self._observe = observe or partial(observer.snapshot, vendor)
         self._events = events
         self._mistakes = Mistakes(vendor, observer)
         self._remember = remember
@@ -97,14 +98,13 @@ class Watch:
         self._away(DriverReason.FAILED, words)
 
     async def close(self) -> None:
-        """Close the driver on its own thread, if that still answers. What goes wrong now stops nobody."""
+        """Close the driver on its own thread, if that still answers: its last call. What goes wrong stops nobody."""
         try:
-            await self._thread.call(self._driver.close, self._pace.farewell)
+            await self._thread.call(self._driver.close, self._pace.farewell, last=True)
         except (StuckError, DriverUnavailableError):
             log.warning("driver left open: it does not answer", vendor=self.vendor)
         except Exception as error:  # noqa: BLE001  # the other vendors' drivers are to be closed too
             self._mistakes.made("driver", error)
-        self._thread.close()
 
     async def _serve(self) -> None:
         """From one look to the next, until the driver fails."""
@@ -203,9 +203,10 @@ class Watch:
         """A call does not come back. The device it is about is suspect, then unhealthy; the others keep their state."""
         if first:
             log.warning("driver call overdue", vendor=self.vendor, device=uuid or "none", seconds=round(seconds, 1))
-        if uuid is None:
+        if uuid is None or not self.snapshot.value.ready:  # nothing is offered that could be doubted
             if seconds > self._pace.hang:
-                self._away(DriverReason.HUNG, "the driver does not answer")
+                about = f" about device {uuid}" if uuid else ""
+                self._away(DriverReason.HUNG, f"the driver does not answer{about}")
             return
         device = self.snapshot.value.device(uuid)
         if device and (
@@ -237,4 +238,4 @@ class Watch:
                     reason, f"{words}: {why}" if why else words, warning=device.health is not Health.HEALTHY
                 )
         self._remember()
-        self._observer.snapshot(self.vendor, self.snapshot.value)
+        self._observe(self.snapshot.value)

@@ -54,7 +54,7 @@ class EventRecorder:
         self._node = Subject(kind="Node", name=node_name, uid=node_name)
         self._clock = clock
         self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MOST_WAITING)
-        self._told: dict[tuple[str, str, str, str], float] = {}
+        self._told: dict[tuple[Subject, str, str], float] = {}
         self._full = False
 
     def node(self, reason: str, message: str, *, warning: bool = True) -> None:
@@ -96,7 +96,7 @@ class EventRecorder:
 
     def _put(self, event: Event) -> None:
         now = self._clock()
-        key = (event.subject.namespace, event.subject.name, event.reason, event.message)
+        key = (event.subject, event.reason, event.message)
         if now - self._told.get(key, float("-inf")) < self.REPEAT_AFTER_S:
             return
         if len(self._told) >= self.MOST_TOLD:  # the older half goes; at worst something is told again too early

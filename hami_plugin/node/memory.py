@@ -39,11 +39,13 @@ class HealthMemory:
         noted = {uuid: _entry(condition) for uuid, condition in conditions.items()}
         if noted == self._vendors.get(vendor, {}):
             return
-        self._vendors[vendor] = noted
+        vendors = {**self._vendors, vendor: noted}
         try:
-            write_atomically(self._path, json.dumps({"boot": self._boot, "vendors": self._vendors}))
+            write_atomically(self._path, json.dumps({"boot": self._boot, "vendors": vendors}))
         except OSError as error:
             log.warning("health not remembered", path=str(self._path), problem=str(error))
+        else:
+            self._vendors = vendors
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:

@@ -88,7 +88,7 @@ class Registration:
                 pause = max(next(delays), error.retry_after or 0.0)
                 self._wake.set()
             await asyncio.sleep(pause)
-            waits = [self._style.heartbeat] if again else []
+            waits = [self._until_beat()] if again else []
             if self._mistaken:  # nothing need change for a vendor's code to succeed another time
                 waits.append(next(retries))
             else:
@@ -136,6 +136,11 @@ class Registration:
             return {}
         present = [s.family for s in asked if s.snapshot.value.ready and s.snapshot.value.devices]
         return {family.annotations.handshake: reported(self._now()) for family in present}
+
+    def _until_beat(self) -> float:
+        """Seconds to the next heartbeat, counted from the last one: what changes meanwhile does not put it off."""
+        left = self._beat + self._style.heartbeat - time.monotonic()
+        return left if left > 0 else self._style.heartbeat
 
     def _reports(self, family: Family) -> bool:
         return bool(family.annotations.handshake) and (self._style.legacy or family.reports)

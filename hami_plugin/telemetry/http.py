@@ -23,6 +23,8 @@ _INDEX = """hami-plugin
 """
 NODE_PURPOSE = "are the devices offered to the kubelet"
 _STOP_S = 2.0
+_PATIENCE_S = _STOP_S / 4
+"""How long a request may go on while the server stops; aiohttp waits for so long twice."""
 
 
 async def nothing() -> None:
@@ -115,7 +117,7 @@ class TelemetryServer:
         """Listen. ``HamiError`` when the address is not to be had."""
         app = web.Application()
         self._probes.add_to(app)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S / 2, keepalive_timeout=75.0)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_PATIENCE_S, keepalive_timeout=75.0)
         await runner.setup()
         try:
             await web.TCPSite(runner, self._host, self._wanted).start()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hami_plugin.errors import ClusterError
+from hami_plugin.errors import LONGEST_RETRY_AFTER_S, ClusterError
 from hami_plugin.model.views import pod_view
 from hami_plugin.node.ports import PodFeed, Subject
 from tests.support.watching import reachable, running
@@ -141,6 +141,15 @@ async def test_retry_after_holds_back_every_later_write_but_no_read(cluster, ser
     assert 25 < held.value.retry_after <= 30
     assert held.value.status == 429
     assert server.count("PATCH|POST") == 1
+
+
+async def test_a_retry_after_of_a_day_silences_nobody_for_so_long(cluster, server):
+    server.error(429, match=PATCH_NODE, retry_after=86_400)
+
+    with pytest.raises(ClusterError) as caught:
+        await cluster.patch_node({"k": "v"})
+
+    assert caught.value.retry_after == LONGEST_RETRY_AFTER_S
 
 
 async def test_a_short_retry_after_only_delays_the_next_write(cluster, server, pod):

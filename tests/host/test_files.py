@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from hami_plugin.errors import HamiError
-from hami_plugin.host.files import Journal, StateLock, make_shared_directory, write_atomically
+from hami_plugin.host.files import Journal, StateLock, make_shared_directory, write_atomically, write_shared
 from hami_plugin.host.paths import HostFiles, HostPaths
 
 
@@ -181,3 +181,17 @@ def test_only_paths_under_the_hook_directory_move(files, tmp_path):
     assert files.writable("/usr/local/vgpu/containers/x") == tmp_path / "view/vgpu/containers/x"
     assert str(files.writable("/tmp/vgpulock")) == "/tmp/vgpulock"
     assert str(files.writable("/usr/localhost")) == "/usr/localhost"
+
+
+def test_a_link_that_a_container_left_where_we_write_first_is_not_followed(tmp_path):
+    secret = tmp_path / "journal"
+    secret.write_text("ours")
+    folder = tmp_path / "shared"
+    make_shared_directory(folder)
+    (folder / f".limits.{os.getpid()}.tmp").symlink_to(secret)
+
+    write_shared(folder / "limits", "theirs")
+
+    assert secret.read_text() == "ours"
+    assert (folder / "limits").read_text() == "theirs"
+    assert not (folder / "limits").is_symlink()

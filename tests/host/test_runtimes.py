@@ -91,6 +91,17 @@ def test_a_file_that_cannot_be_understood_counts_as_a_runtime_without_cdi(tmp_pa
     assert "cannot be read" in runtime.why
 
 
+def test_an_import_that_leads_nowhere_is_what_is_told(tmp_path):
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "gone.toml").symlink_to(tmp_path / "nowhere")
+
+    runtime = configured(tmp_path, 'version = 3\nimports = ["conf.d/*.toml"]\n')
+
+    assert not runtime.cdi
+    assert runtime.why.startswith(f"{tmp_path / 'config.toml'} cannot be read: ")
+    assert "gone.toml" in runtime.why
+
+
 def test_an_import_without_a_name_takes_nothing_in(tmp_path):
     runtime = configured(tmp_path, f'version = 2\nimports = [""]\n{CRI_2}enable_cdi = true\n')
 

@@ -54,6 +54,21 @@ async def test_allocate_answers_each_container_in_order(stub):
     assert [dict(container.envs) for container in answer.container_responses] == [{"IDS": "a,b"}, {"IDS": "d"}]
 
 
+async def test_ids_that_are_named_after_a_node_with_a_long_name_are_served(site, make_plugin):
+    """The kubelet's API asks for at most 63 characters, and no kubelet looks: what was offered comes back."""
+    node = f"ip-10-0-0-1.{'very-long-' * 24}x"
+    offered = f"{node}-AWSNeuron-15::9"
+    plugin = make_plugin((offered,))
+    listener = await site.listener(plugin)
+    async with dial(listener.path) as channel:
+        stub = rpc.DevicePluginStub(channel)
+        await stub.Allocate(allocate([offered]))
+        await stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=[offered]))
+
+    assert len(node) == 253
+    assert plugin.allocated == plugin.started == [(offered,)]
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -127,7 +142,7 @@ async def test_pre_start_hands_over_the_ids(stub, plugin):
     assert plugin.started == [("b", "a")]
 
 
-@pytest.mark.parametrize("ids", [[], [""], ["a\n"], ["a\0"], ["a", "a"], ["x" * 64]])
+@pytest.mark.parametrize("ids", [[], [""], ["a\n"], ["a\0"], ["a", "a"], ["x" * 1000]])
 async def test_pre_start_of_no_sensible_ids_reaches_nobody(stub, plugin, ids):
     code, _ = await refused(stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids)))
 

@@ -75,6 +75,19 @@ async def test_a_replaced_directory_is_watched_again(tmp_path, woken):
         await wakes(woken)
 
 
+async def test_a_folder_that_goes_from_the_directory_leaves_the_watch_as_it_is(tmp_path, woken):
+    folder = tmp_path / "cradle"
+    folder.mkdir()
+    made = []
+    watch = DirectoryWatch(tmp_path, observer=lambda: made.append(watch_module.Observer()) or made[-1])
+    with watch.subscribed(woken.set):
+        folder.rmdir()
+        await wakes(woken)
+        watch.look()
+
+        assert len(made) == 1
+
+
 class Deaf(EventEmitter):
     """An emitter whose thread does not hear that it is to stop, as one in a read that does not return."""
 

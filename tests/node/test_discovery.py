@@ -235,6 +235,18 @@ async def test_a_call_about_no_device_that_does_not_come_back_withdraws_the_driv
     await until(lambda: rig.shown.ready)
 
 
+async def test_a_first_look_that_does_not_come_back_says_so_and_names_the_device(start):
+    driver = ScriptedDriver(0, 1)
+    driver.hang(1)
+    rig = start(driver)
+
+    await until(lambda: rig.shown.reason == "DriverHung")
+    assert uuid(1) in rig.shown.message
+    driver.release()
+
+    await until(lambda: rig.health() == {0: "healthy", 1: "healthy"})
+
+
 async def test_links_are_measured_only_when_the_answering_devices_change(start):
     rig = start(ScriptedDriver(0, 1))
     await until(lambda: rig.driver.calls.count("discover") > 3)
@@ -337,3 +349,22 @@ async def test_a_driver_that_does_not_wait_for_events_is_not_asked_without_end(s
     await asyncio.sleep(0.3)
 
     assert 1 <= rig.driver.calls.count("poll") - before <= 7
+
+
+async def test_a_driver_that_takes_its_time_to_close_is_asked_nothing_more(start):
+    """The loop goes on meanwhile, and for as long as other drivers take. What it saw then would be remembered."""
+
+    class Slow(ScriptedDriver):
+        def close(self):
+            self._enter("close")
+            self._pause.wait(0.05)
+            self.trouble = GONE
+
+    rig = start(Slow(0))
+    await until(lambda: rig.driver.calls.count("poll") > 3)
+
+    await rig.watch.close()
+    await asyncio.sleep(0.05)
+
+    assert rig.driver.calls[-1] == "close"
+    assert rig.remembered[-1] == {}

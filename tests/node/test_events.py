@@ -59,6 +59,13 @@ async def test_the_same_is_told_once_in_a_while(events, cluster, clock):
     assert [text for *_, text in cluster.events] == ["79", "79", "79", "31"]
 
 
+async def test_a_pod_that_came_in_place_of_one_of_the_same_name_is_told_too(events, cluster):
+    events.refused([pod("web-0", uid="the first")], "NotScheduledByHAMi", "pod ml/web-0 was not decided")
+    events.refused([pod("web-0", uid="its successor")], "NotScheduledByHAMi", "pod ml/web-0 was not decided")
+
+    await until(lambda: len(cluster.events) == 2)
+
+
 async def test_a_server_that_is_away_is_awaited(events, cluster):
     cluster.fail("create events", ClusterError("away"), ClusterError("away", status=503))
 

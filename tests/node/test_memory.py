@@ -25,6 +25,17 @@ def test_a_reboot_forgets(tmp_path):
     assert HealthMemory(tmp_path / "health", "another").recall("acme") == {}
 
 
+def test_what_a_full_disk_did_not_take_is_written_once_it_does(tmp_path):
+    path = tmp_path / "state" / "health"
+    memory = HealthMemory(path, "boot")
+    memory.note("acme", {"G0": UNWELL})  # there is no such directory
+    path.parent.mkdir()
+
+    memory.note("acme", {"G0": UNWELL})
+
+    assert list(HealthMemory(path, "boot").recall("acme")) == ["G0"]
+
+
 @pytest.mark.parametrize("text", ["{", "\xff", "[" * 100_000])
 def test_a_file_that_cannot_be_read_is_told_of_and_begun_anew(tmp_path, text, capsys):
     (tmp_path / "health").write_bytes(text.encode("latin-1"))

@@ -264,6 +264,19 @@ async def test_a_node_that_others_change_all_the_time_still_gets_its_heartbeat(s
     assert len(rig.cluster.writes) > beats
 
 
+async def test_a_change_of_the_node_just_before_a_heartbeat_does_not_put_it_off(start):
+    rig = start(snapshot(2), style=replace(LEGACY, heartbeat=0.5)).attach()
+    await until(lambda: HANDSHAKE in rig.annotations)
+    beats, loop = len(rig.cluster.writes), asyncio.get_running_loop()
+    began = loop.time()
+
+    await asyncio.sleep(0.4)
+    rig.cluster.annotate(theirs="changed")
+    await until(lambda: len(rig.cluster.writes) > beats)
+
+    assert loop.time() - began < 0.75
+
+
 async def test_a_heartbeat_that_fails_is_repeated_at_once(start):
     rig = start(snapshot(2), style=replace(LEGACY, heartbeat=0.6)).attach()
     await until(lambda: HANDSHAKE in rig.annotations)

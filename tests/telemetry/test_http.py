@@ -199,6 +199,26 @@ async def test_stopping_frees_the_port_even_with_a_connection_open(daemon: Daemo
         pass
 
 
+async def test_a_scrape_that_hangs_ends_with_the_server() -> None:
+    asked = asyncio.Event()
+
+    class Hanging(Daemon):
+        async def refresh(self) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+    server = Hanging().server()
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asked.wait()
+
+    await server.stop()
+
+    assert await reader.read() == b""
+    writer.close()
+
+
 async def test_the_server_can_be_started_again(daemon: Daemon) -> None:
     server = daemon.server()
     for _ in range(2):
