@@ -28,7 +28,7 @@ async def server():
 
 @pytest.fixture
 async def http(server):
-    async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=5)) as session:
+    async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=30)) as session:
         yield session
 
 
@@ -60,7 +60,7 @@ async def watching(http, path, **query):
 
 async def take(events, count):
     found = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for event in events:
             found.append(event)
             if len(found) == count:

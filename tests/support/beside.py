@@ -76,7 +76,7 @@ class Beside:
     def problem(self, component: str) -> str:
         return self.daemon.readiness().get(component, "")
 
-    async def says(self, component: str, words: str, within: float = 8.0) -> None:
+    async def says(self, component: str, words: str, within: float = 20.0) -> None:
         """Wait until a component of the readiness tells these words."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -154,7 +154,7 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
         try:
             yield Beside(daemon=daemon, api=api, kubelet=kubelet, odd=driver, task=task, registry=registry)
             stop.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await task
         finally:
             driver.release()

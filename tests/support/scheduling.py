@@ -123,7 +123,7 @@ async def daemons(server: SimulatedApiServer, *, after: float = 0.0):
         await asyncio.wait([task])
 
 
-async def until(condition: Callable[[], Any], *, within: float = 5.0) -> None:
+async def until(condition: Callable[[], Any], *, within: float = 30.0) -> None:
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
             await asyncio.sleep(0.005)
