@@ -6,16 +6,7 @@ import hami_plugin.node.settlement
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from tests.support.builders import TO_ALLOCATE, container, grant, ids, pod
 from tests.support.node import until
-
-
-class Sleeping:
-    """``asyncio`` with another ``sleep``."""
-
-    def __init__(self, sleep):
-        self.sleep = sleep
-
-    def __getattr__(self, name):
-        return getattr(asyncio, name)
+from tests.support.sleeping import Sleeping
 
 
 async def test_a_container_that_follows_at_once_joins_the_write_of_the_first(node, monkeypatch):

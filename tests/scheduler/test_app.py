@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
+import hami_plugin.scheduler.app
 from hami_plugin.errors import HamiError
 from hami_plugin.scheduler.app import Scheduler
 from hami_plugin.scheduler.metrics import Metrics
@@ -20,6 +21,7 @@ from hami_plugin.scheduler.options import configured
 from tests.support.certificates import Authority, Mount
 from tests.support.extender import ARGS, BINDING, FakeExtender
 from tests.support.node import until
+from tests.support.sleeping import Sleeping
 
 OPEN = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
 
@@ -78,9 +80,13 @@ async def test_it_is_ready_when_its_decisions_are(tmp_path: Path) -> None:
         assert (await asked(process, "/healthz", plain=True))[0] == 200
 
 
-async def test_told_to_stop_it_is_unready_at_once_and_still_answers_for_a_while(tmp_path: Path) -> None:
+async def test_told_to_stop_it_is_unready_at_once_and_still_answers_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extender = FakeExtender()
     process = scheduler(extender, {}, tmp_path / "c.json", lingerSeconds=0.5)
+    over = asyncio.Event()
+    monkeypatch.setattr(hami_plugin.scheduler.app, "asyncio", Sleeping(lambda _seconds: over.wait()))
     async with running(process) as stop:
         stop.set()
         async with asyncio.timeout(30):
@@ -90,6 +96,7 @@ async def test_told_to_stop_it_is_unready_at_once_and_still_answers_for_a_while(
         assert "process: stopping" in (await asked(process, "/readyz", plain=True))[1]
         assert (await asked(process, "/bind", BINDING))[0] == 200
         assert not extender.ran
+        over.set()
 
 
 async def test_the_view_of_the_cluster_outlives_the_calls_that_need_it(tmp_path: Path) -> None:

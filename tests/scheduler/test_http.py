@@ -256,9 +256,12 @@ async def test_an_answer_that_says_no_is_counted_apart_with_its_reasons() -> Non
 
 
 async def test_filters_above_the_limit_wait_and_are_answered() -> None:
-    extender = FakeExtender(takes_s=0.05)
+    extender = FakeExtender(gate=asyncio.Event())
     async with listening(extender) as rig:
-        answers = await asyncio.gather(*(rig.post("/filter", ARGS) for _ in range(30)))
+        calls = [asyncio.create_task(rig.post("/filter", ARGS)) for _ in range(30)]
+        await until(rig, "requests_in_progress", 30, path="/filter")
+        extender.gate.set()
+        answers = await asyncio.gather(*calls)
 
     assert {status for status, _ in answers} == {200}
     assert extender.most == 4
@@ -306,7 +309,7 @@ async def test_probes_and_metrics_are_on_the_same_port() -> None:
 
 async def test_calls_that_run_are_finished_when_told_to_stop() -> None:
     extender = FakeExtender(gate=asyncio.Event())
-    async with listening(extender, stop_seconds=10) as rig:
+    async with listening(extender, stop_seconds=60) as rig:
         port = rig.server.port
         call = asyncio.create_task(rig.post("/bind", BINDING))
         await until(rig, "requests_in_progress", 1, path="/bind")
