@@ -29,7 +29,7 @@ GONE = DriverUnavailableError(DriverReason.NO_DRIVER, "not loaded")
 
 
 class Clock:
-    """Time that passes with each look at it, and when a test says so: a process that is slow or stopped ages nothing."""
+    """Time that passes with each look at it, and when a test says so, not while a process is slow or stopped."""
 
     STEP_S = 0.001
 

@@ -1,7 +1,5 @@
 """A pod that no scheduler of HAMi decided about: whole devices, or nothing."""
 
-import asyncio
-
 import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
