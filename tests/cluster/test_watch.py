@@ -154,11 +154,11 @@ async def test_an_error_event_in_an_open_watch_leads_to_a_list(pods, server):
     assert pods.replaced == 2
 
 
-async def test_lists_are_rare_however_often_the_watch_breaks(pods, server, rhythm):
+async def test_lists_are_rare_however_often_the_watch_breaks(cluster, server, rhythm):
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    async with asyncio.timeout(60):
+    async with running(cluster.follow_pods(Pods().feed)), asyncio.timeout(60):
         while server.count(LIST_PODS) < 6:
             server.expire_watches()
             await asyncio.sleep(0.02)
