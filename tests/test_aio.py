@@ -12,7 +12,7 @@ from hami_plugin.aio import Backoff, Watched, cancelled, happened
 
 async def test_a_change_wakes_every_waiter_and_an_equal_value_none():
     watched = Watched(1)
-    waiters = [asyncio.create_task(watched.changed(watched.version, timeout=1)) for _ in range(3)]
+    waiters = [asyncio.create_task(watched.changed(watched.version, timeout=60)) for _ in range(3)]
     await asyncio.sleep(0)
 
     assert not watched.set(1)
@@ -42,7 +42,7 @@ async def test_a_deadline_around_the_wait_stays_the_callers():
 
 async def test_a_touch_wakes_although_the_value_is_the_same():
     watched = Watched([])
-    waiter = asyncio.create_task(watched.changed(watched.version, timeout=1))
+    waiter = asyncio.create_task(watched.changed(watched.version, timeout=60))
     await asyncio.sleep(0)
 
     watched.touch()

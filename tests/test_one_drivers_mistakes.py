@@ -218,12 +218,13 @@ async def test_a_device_under_a_new_name_is_not_given_out_twice():
     def change(seen):
         return (replace(seen[0], device=odd(0, uuid=names[0], pci="0000:01:00.0")), *seen[1:])
 
-    async with beside(driver=OddDriver(0, 1, change=change), forgetSeconds=1.5) as node:
+    async with beside(driver=OddDriver(0, 1, change=change)) as node:
         await node.odd_offered(2 * SPLIT)
         names[0] = "odd-new"
         await node.odd_offered(SPLIT)
         assert (node.odd_device("odd-new").reason, node.odd_device("odd-0").reason) == ("Renamed", "DeviceGone")
         await node.the_other_is_served()
+        node.forget_odd_devices()
         await node.odd_offered(2 * SPLIT)
         assert node.odd_device("odd-0") is None
 

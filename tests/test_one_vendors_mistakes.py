@@ -9,6 +9,7 @@ import pytest
 
 import hami_plugin.wiring
 from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Fault
 from hami_plugin.vendor import Injection, ResourceNames
@@ -21,7 +22,12 @@ from tests.support.node import until
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(hami_plugin.wiring, "PATIENCE_S", 0.2)
+    """With the vendor that is broken, and with no other."""
+
+    def calls(name, *, patience):
+        return BoundedCalls(name, patience=0.2 if name.startswith("odd") else 10 * patience)
+
+    monkeypatch.setattr(hami_plugin.wiring, "BoundedCalls", calls)
 
 
 @pytest.fixture
@@ -81,7 +87,7 @@ async def test_a_family_that_is_well_again_is_written_without_any_change():
         return ODD_FAMILY.register(device, legacy)
 
     async with beside(replace(ODD_FAMILY, register=register)) as node:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while ODD_KEYS.register not in node.api.node.annotations:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await node.says("node annotations", "")
@@ -280,5 +286,5 @@ async def test_a_mistake_in_what_all_vendors_share_ends_the_daemon():
             await node.odd_offered(2 * SPLIT)
             node.api.patch_node = patch_node
             node.api.annotate(theirs="x", **{REGISTER: None})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await node.task

@@ -1,5 +1,7 @@
 """A simulated API server over real HTTP, and a client in a hurry."""
 
+import dataclasses
+
 import pytest
 
 from hami_plugin.aio import Backoff
@@ -37,8 +39,9 @@ async def server():
 
 @pytest.fixture
 def rhythm():
+    """Of a client in a hurry, whose calls have time all the same: a test of a deadline sets it."""
     return Rhythm(
-        deadline=0.5,
+        deadline=30.0,
         watch=(30.0, 60.0),
         settled=0.05,
         list_every=0.4,
@@ -56,6 +59,13 @@ async def cluster(server, rhythm, observer, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     async with connect("n1", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer, environ={}) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def brief(server, rhythm, observer, tmp_path):
+    """Connect a client whose calls end after half a second."""
+    kubeconfig, short = server.write_kubeconfig(tmp_path / "kubeconfig"), dataclasses.replace(rhythm, deadline=0.5)
+    return lambda: connect("n1", kubeconfig=kubeconfig, rhythm=short, observer=observer, environ={})
 
 
 @pytest.fixture

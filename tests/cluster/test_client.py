@@ -1,7 +1,6 @@
 """Single calls: what they send, what they return, and how they fail."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -127,10 +126,10 @@ async def test_what_is_known_of_pods_is_old_where_they_may_not_be_watched(cluste
 
 
 async def test_retry_after_holds_back_every_later_write_but_no_read(cluster, server, pod):
-    server.error(429, match=PATCH_NODE, retry_after=30)
+    server.error(429, match=PATCH_NODE, retry_after=110)
     with pytest.raises(ClusterError) as caught:
         await cluster.patch_node({"a": "1"})
-    assert caught.value.retry_after == 30
+    assert caught.value.retry_after == 110
 
     with pytest.raises(ClusterError, match="held back") as held:
         await cluster.patch_pod(pod, {"a": "1"})
@@ -138,7 +137,7 @@ async def test_retry_after_holds_back_every_later_write_but_no_read(cluster, ser
         await cluster.create_event(Subject(kind="Node", name="n1"), reason="R", message="m", warning=True)
     await cluster.get_node()
 
-    assert 25 < held.value.retry_after <= 30
+    assert 50 < held.value.retry_after <= 110
     assert held.value.status == 429
     assert server.count("PATCH|POST") == 1
 
@@ -156,18 +155,17 @@ async def test_a_short_retry_after_only_delays_the_next_write(cluster, server, p
     server.error(429, match=PATCH_NODE, retry_after=0.2)
     with pytest.raises(ClusterError):
         await cluster.patch_node({"a": "1"})
-    refused = time.monotonic()
 
     await cluster.patch_pod(pod, {"a": "1"})
 
-    assert time.monotonic() - refused >= 0.19
-    assert server.count("PATCH") == 2
+    refused, served = (request for request in server.requests if request.verb == "PATCH")
+    assert served.at - refused.at >= 0.19
 
 
-async def test_a_call_that_is_never_answered_ends_at_the_deadline(cluster, server, observer):
+async def test_a_call_that_is_never_answered_ends_at_the_deadline(brief, server, observer):
     server.hang("GET /api/v1/nodes")
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30), brief() as cluster:
         with pytest.raises(ClusterError, match=r"none within 0\.5 s") as caught:
             await cluster.get_node()
 

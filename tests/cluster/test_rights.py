@@ -43,7 +43,7 @@ def a_pod(server, name):
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # requests at a real socket set no event
             await asyncio.sleep(0.02)
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 
 from hami_plugin.cluster.client import connect
+from tests.support.scheduling import until
 from tests.support.watching import (
     LIST_PODS,
     WATCH_PODS,
@@ -39,14 +40,14 @@ async def test_starting_before_the_server_is_there_only_takes_longer(cluster, se
         await pods.until(lambda pods: pods.replaced)
 
 
-async def test_a_list_that_hangs_ends_at_its_deadline_and_is_tried_again(cluster, server):
+async def test_a_list_that_hangs_ends_at_its_deadline_and_is_tried_again(brief, server):
     server.hang("GET /api/v1/pods", count=1)
     pods = Pods()
 
-    async with running(cluster.follow_pods(pods.feed)):
+    async with brief() as cluster, running(cluster.follow_pods(pods.feed)):
         await pods.until(lambda pods: pods.replaced)
 
-    assert server.count(LIST_PODS) == 2
+    assert server.count(LIST_PODS) >= 2
 
 
 async def test_a_silent_peer_is_given_up_after_the_life_of_its_watch(server, rhythm, tmp_path):
@@ -64,9 +65,11 @@ async def test_a_silent_peer_is_given_up_after_the_life_of_its_watch(server, rhy
 
 async def test_the_kernel_asks_whether_the_peer_of_a_quiet_watch_still_lives(pods, server):
     await requested(server, WATCH_PODS)
-    await asyncio.sleep(0.05)
+    port = int(server.url.rpartition(":")[2])
 
-    assert "02" in timers_towards(int(server.url.rpartition(":")[2]))  # the timer of keep-alive probes
+    await until(
+        lambda: "02" in timers_towards(port)
+    )  # the timer of keep-alive probes; another while data are under way
 
 
 async def test_retry_after_is_kept_by_the_watch_too(cluster, server):

@@ -1,5 +1,7 @@
 """How an installation's command ends."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.debian import telling
@@ -20,13 +22,16 @@ def test_a_machine_that_cannot_fails_only_where_it_must(monkeypatch, capsys, val
     assert capsys.readouterr().out == "Nothing here: no root\n"
 
 
-def test_steps_come_before_the_result(capsys):
+def test_steps_come_before_the_result(monkeypatch, capsys):
+    times = iter([100.0, 102.5])
+    monkeypatch.setattr(telling, "time", SimpleNamespace(monotonic=lambda: next(times)))
+
     def install(say):
         telling.timed(say)("unpacked")
         return "It is there"
 
     assert telling.main(install, absent="Nothing here", required="REQUIRE_IT") == 0
-    assert capsys.readouterr().out == "   0.0 s  unpacked\nIt is there\n"
+    assert capsys.readouterr().out == "   2.5 s  unpacked\nIt is there\n"
 
 
 def test_a_command_that_fails_says_its_last_words_and_the_remedy():

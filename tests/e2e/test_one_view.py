@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ async def mixed(set_up: Any) -> dict[str, Stage]:
     await stage.start_daemon()
     for each in stages.values():
         each.daemon = stage.daemon
-        await each.until(partial(offered, each), f"the offer of {each.resource}", 20)
+        await each.until(partial(offered, each), f"the offer of {each.resource}", 60)
     return stages
 
 
@@ -108,10 +109,9 @@ def told(answer: Any) -> str:
 
 async def gone(stage: Stage) -> None:
     """Wait until no container has anything."""
-    for _ in range(200):
-        if not series(await scrape(stage), CONTAINER):
-            return
-    raise AssertionError("containers of pods that are gone are still told")
+    async with asyncio.timeout(30):
+        while series(await scrape(stage), CONTAINER):
+            pass
 
 
 async def test_whatever_is_drawn_alerted_on_and_documented_is_exported(mixed: dict[str, Stage]) -> None:

@@ -12,7 +12,7 @@ from hami_plugin.host.drivers import StuckError
 
 @pytest.fixture
 def calls():
-    calls = BoundedCalls("test-calls", patience=5.0)
+    calls = BoundedCalls("test-calls", patience=60.0)
     yield calls
     calls.close()
 
@@ -58,10 +58,10 @@ def test_a_call_that_does_not_come_back_holds_up_once_until_it_does(calls):
     began = time.monotonic()
     with pytest.raises(StuckError, match="an earlier call has not come back yet"):
         calls.ask(lambda: "next")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30
 
     gate.set()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while True:
         try:
             assert calls.ask(lambda: "next") == "next"

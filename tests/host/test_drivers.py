@@ -33,9 +33,9 @@ async def test_calls_run_in_order_on_one_thread_of_its_own(thread):
 
 async def test_an_error_reaches_whoever_waits_and_the_thread_goes_on(thread):
     with pytest.raises(ZeroDivisionError):
-        await thread.call(lambda: 1 / 0, 5)
+        await thread.call(lambda: 1 / 0, 30)
 
-    assert await thread.call(lambda: None, 5) is None
+    assert await thread.call(lambda: None, 30) is None
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ async def test_what_no_future_can_hold_reaches_whoever_waits_too_and_the_thread_
         raise error
 
     with pytest.raises(RuntimeError, match=words) as caught:
-        await thread.call(call, 2)
+        await thread.call(call, 30)
 
     assert caught.value.__cause__ is error
-    assert await thread.call(lambda: "next", 2) == "next"
+    assert await thread.call(lambda: "next", 30) == "next"
 
 
 async def test_a_call_that_does_not_come_back_is_reported_while_the_loop_turns(thread):
@@ -68,7 +68,7 @@ async def test_a_call_that_does_not_come_back_is_reported_while_the_loop_turns(t
         await thread.call(lambda: "waits in line", 0.01)
     gate.set()
 
-    assert await thread.call(lambda: "next", 5) == "next"
+    assert await thread.call(lambda: "next", 30) == "next"
 
 
 async def test_the_answer_to_a_call_that_nobody_waits_for_any_more_is_dropped(thread):
@@ -83,7 +83,7 @@ async def test_the_answer_to_a_call_that_nobody_waits_for_any_more_is_dropped(th
     with pytest.raises(StuckError):
         await thread.call(late, 0.01)
     gate.set()
-    await thread.call(lambda: None, 5)
+    await thread.call(lambda: None, 30)
     gc.collect()
 
     assert problems == []
@@ -99,7 +99,7 @@ def test_an_answer_after_the_loops_end_harms_nobody(thread):
     asyncio.run(leave())
     gate.set()
 
-    assert ended.wait(5)
+    assert ended.wait(30)
 
 
 def test_a_call_that_never_comes_back_does_not_keep_the_process():

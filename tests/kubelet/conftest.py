@@ -70,7 +70,7 @@ class Counting(NullObserver):
 
 QUICK = Timing(
     tick=0.2,
-    dial_back=1.0,
+    dial_back=30.0,
     settle=0.2,
     pace=0.01,
     refused=Backoff(first=0.1, cap=0.3, jitter=0),
@@ -113,7 +113,7 @@ class Site:
         return listener
 
 
-async def reach(watched, condition, within=10.0):
+async def reach(watched, condition, within=30.0):
     """Wait until the watched value fulfils ``condition``."""
     async with asyncio.timeout(within):
         while not condition(watched.value):

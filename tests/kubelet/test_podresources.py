@@ -44,7 +44,7 @@ async def serve(site):
         server.add_insecure_port(f"unix://{site.pod_resources}")
         await server.start()
         servers.append(server)
-        return PodResourcesClient(site.pod_resources, timeout=2)
+        return PodResourcesClient(site.pod_resources, timeout=30)
 
     yield start
     for server in servers:

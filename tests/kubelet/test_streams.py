@@ -99,6 +99,6 @@ async def test_a_closed_plugin_ends_its_streams(stub, plugin):
 
     plugin.offers.close()
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while await stream.read():
             pass

@@ -48,7 +48,7 @@ async def test_the_reply_waits_for_no_api_call(node):
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
     node.cluster.latency = 3600.0
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         assert (await node.allocator.allocate(ids((0, 0)))).edits.env["POD"] == "a-uid"
 
 
@@ -171,7 +171,7 @@ async def test_a_failed_pod_leads_nobody_before_the_api_server_knows(node):
 
 
 async def test_a_decision_that_comes_a_moment_late_is_awaited(node):
-    node.decide(wait=5.0)
+    node.decide(wait=60.0)
     asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
     await asyncio.sleep(0.01)
     assert not asked.done()
@@ -182,7 +182,7 @@ async def test_a_decision_that_comes_a_moment_late_is_awaited(node):
 
 
 async def test_a_device_that_goes_while_the_decision_is_awaited_is_refused(node):
-    node.decide(wait=5.0, serve_unannotated=True)
+    node.decide(wait=60.0, serve_unannotated=True)
     asked = asyncio.create_task(node.allocator.allocate(ids((3, 0))))
     await asyncio.sleep(0.01)
 
@@ -195,7 +195,7 @@ async def test_a_device_that_goes_while_the_decision_is_awaited_is_refused(node)
 
 
 async def test_a_cancelled_call_leaves_nothing_behind_and_is_not_counted_as_served(node):
-    node.decide(wait=5.0)
+    node.decide(wait=60.0)
     asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
     await asyncio.sleep(0.01)
     asked.cancel()
@@ -220,7 +220,7 @@ async def test_64_concurrent_calls_in_any_order_each_get_their_own_limits(node):
 
 
 async def test_advice_waits_for_a_decision_that_comes_a_moment_late(node):
-    node.decide(wait=5.0)
+    node.decide(wait=60.0)
     available = [offer.id for offer in node.allocator.offers()]
     asked = asyncio.create_task(node.plugin.prefer(available, [], 1))
     await asyncio.sleep(0.01)

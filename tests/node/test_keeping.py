@@ -71,7 +71,7 @@ async def test_a_loop_that_ends_by_itself_is_left_alone(keeper):
     async def ends():
         return
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await keeper.keep("offers x", "offers", ends)
 
     assert keeper.wrong == {}
@@ -90,13 +90,17 @@ async def test_what_fails_while_it_is_withdrawn_keeps_no_loop_from_beginning_aga
 
 
 async def test_waits_grow_while_a_loop_fails_at_once(counting):
-    keeper = Keeper(Mistakes("toy", counting), Backoff(first=0.01, factor=10.0, cap=100.0, jitter=0.0))
-    loop = Loop(*[ZeroDivisionError()] * 100)
+    keeper = Keeper(Mistakes("toy", counting), Backoff(first=0.001, factor=100.0, cap=1000.0, jitter=0.0))
+    loop, clock = Loop(*[ZeroDivisionError()] * 100), asyncio.get_running_loop()
+    began = clock.time()
     task = asyncio.create_task(keeper.keep("offers x", "offers", loop))
-    await asyncio.sleep(0.3)
+    await until(lambda: loop.runs == 3)
+    took = clock.time() - began
+    await asyncio.sleep(0.2)
     await cancelled(task)
 
-    assert loop.runs == 3
+    assert took >= 0.1
+    assert loop.runs == 3, "the third wait is of ten seconds"
 
 
 def test_the_same_mistake_is_logged_once_and_counted_each_time(counting, capsys):

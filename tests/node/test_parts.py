@@ -74,8 +74,8 @@ async def test_a_part_follows_its_driver_and_wakes_nobody_for_the_others():
         await asyncio.sleep(0)
     unmoved = red.snapshot.version
     found.set(replace(MIXED, devices=MIXED.devices[:2]))
-    await red.snapshot.changed(unmoved, timeout=5)
+    await red.snapshot.changed(unmoved, timeout=30)
     found.close()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
 
     assert (unmoved, indices(red.snapshot.value), red.snapshot.closed) == (0, [0], True)

@@ -53,7 +53,7 @@ async def recover(node):
 async def test_nothing_to_reconcile_ends_at_once(recover):
     _, task = await recover()
 
-    await asyncio.wait_for(task, 1)
+    await asyncio.wait_for(task, 30)
 
 
 async def test_a_share_that_its_pod_holds_is_recorded_at_the_pod(node, recover):
@@ -61,7 +61,7 @@ async def test_a_share_that_its_pod_holds_is_recorded_at_the_pod(node, recover):
     node.checkpoint.list = [kept(A, ONE)]
 
     again, task = await recover(share())
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 30)
 
     assert again.cluster.pod(A).annotations[BIND_PHASE] == PHASE_SUCCESS
     assert again.ledger.held[share().key].settled
@@ -79,7 +79,7 @@ async def test_a_share_that_was_never_delivered_stays_reserved_while_its_pod_liv
 
     node.cluster.attach(again.pods, again.live)
     node.cluster.change(a, phase="Failed")
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 30)
     assert again.ledger.held == {}
 
 
@@ -96,7 +96,7 @@ async def test_shares_of_pods_that_ended_meanwhile_are_dropped(node, recover):
     node.cluster.add(replace(A, phase="Succeeded"))
 
     again, task = await recover(share(), share(pod("gone"), "other"))
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 30)
 
     assert again.ledger.held == {}
 
@@ -105,7 +105,7 @@ async def test_a_pod_of_the_same_name_is_not_the_pod(node, recover):
     node.cluster.add(replace(A, uid="another"))
 
     again, task = await recover(share())
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 30)
 
     assert again.ledger.held == {}
 
@@ -115,7 +115,7 @@ async def test_shares_already_recorded_cost_no_call(node, recover):
     node.checkpoint.problem = "nobody may ask"
 
     again, task = await recover(share(settled=True))
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 30)
 
     assert again.cluster.calls == []
 
@@ -130,7 +130,7 @@ async def test_a_kubelet_that_does_not_answer_is_asked_again(node, recover):
     assert not task.done()
     node.checkpoint.problem = ""
 
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 30)
 
 
 async def test_an_init_containers_share_is_recorded_when_the_checkpoint_has_it(node, recover):
@@ -139,7 +139,7 @@ async def test_an_init_containers_share_is_recorded_when_the_checkpoint_has_it(n
     node.checkpoint.list = [kept(a, ONE, "init")]
 
     again, task = await recover(share(a, "init", init=True))
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 30)
 
     assert again.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
 

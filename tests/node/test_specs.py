@@ -25,7 +25,7 @@ from tests.support.node import until
 
 KIND = "toy.io/card"
 NAME = file_name(KIND)
-SOON = Pace(look=0.01, describe=30.0, patience=5.0)
+SOON = Pace(look=0.01, describe=30.0, patience=60.0)
 
 
 def node_of(item, _host):
@@ -102,7 +102,7 @@ async def test_a_device_is_shown_after_its_spec_is_in_place(stage):
 
     looking = asyncio.create_task(watch())
     stage.found.set(snapshot(2))
-    await asyncio.wait_for(looking, 5)
+    await asyncio.wait_for(looking, 30)
 
     assert on_disk == [{uuid(0), "0", uuid(1), "1", "all"}]
     assert stage.publisher.problem == ""

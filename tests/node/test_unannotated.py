@@ -1,7 +1,5 @@
 """A pod that no scheduler of HAMi decided about: whole devices, or nothing."""
 
-import asyncio
-
 import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
@@ -87,13 +85,17 @@ async def test_a_kubelet_that_asks_is_led_to_a_device_of_its_own(serving):
 async def test_a_device_that_goes_while_a_decision_is_awaited_is_refused(serving):
     serving.decide(wait=0.05, serve_unannotated=True)
     serving.cluster.add(pod("s", [container(count=1)]))
-    asked = asyncio.create_task(serving.allocator.allocate(ids((3, 0))))
-    await asyncio.sleep(0.01)
+    changes = serving.pods.changes
+    changed = changes.changed
 
-    serving.snapshot.set(snapshot(2))
+    async def gone_meanwhile(*since, **more):
+        serving.snapshot.set(snapshot(2))
+        return await changed(*since, **more)
+
+    changes.changed = gone_meanwhile
 
     with pytest.raises(RefusedError) as caught:
-        await asked
+        await serving.allocator.allocate(ids((3, 0)))
     assert caught.value.reason is RefusalReason.UNKNOWN_DEVICE
 
 

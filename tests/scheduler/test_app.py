@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
+import hami_plugin.scheduler.app
 from hami_plugin.errors import HamiError
 from hami_plugin.scheduler.app import Scheduler
 from hami_plugin.scheduler.metrics import Metrics
@@ -20,6 +21,7 @@ from hami_plugin.scheduler.options import configured
 from tests.support.certificates import Authority, Mount
 from tests.support.extender import ARGS, BINDING, FakeExtender
 from tests.support.node import until
+from tests.support.sleeping import Sleeping
 
 OPEN = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
 
@@ -40,14 +42,14 @@ async def running(process: Scheduler) -> AsyncIterator[asyncio.Event]:
         await task
     yield stop
     stop.set()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 30)
 
 
 async def asked(process: Scheduler, path: str, body: object = None, *, plain: bool = False) -> tuple[int, str]:
     port = process.plain.port if plain else process.server.port
     method = "GET" if body is None else "POST"
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
         session.request(method, f"http://127.0.0.1:{port}{path}", json=body) as answer,
     ):
         return answer.status, await answer.text()
@@ -78,18 +80,23 @@ async def test_it_is_ready_when_its_decisions_are(tmp_path: Path) -> None:
         assert (await asked(process, "/healthz", plain=True))[0] == 200
 
 
-async def test_told_to_stop_it_is_unready_at_once_and_still_answers_for_a_while(tmp_path: Path) -> None:
+async def test_told_to_stop_it_is_unready_at_once_and_still_answers_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extender = FakeExtender()
     process = scheduler(extender, {}, tmp_path / "c.json", lingerSeconds=0.5)
+    over = asyncio.Event()
+    monkeypatch.setattr(hami_plugin.scheduler.app, "asyncio", Sleeping(lambda _seconds: over.wait()))
     async with running(process) as stop:
         stop.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (await asked(process, "/readyz", plain=True))[0] != 503:
                 pass
 
         assert "process: stopping" in (await asked(process, "/readyz", plain=True))[1]
         assert (await asked(process, "/bind", BINDING))[0] == 200
         assert not extender.ran
+        over.set()
 
 
 async def test_the_view_of_the_cluster_outlives_the_calls_that_need_it(tmp_path: Path) -> None:
@@ -109,7 +116,7 @@ async def test_a_view_that_breaks_ends_the_process_with_its_error(tmp_path: Path
     process = scheduler(FakeExtender(dies=RuntimeError("a bug")), {}, tmp_path / "c.json")
 
     with pytest.raises(ExceptionGroup) as caught:
-        await asyncio.wait_for(process.run(asyncio.Event()), 10)
+        await asyncio.wait_for(process.run(asyncio.Event()), 30)
 
     assert caught.group_contains(RuntimeError, match="a bug")
     with pytest.raises(aiohttp.ClientConnectorError):
@@ -134,7 +141,7 @@ async def test_a_new_certificate_is_presented_without_being_told(tmp_path: Path)
     async with running(process):
         before = await serial()
         mount.swap(authority.pair("second"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await serial() == before:
                 pass
 

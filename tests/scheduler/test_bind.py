@@ -67,7 +67,7 @@ async def test_a_bound_pod_has_its_node_locked_and_is_marked(server, service):
     assert annotations(after)[BIND_TIME].isdecimal()
     owner = parse_lock(lock(server))
     assert (owner.namespace, owner.pod) == ("team", "a")
-    assert abs(datetime.now(UTC) - owner.time) < timedelta(seconds=5)
+    assert abs(datetime.now(UTC) - owner.time) < timedelta(minutes=1)
     writes = [str(one).partition("?")[0] for one in server.requests if one.writes and "events" not in one.path]
     assert writes[-3:] == [
         "PATCH /api/v1/nodes/n1",
@@ -243,8 +243,9 @@ async def test_a_lock_that_has_expired_is_broken_at_once(server, service):
     pod = await decided(server, service)
     locked(server, "other", ago=301)
 
-    async with asyncio.timeout(0.8):
-        assert await service.bind(binding(pod, "n1")) == {"Error": ""}
+    assert await service.bind(binding(pod, "n1")) == {"Error": ""}
+
+    assert server.count("GET .*/pods/other") == 0, "after a wait, the pod that has the node is looked at"
 
 
 async def test_two_replicas_do_not_both_take_a_node(server, tmp_path):

@@ -138,25 +138,24 @@ async def test_no_request_fails_while_certificates_are_replaced(
     async with served(mount.files, trust) as rig:
         done, rounds = asyncio.Event(), 12
 
-        async def call(*, again: bool) -> list[int]:
+        statuses: list[int] = []
+
+        async def call(*, again: bool) -> None:
             connector = aiohttp.TCPConnector(ssl=trust, force_close=again)
-            statuses = []
             async with aiohttp.ClientSession(connector=connector) as session:
                 while not done.is_set():
                     async with session.post(rig.url("/filter"), json=ARGS) as answer:
                         await answer.read()
                         statuses.append(answer.status)
-            return statuses
 
         calls = [asyncio.create_task(call(again=bool(k % 2))) for k in range(8)]
         for k in range(rounds):
-            await asyncio.sleep(0.1)
+            await until(lambda k=k: len(statuses) > 20 * k)
             mount.swap((second, first)[k % 2])
             await rig.look()
         done.set()
-        statuses = [status for one in await asyncio.gather(*calls) for status in one]
+        await asyncio.gather(*calls)
 
-        assert len(statuses) > 100
         assert set(statuses) == {200}
         assert await rig.counted("certificate_reloads_total", outcome="ok") == rounds
         assert await rig.presented(trust) == authority.fingerprint(first)
@@ -276,7 +275,7 @@ async def test_the_follower_finds_a_new_certificate_by_itself(
     async with served(mount.files, trust) as rig:
         following = asyncio.create_task(rig.certificates.follow(rig.server.present, every=0.05))
         mount.swap(second)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await rig.presented(trust) != authority.fingerprint(second):  # noqa: ASYNC110  # as clients see it
                 await asyncio.sleep(0.05)
         following.cancel()
@@ -294,11 +293,11 @@ async def test_files_that_cannot_be_read_in_time_are_a_problem_until_they_can(
     async def nobody(_context: ssl.SSLContext) -> None:
         raise AssertionError
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await certificates.look(nobody)
     assert "stuck.crt cannot be read: no answer within 0.2 s" in certificates.problem
 
-    certificates._files = good
+    certificates._files, certificates._patience = good, 30.0
     stuck.write_text("", encoding="ascii")
     await certificates.look(nobody)
     assert certificates.problem == ""

@@ -34,11 +34,11 @@ async def scheduled(server, service, count: int, trouble) -> None:
         server.create_pod(manifest(name, memory=1000, cores=10))
     async with daemons(server):
         disturbing = asyncio.create_task(trouble())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await asyncio.gather(*(persistently(server, service, name) for name in names))
             await disturbing
             await until(
-                lambda: not any(NODE_LOCK in annotations(server.node(name)) for name in ("n1", "n2")), within=30
+                lambda: not any(NODE_LOCK in annotations(server.node(name)) for name in ("n1", "n2")), within=60
             )
 
 

@@ -48,13 +48,13 @@ class Running:
             return answer.status, await answer.text()
 
     async def ready(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await self.get("/readyz"))[0] != 200:  # noqa: ASYNC110  # it is another process
                 await asyncio.sleep(0.05)
 
     async def ended(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(self.process.wait(), 15)
+        return await asyncio.wait_for(self.process.wait(), 30)
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def started(server: SimulatedApiServer, folder: Path, *flags: str, trust: 
         await until(lambda: process.returncode is not None or _said(log, "listening"), within=20)
         where = _said(log, "listening")
         async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=trust) if trust else None, timeout=aiohttp.ClientTimeout(total=20)
+            connector=aiohttp.TCPConnector(ssl=trust) if trust else None, timeout=aiohttp.ClientTimeout(total=60)
         ) as session:
             yield Running(process, where["port"], where["probes"], session, "https" if where["tls"] else "http", log)
     finally:

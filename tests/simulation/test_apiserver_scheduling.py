@@ -17,7 +17,7 @@ async def server():
 
 @pytest.fixture
 async def http(server):
-    async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=5)) as session:
+    async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=30)) as session:
         yield session
 
 

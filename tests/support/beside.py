@@ -76,7 +76,7 @@ class Beside:
     def problem(self, component: str) -> str:
         return self.daemon.readiness().get(component, "")
 
-    async def says(self, component: str, words: str, within: float = 8.0) -> None:
+    async def says(self, component: str, words: str, within: float = 20.0) -> None:
         """Wait until a component of the readiness tells these words."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -88,9 +88,17 @@ class Beside:
     async def odd_offered(self, count: int) -> None:
         await self.kubelet.until(lambda: self.kubelet.allocatable(ODD) == count, within=15)
 
-    def odd_device(self, uuid: str):
+    @property
+    def odd_watch(self):
         (own,) = [own for own in self.daemon._serving.vendors if own.watch.vendor == "odd"]
-        return own.watch.snapshot.value.device(uuid)
+        return own.watch
+
+    def odd_device(self, uuid: str):
+        return self.odd_watch.snapshot.value.device(uuid)
+
+    def forget_odd_devices(self) -> None:
+        """From now on, those that are gone are forgotten at the next look."""
+        self.odd_watch._inventory._forget = 0.0
 
     def metrics(self) -> str:
         return generate_latest(self.registry).decode()
@@ -154,7 +162,7 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
         try:
             yield Beside(daemon=daemon, api=api, kubelet=kubelet, odd=driver, task=task, registry=registry)
             stop.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await task
         finally:
             driver.release()

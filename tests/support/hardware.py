@@ -20,6 +20,7 @@ class ScriptedDriver:
         self.delay = 0.0
         self.calls: deque[str] = deque()
         self.threads: set[int] = set()
+        self.held = False
         self.measured = Links()
         self._events: deque[HealthEvent] = deque()
         self._news = threading.Event()
@@ -82,4 +83,6 @@ class ScriptedDriver:
         if self.delay:
             self._pause.wait(self.delay)
         if gate := self._gates.get(number):
+            self.held = True
             gate.wait()
+            self.held = False

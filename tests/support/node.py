@@ -147,6 +147,6 @@ class Node:
 
 async def until(condition):
     """Wait for what other tasks bring about; nothing tells of it, so look often."""
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(30.0):
         while not condition():  # noqa: ASYNC110  # conditions are about many objects, most without a signal
             await asyncio.sleep(0.001)

@@ -24,8 +24,8 @@ KEYS = FAMILY.annotations
 COUNT, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 CARD_MIB = 10_000
 
-HURRY = Options(upkeep_every=0.2, unready_patience=3.0, pace=Backoff(first=0.01, cap=0.1), stop_patience=1.0)
-RHYTHM = Rhythm(deadline=2.0, watch=(30.0, 60.0), settled=0.05, list_every=0.05, backoff=Backoff(first=0.01, cap=0.05))
+HURRY = Options(upkeep_every=0.2, unready_patience=30.0, pace=Backoff(first=0.01, cap=0.1), stop_patience=20.0)
+RHYTHM = Rhythm(deadline=30.0, watch=(30.0, 60.0), settled=0.05, list_every=0.05, backoff=Backoff(first=0.01, cap=0.05))
 
 
 def cards(node: str, count: int, *, slots: int = 10, memory: int = CARD_MIB, **changes: Any) -> str:
@@ -123,7 +123,7 @@ async def daemons(server: SimulatedApiServer, *, after: float = 0.0):
         await asyncio.wait([task])
 
 
-async def until(condition: Callable[[], Any], *, within: float = 5.0) -> None:
+async def until(condition: Callable[[], Any], *, within: float = 30.0) -> None:
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
             await asyncio.sleep(0.005)

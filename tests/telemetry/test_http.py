@@ -58,7 +58,7 @@ async def get(
     server: TelemetryServer, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
         session.request(method, f"http://127.0.0.1:{server.port}{path}", headers=headers) as answer,
     ):
         return answer.status, answer.headers.get("Content-Type", ""), await answer.text()
@@ -190,12 +190,12 @@ async def test_stopping_frees_the_port_even_with_a_connection_open(daemon: Daemo
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")  # and never the rest
     await writer.drain()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await server.stop()
         await server.stop()
 
     writer.close()
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=5):
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=30):
         pass
 
 

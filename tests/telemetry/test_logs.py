@@ -227,11 +227,11 @@ def test_a_full_stdout_neither_stops_the_daemon_nor_its_exit() -> None:
         assert process.stderr is not None
         told = process.stderr.read().decode().split()  # until it ends; nobody reads its stdout
 
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
         dropped, slowest = int(told[0]), float(told[1])
         assert len(told) == 2, told
         assert dropped > 1000
-        assert slowest < 5
+        assert slowest < 20
 
 
 def test_what_was_logged_before_a_normal_exit_is_written() -> None:
