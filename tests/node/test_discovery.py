@@ -9,36 +9,19 @@ from itertools import pairwise
 import pytest
 
 import hami_plugin.node.discovery
-from hami_plugin.aio import Backoff, cancelled
+from hami_plugin.aio import cancelled
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Action, Fault
 from hami_plugin.model.links import Link, Links
-from hami_plugin.node.discovery import Pace, Watch
-from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.inventory import Inventory
-from hami_plugin.policy.health import Patience
+from hami_plugin.node.discovery import Pace
 from hami_plugin.vendor import HealthEvent
-from tests.support.builders import NODE, uuid
-from tests.support.cluster import FakeCluster
+from tests.support.builders import uuid
 from tests.support.hardware import ScriptedDriver
-from tests.support.node import Counting, until
+from tests.support.node import until
+from tests.support.watching import FAST, Clock, Rig
 
-FAST = Pace(poll=0.002, rescan=0.01, probe=0.004, links=3600.0, patience=0.1, hang=0.3, farewell=0.05)
 XID = Fault(reason="Xid79", message="fell off the bus", action=Action.REBOOT)
 GONE = DriverUnavailableError(DriverReason.NO_DRIVER, "not loaded")
-
-
-class Clock:
-    """Time that passes with each look at it, and when a test says so, not while a process is slow or stopped."""
-
-    STEP_S = 0.001
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        self.now += self.STEP_S
-        return self.now
 
 
 @pytest.fixture
@@ -46,40 +29,6 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(hami_plugin.node.discovery, "time", clock)
     return clock
-
-
-class Rig:
-    def __init__(self, driver, pace=FAST):
-        self.driver = driver
-        self.inventory = Inventory(Patience(hold=0.01, clean_looks=2), forget=0.2)
-        self.observer, self.remembered = Counting(), []
-        self.events = EventRecorder(FakeCluster(), NODE)
-        self.watch = Watch(
-            "toy",
-            driver,
-            self.inventory,
-            pace=pace,
-            observer=self.observer,
-            events=self.events,
-            remember=lambda: self.remembered.append(dict(self.inventory.conditions)),
-            backoff=Backoff(first=0.002, cap=0.004),
-        )
-        self.task = asyncio.create_task(self.watch.run())
-
-    @property
-    def shown(self):
-        return self.watch.snapshot.value
-
-    def health(self) -> dict[int, str]:
-        return {d.index: d.health.value for d in self.shown.devices}
-
-    def told(self) -> set[str]:
-        return {event.reason for event in self.events._queue._queue}
-
-    async def noticed(self, clock):
-        """Until the watch has looked at what the driver is busy with now."""
-        seen = clock.now
-        await until(lambda: self.watch.beat > seen)
 
 
 @pytest.fixture
