@@ -19,9 +19,9 @@ from hami_plugin.policy.replicas import physical_counts, physical_id, replica_id
 
 API_VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-MAX_ID = 320
-"""Characters in a device id. The kubelet's API asks for 63, which no kubelet looks at; names made of a node's are
-longer."""
+MAX_ID = 340
+"""Characters in a device id: a device's name, of up to 320, and a share's number. The kubelet's API asks for 63, which
+no kubelet looks at; names made of a node's are longer."""
 MAX_LIST = 3_670_016
 """Bytes in a device list: 3.5 MiB, with room to the kubelet's 4."""
 _MIB = 1 << 20
