@@ -17,8 +17,8 @@ from hami_plugin.node.discovery import Pace
 from hami_plugin.vendor import HealthEvent
 from tests.support.builders import uuid
 from tests.support.hardware import ScriptedDriver
+from tests.support.looking import FAST, Clock, Rig
 from tests.support.node import until
-from tests.support.watching import FAST, Clock, Rig
 
 XID = Fault(reason="Xid79", message="fell off the bus", action=Action.REBOOT)
 GONE = DriverUnavailableError(DriverReason.NO_DRIVER, "not loaded")
