@@ -22,6 +22,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.files import Journal, StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.kubelet.checkpoint import CheckpointFile
+from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
@@ -90,6 +91,7 @@ class Daemon:
             host=self._host,
             memory=HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc)),
             directory=DirectoryWatch(settings.kubelet_dir),
+            company=Company(started=self._pods.by_creation),
             metrics=metrics,
             outdated=lambda: cluster.pods_outdated,
         )

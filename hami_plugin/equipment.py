@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hami_plugin.aio import Watched
 from hami_plugin.config.settings import Settings
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.endpoint import Endpoint
-from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import AllocationRules, Allocator
@@ -37,10 +37,7 @@ COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What is there once for all vendors. ``outdated`` says why what is known of pods may be old, if so.
-
-    ``sockets`` are the names of all those that lines are served on, ``kubelets`` who has been met by any of them.
-    """
+    """What is there once for all vendors. ``outdated`` says why what is known of pods may be old, if so."""
 
     settings: Settings
     pods: PodTable
@@ -51,10 +48,9 @@ class Equipment:
     host: HostFiles
     memory: HealthMemory
     directory: DirectoryWatch
+    company: Company
     metrics: Metrics
     outdated: Callable[[], str]
-    sockets: set[str] = field(default_factory=set)
-    kubelets: set[Identity] = field(default_factory=set)
 
     def watch(self, served: Served, observe: Callable[[Snapshot], None]) -> Watch:
         """A vendor's, over its driver. ``observe`` is told of its devices after each look."""
@@ -114,19 +110,10 @@ class Equipment:
             settings.kubelet_dir,
             self.metrics,
             watch=self.directory,
-            started=self._met,
+            company=self.company,
             displaced=lambda words: self.events.node("Displaced", words),
-            own=self.sockets,
         )
-        self.sockets.add(endpoint.socket.name)
         return Line(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
-
-    def _met(self, kubelet: Identity) -> None:
-        """A kubelet is new once: for a line that comes later it has been there, and pods have come since."""
-        if kubelet not in self.kubelets:
-            self.kubelets.clear()
-            self.kubelets.add(kubelet)
-            self.pods.by_creation()
 
     def _check(self, allocator: Allocator) -> StartCheck | None:
         if self.settings.identity_check != "required":

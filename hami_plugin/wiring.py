@@ -15,7 +15,6 @@ from hami_plugin.node.guarding import Guard, guarded
 from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.parts import FamilyPart, whole
-from hami_plugin.node.specs import SpecPublisher
 from hami_plugin.serving import Own, Serving
 from hami_plugin.startup import Served
 from hami_plugin.vendor import Family
@@ -60,16 +59,16 @@ def _own(served: Served, equipment: Equipment) -> Own:
     name = served.vendor.name
     mistakes = Mistakes(name, equipment.metrics)
     calls = BoundedCalls(f"{name}-families", patience=PATIENCE_S)
-    described: list[SpecPublisher] = []
 
-    def observe(snapshot: Snapshot) -> None:
+    def observe(_changed: Snapshot) -> None:
         """Metrics tell of a vendor's devices as its families show them."""
-        equipment.metrics.snapshot(name, whole(snapshot, (specs.snapshot.value for specs in described)))
+        shown = (specs.snapshot.value for specs in own.specs)
+        equipment.metrics.snapshot(name, whole(own.watch.snapshot.value, shown))
 
-    own = Own(keeper=Keeper(mistakes), calls=calls, watch=equipment.watch(served, observe), specs=described)
+    own = Own(keeper=Keeper(mistakes), calls=calls, watch=equipment.watch(served, observe))
     try:
         families = calls.ask(lambda: tuple(served.vendor.families(served.settings)), patience=PATIENCE_AT_START_S)
-        _wire(families, equipment, own, mistakes, lambda _shown: observe(own.watch.snapshot.value))
+        _wire(families, equipment, own, mistakes, observe)
     except HamiError:
         raise
     except Exception as error:  # noqa: BLE001  # the line between one vendor and all others

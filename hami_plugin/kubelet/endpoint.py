@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,11 @@ from pathlib import Path
 from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.channels import accepts
+from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.listener import Listener, ListenError
 from hami_plugin.kubelet.messages import require_list_fits
-from hami_plugin.kubelet.registration import KUBELET_SOCKET, RegistrationError, neighbours, register, socket_name
+from hami_plugin.kubelet.registration import KUBELET_SOCKET, RegistrationError, register, socket_name
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.kubelet.timing import Patience, Timing
 from hami_plugin.kubelet.watch import DirectoryWatch
@@ -32,9 +33,8 @@ log = logger(__name__)
 class Endpoint:
     """Serves ``plugin`` in the kubelet's ``directory``. ``run`` it as a task; ``close`` ends it.
 
-    ``started`` is called for each kubelet that is seen for the first time, before it hears of us; ``displaced`` is
-    told, in words, when another plugin took the resource over. Endpoints of one directory should share one ``watch``,
-    and ``own``: the names of all their sockets, which are nobody's rivals.
+    ``displaced`` is told, in words, when another plugin took the resource over. Endpoints of one directory should share
+    one ``watch`` and one ``company``.
     """
 
     def __init__(
@@ -44,9 +44,8 @@ class Endpoint:
         observer: Observer,
         *,
         watch: DirectoryWatch | None = None,
-        started: Callable[[Identity], None] = lambda _kubelet: None,
+        company: Company | None = None,
         displaced: Callable[[str], None] | None = None,
-        own: Collection[str] = (),
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,12 +53,12 @@ class Endpoint:
         self._directory = directory
         self._observer = observer
         self._watch = watch or DirectoryWatch(directory)
-        self._started = started
+        self._company = company or Company()
         self._displaced = displaced
-        self._own = own
         self._timing = timing or Timing()
         self._clock = clock
         self._name = socket_name(plugin.resource)
+        self._company.join(self._name)
         self._kubelet = directory / KUBELET_SOCKET
         self._log = log.bind(resource=plugin.resource)
         self._wake = asyncio.Event()
@@ -67,7 +66,6 @@ class Endpoint:
         self._main: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._complaint = ""
-        self._met: Identity | None = None
         self.state = Watched(EndpointState(resource=plugin.resource, since=clock()))
 
     @property
@@ -137,10 +135,8 @@ class Endpoint:
                 self._complain(_absent(self._kubelet))
                 await self._until(lost)
                 continue
-            if kubelet != self._met:
-                self._met = kubelet
-                self._started(kubelet)
-            others = self._neighbours()
+            self._company.meet(kubelet)
+            others = self._company.others(self._directory)
             try:
                 await self._join(lost)
             except RegistrationError as error:
@@ -204,12 +200,9 @@ class Endpoint:
         """Live sockets of other plugins that were not there ``before``."""
         return [
             path.name
-            for path, identity in self._neighbours().items()
+            for path, identity in self._company.others(self._directory).items()
             if before.get(path) != identity and await accepts(path)
         ]
-
-    def _neighbours(self) -> Mapping[Path, Identity]:
-        return neighbours(self._directory, {self._name, *self._own})
 
     async def _until(self, condition: Callable[[], bool], *, within: float | None = None) -> bool:
         """Wait for ``condition``, looking at each wake-up and each tick, at most ``within`` seconds."""

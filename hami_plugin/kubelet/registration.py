@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import grpc
 
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.channels import dial, words
-from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.messages import API_VERSION
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
@@ -52,16 +50,6 @@ async def register(directory: Path, plugin: DevicePlugin, endpoint: str, *, time
             await rpc.RegistrationStub(channel).Register(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             raise _explained(error, kubelet, plugin.resource, timeout) from error
-
-
-def neighbours(directory: Path, own: Collection[str]) -> Mapping[Path, Identity]:
-    """The sockets of other plugins in ``directory``. ``own`` are the names of ours."""
-    known = {KUBELET_SOCKET, *own}
-    try:
-        paths = [path for path in directory.iterdir() if path.is_socket() and path.name not in known]
-    except OSError:
-        return {}
-    return {path: identity for path in paths if (identity := Identity.of(path))}
 
 
 def _explained(error: grpc.aio.AioRpcError, kubelet: Path, resource: str, timeout: float) -> RegistrationError:

@@ -11,6 +11,7 @@ import pytest
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.registration import socket_name
 from hami_plugin.kubelet.watch import DirectoryWatch
@@ -65,7 +66,7 @@ async def test_a_health_change_reaches_the_kubelet(site, plugin, until):
 async def test_each_new_kubelet_is_told_of_once_and_before_it_hears_of_us(site, plugin, until):
     kubelet = await site.kubelet()
     told = []
-    endpoint = await site.endpoint(plugin, started=lambda _kubelet: told.append(len(kubelet.registrations)))
+    endpoint = await site.endpoint(plugin, company=Company(lambda: told.append(len(kubelet.registrations))))
     await until(endpoint.state, ready)
 
     endpoint.socket.unlink()
