@@ -8,9 +8,6 @@ import pytest
 from hami_plugin.demo.stage import CONFIGURATION, Stage, staged
 from tests.e2e.steps import start
 
-DECISION_WAIT_S = 4.0
-"""Longer than a decision is on its way on any machine: that a pod is served must not depend on how fast that is."""
-
 
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
@@ -38,7 +35,7 @@ async def set_up():
     async with AsyncExitStack() as stack:
 
         async def build(profile: str = "dgx-h100", *, seed: int = 1, **configuration) -> Stage:
-            configuration = {**CONFIGURATION, "decisionWaitSeconds": DECISION_WAIT_S, **configuration}
+            configuration = {**CONFIGURATION, "decisionWaitSeconds": 0.3, **configuration}
             return await stack.enter_async_context(staged(profile, configuration=configuration, seed=seed))
 
         yield build

@@ -1,7 +1,4 @@
-"""The daemon with a fatal spot: ``python dying.py STEP FILE run …`` is killed by itself, by SIGKILL, when it is there.
-
-After the reply, it is there once somebody has made ``FILE``: whoever asked has the reply then.
-"""
+"""The daemon with a fatal spot: ``python dying.py STEP run …`` is killed by itself, by SIGKILL, when it comes there."""
 
 import asyncio
 import json
@@ -21,7 +18,8 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.preparation import Preparation
 from hami_plugin.node.settlement import Settlement
 
-POLL_S = 0.01
+# Time for the reply to leave: it goes out on the same event loop, a few turns later.
+REPLY_S = 0.1
 
 
 def die():
@@ -39,19 +37,13 @@ def after(owner, name):
     setattr(owner, name, fatal)
 
 
-async def replied():
-    """Wait until the kubelet has the reply."""
-    while not ANSWERED.exists():  # noqa: ASYNC110, ASYNC240  # it is another process, and the disk is a test's
-        await asyncio.sleep(POLL_S)
-
-
 def after_waiting(owner, name):
-    """As ``after``, for a coroutine, when the kubelet has the reply as well."""
+    """As ``after``, for a coroutine, when the reply to the kubelet has left as well."""
     original = getattr(owner, name)
 
     async def fatal(*arguments, **named):
         await original(*arguments, **named)
-        await replied()
+        await asyncio.sleep(REPLY_S)
         die()
 
     setattr(owner, name, fatal)
@@ -62,7 +54,7 @@ async def before_any_thought(_self, _ids):
 
 
 async def before_the_record(_self, _pod):
-    await replied()
+    await asyncio.sleep(REPLY_S)
     die()
 
 
@@ -87,7 +79,5 @@ AFTER_THE_REPLY = {
 }
 
 if __name__ == "__main__":
-    step = sys.argv.pop(1)
-    ANSWERED = Path(sys.argv.pop(1))
-    {**BEFORE_THE_REPLY, **AFTER_THE_REPLY}[step]()
+    {**BEFORE_THE_REPLY, **AFTER_THE_REPLY}[sys.argv.pop(1)]()
     cli.main()

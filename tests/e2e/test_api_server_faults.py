@@ -12,9 +12,6 @@ from tests.e2e.truth import annotation, difference, recorded
 
 WRITES = "^(PATCH|POST|PUT|DELETE) "
 PODS = 5
-AT_MOST_S = 15.0
-"""Of all pods' admissions together: more than any machine takes, and less than one call's deadline for each."""
-SLOW_S = 6.0
 
 
 async def known(stage, names):
@@ -50,7 +47,7 @@ async def hang(stage):
 
 
 async def slow(stage):
-    stage.api.faults.latency = SLOW_S
+    stage.api.faults.latency = 2.0
 
 
 async def broken(stage):
@@ -86,8 +83,8 @@ async def test_pods_that_are_known_start_as_fast_as_ever_while_the_api_server_is
     tell(f"admission in ms: {1e3 * max(healthy):.1f} before, {1e3 * max(disturbed):.1f} with the fault")
     await heal(stage)
 
-    assert sum(disturbed) < AT_MOST_S
-    await stage.until(lambda: all(recorded(stage, pod) for pod in pods), "the record of all pods", 60)
+    assert max(disturbed) < 10 * max(healthy) + 0.1
+    await stage.until(lambda: all(recorded(stage, pod) for pod in pods), "the record of all pods", 20)
     await sound(stage)
 
 
@@ -101,10 +98,10 @@ async def test_a_pod_that_is_not_known_is_refused_in_time_with_the_reason(runnin
     seconds = time.monotonic() - began
     await stage.api.accept()
 
-    assert seconds < 10
+    assert seconds < 2 * 0.4 + 1
     assert "no pod on this node waits for devices" in words
     await bring_up(stage, small("later", stage.family.resources))
-    await stage.until(lambda: any(e["reason"] == "NoPendingPod" for e in stage.api.events()), "the Event", 60)
+    await stage.until(lambda: any(e["reason"] == "NoPendingPod" for e in stage.api.events()), "the Event", 20)
 
 
 async def test_writers_wait_as_long_as_retry_after_says(running):
@@ -167,4 +164,4 @@ async def test_a_lock_whose_owner_is_gone_is_released(running):
     take_down(stage, pod)
 
     assert annotation(stage, keys.NODE_LOCK)
-    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release", 60)
+    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release", 15)

@@ -7,9 +7,6 @@ import time
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, offered
 
-SOON_S = 10
-"""On any machine, and far below the least pause after a displacement. How fast it is, ``bench`` tells."""
-
 
 def own_socket(stage):
     (socket,) = [path for path in stage.kubelet.directory.glob("*.sock") if path != stage.kubelet.socket]
@@ -24,7 +21,7 @@ async def back(stage, registrations):
     return time.monotonic() - began
 
 
-async def test_a_restarted_kubelet_has_all_devices_again_soon(running, tell):
+async def test_a_restarted_kubelet_has_all_devices_again_within_a_second(running, tell):
     stage = await running()
     kept = await bring_up(stage, small("kept", stage.family.resources))
     held = dict(stage.kubelet.ledger.allotments)
@@ -34,7 +31,7 @@ async def test_a_restarted_kubelet_has_all_devices_again_soon(running, tell):
     seconds = await back(stage, before)
 
     tell(f"back after a restart of the kubelet: {seconds:.3f} s")
-    assert seconds < SOON_S
+    assert seconds < 1
     assert stage.kubelet.ledger.allotments == held
     await bring_up(stage, small("later", stage.family.resources))
     assert (await stage.kubelet.start_container(kept.uid, "main")).edits.env
@@ -48,7 +45,7 @@ async def test_a_deleted_socket_of_our_own_is_served_and_registered_again(runnin
     seconds = await back(stage, before)
 
     tell(f"back after the loss of its own socket: {seconds:.3f} s")
-    assert seconds < SOON_S
+    assert seconds < 3
     await bring_up(stage, small("later", stage.family.resources))
 
 
@@ -63,7 +60,7 @@ async def test_a_replaced_device_plugins_directory_is_found_again(running, tell)
     seconds = await back(stage, before)
 
     tell(f"back after the directory was replaced: {seconds:.3f} s")
-    assert seconds < SOON_S
+    assert seconds < 3
     await bring_up(stage, small("later", stage.family.resources))
 
 
@@ -74,7 +71,7 @@ async def test_a_killed_kubelet_leaves_a_live_daemon_that_says_what_it_waits_for
     assert stage.kubelet.socket.exists()
     component = f"kubelet {stage.resource}"
     problem = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(10):
         while not problem:
             problem = (await stage.readiness())["components"][component]
     status, _body = await stage.get("/healthz")
@@ -84,7 +81,7 @@ async def test_a_killed_kubelet_leaves_a_live_daemon_that_says_what_it_waits_for
 
     tell(f"back after the kubelet was killed: {seconds:.3f} s; meanwhile: {problem}")
     assert status == 200
-    assert seconds < SOON_S
+    assert seconds < 3
     await bring_up(stage, small("later", stage.family.resources))
 
 
@@ -102,10 +99,9 @@ async def test_a_second_daemon_waits_and_takes_over_when_the_first_is_killed(run
         await stage.stop_daemon(kill=True)
         await second.until(lambda: len(stage.kubelet.registrations) == 2, "the take-over")
         await offered(second)
-        seconds = time.monotonic() - began
-        tell(f"taken over after {seconds:.3f} s")
+        tell(f"taken over after {time.monotonic() - began:.3f} s")
 
-        assert seconds < SOON_S
+        assert time.monotonic() - began < 4
         assert (await stage.kubelet.start_container(pod.uid, "main")).edits.env
         await bring_up(second, small("later", stage.family.resources))
     finally:

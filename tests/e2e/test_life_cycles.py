@@ -15,7 +15,7 @@ COUNT = 1000
 
 
 async def test_in_a_thousand_random_lives_no_container_gets_what_was_decided_for_another(running, tell):
-    stage = await running(decisionWaitSeconds=1.0)
+    stage = await running(decisionWaitSeconds=0.15)
     lives = Lives(stage, seed=SEED, count=COUNT)
 
     began = time.monotonic()
@@ -35,7 +35,7 @@ async def test_in_a_thousand_random_lives_no_container_gets_what_was_decided_for
 async def test_on_a_node_that_is_full_most_of_the_time_nobody_whom_the_scheduler_placed_lacks_room(
     running, tell, check
 ):
-    stage = await running(decisionWaitSeconds=1.0, overcommitCheck=check)
+    stage = await running(decisionWaitSeconds=0.15, overcommitCheck=check)
     lives = Lives(stage, seed=SEED, count=COUNT // 4, shares=(20_000, 40_000, 60_000), crowded=True)
 
     await lives.run()

@@ -24,7 +24,7 @@ async def offered(stage: Stage, counts: Mapping[str, int]) -> None:
     def there() -> bool:
         return all(stage.kubelet.allocatable(name) == count for name, count in counts.items())
 
-    await stage.until(there, f"the offer of {counts}", 60)
+    await stage.until(there, f"the offer of {counts}", 20)
 
 
 def node(stage: Stage, *resources: str) -> NodeView:
@@ -63,7 +63,7 @@ async def run(stage: Stage, view: NodeView, limits: Mapping[str, int]) -> Answer
 
 
 async def readiness(stage: Stage, *, ready: bool) -> str:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(20):
         while (said := await stage.readiness())["ready"] is not ready:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)
     return str(said)

@@ -30,11 +30,11 @@ async def three(set_up: Any) -> dict[str, Stage]:
 
 
 async def offered(stage: Stage) -> None:
-    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, f"the offer of {stage.resource}", 60)
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, f"the offer of {stage.resource}", 20)
 
 
 async def until_driver(stage: Stage, vendor: str, *, well: bool) -> str:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 20
     while bool(said := await component(stage, f"driver {vendor}")) is well:
         assert time.monotonic() < end, said
     return str(said)
@@ -64,7 +64,7 @@ async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: di
         return set(three["nvidia"].api.node(NODE)["metadata"].get("annotations", {}))
 
     assert {stage.resource for stage in three.values()} <= registered
-    await three["nvidia"].until(lambda: registers <= annotations(), "the registers", 60)
+    await three["nvidia"].until(lambda: registers <= annotations(), "the registers", 10)
     for vendor, stage in three.items():
         pod, answer = await run(stage, f"on-{vendor}", view(stage), **{stage.resource: 1})
         assert answer.edits.env, pod.key
@@ -87,10 +87,10 @@ async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, Stage
 
     tell(f"{victim}: {said[:60]}; meanwhile a pod's way took at most {max(seconds.values()):.3f} s")
     assert gone.kubelet.allocatable(gone.resource) == 0
-    assert max(seconds.values()) < AT_MOST_S
+    assert max(seconds.values()) < 4 * AT_MOST_S
     gone.hardware.simulator.inject("driver-back")
     await until_driver(gone, victim, well=True)
-    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 60)
+    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 30)
 
 
 async def test_a_driver_whose_process_is_killed_takes_nobody_along(three: dict[str, Stage]) -> None:
@@ -99,9 +99,9 @@ async def test_a_driver_whose_process_is_killed_takes_nobody_along(three: dict[s
     os.kill(child(gone), signal.SIGKILL)
     said = await until_driver(gone, "ascend", well=False)
     for vendor in ("nvidia", "awsneuron"):
-        assert await allocations(three[vendor], f"{vendor}-meanwhile") < AT_MOST_S
+        assert await allocations(three[vendor], f"{vendor}-meanwhile") < 4 * AT_MOST_S
 
     assert "DriverCrashed" in said
     assert "SIGKILL" in said
     await until_driver(gone, "ascend", well=True)
-    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 60)
+    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 30)

@@ -36,7 +36,7 @@ async def mixed(set_up: Any) -> dict[str, Stage]:
     await stage.start_daemon()
     for each in stages.values():
         each.daemon = stage.daemon
-        await each.until(partial(offered, each), f"the offer of {each.resource}", 60)
+        await each.until(partial(offered, each), f"the offer of {each.resource}", 20)
     return stages
 
 

@@ -36,11 +36,11 @@ async def allocatable(stage: Stage, counts: dict[str, int]) -> None:
     def offered() -> bool:
         return all(stage.kubelet.allocatable(name) == count for name, count in counts.items())
 
-    await stage.until(offered, f"the offer of {counts}", 60)
+    await stage.until(offered, f"the offer of {counts}", 20)
 
 
 async def ready(stage: Stage) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(10):
         while not (await stage.readiness())["ready"]:  # noqa: ASYNC110  # the daemon is another process
             await asyncio.sleep(0.02)
 

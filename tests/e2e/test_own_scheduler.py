@@ -52,9 +52,9 @@ async def test_a_burst_of_fifty_pods_is_served_and_each_container_has_its_own_li
         began = time.monotonic()
         pods = [stage.api.create_pod(pod(n, stage.family.resources)) for n in range(50)]
         nodes = await asyncio.gather(*(schedule(stage.api, service, one) for one in pods))
-        await until(lambda: len(received) == 50, within=60)
+        await until(lambda: len(received) == 50, within=20)
         tell(f"50 pods are decided, bound and started after {time.monotonic() - began:.2f} s")
-        await until(lambda: all(phase(one) == keys.PHASE_SUCCESS for one in stage.api.pods()), within=60)
+        await until(lambda: all(phase(one) == keys.PHASE_SUCCESS for one in stage.api.pods()), within=20)
         await until(lambda: not annotation(stage, keys.NODE_LOCK))
         for work in works:
             assert not work.done(), work
@@ -94,11 +94,11 @@ async def test_a_pod_that_waits_is_decided_on_once_a_card_heals(running, tmp_pat
     async with serving(stage.api, tmp_path, families=[stage.family]) as service:
         await until(lambda: service._nodes.sites)
         stage.hardware.simulator.inject("lost", 0)
-        await until(lambda: not all(one.info.health for one in service._nodes.sites[NODE].states), within=60)
+        await until(lambda: not all(one.info.health for one in service._nodes.sites[NODE].states), within=20)
         waits = stage.api.create_pod(manifest("waits", [asking("main", names, count=everything)]))
         assert await schedule(stage.api, service, waits) == ""
         await until(lambda: "FilteringFailed" in reasons(stage.api, "waits"))
 
         stage.hardware.simulator.inject("back", 0)
-        await until(lambda: all(one.info.health for one in service._nodes.sites[NODE].states), within=60)
+        await until(lambda: all(one.info.health for one in service._nodes.sites[NODE].states), within=30)
         assert await schedule(stage.api, service, waits) == NODE

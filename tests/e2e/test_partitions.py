@@ -38,7 +38,7 @@ async def test_partitions_are_handed_out_once_also_after_a_restart(set_up: Any) 
     for _ in range(2):
         stage.hardware.simulator.inject("cut", 7, 2)
     await stage.start_daemon()
-    await stage.until(lambda: stage.kubelet.allocatable(SLICES) == 48, "the offer", 60)
+    await stage.until(lambda: stage.kubelet.allocatable(SLICES) == 48, "the offer", 20)
     await stage.until(lambda: CAPACITY in annotated(stage), "the announcement")
 
     first = await partition(stage, "first")

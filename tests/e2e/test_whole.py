@@ -95,7 +95,7 @@ async def test_probes_and_metrics_follow_the_daemons_life(running):
 
 async def probed(stage, status):
     """Wait until the readiness probe answers ``status``: its body."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(10):
         while (answer := await stage.get("/readyz"))[0] != status:
             pass
     return answer[1]
@@ -129,7 +129,7 @@ async def test_a_pod_of_another_scheduler_may_be_served_a_whole_device_that_nobo
 
 
 async def test_sigterm_during_an_allocate_ends_in_time_and_the_next_daemon_serves(running, tell):
-    stage = await running(decisionWaitSeconds=10)
+    stage = await running(decisionWaitSeconds=5)
     waiting = pod_view(stage.api.create_pod(manifest("waiting", [asking("main", stage.family.resources)])))
     call = asyncio.create_task(stage.kubelet.plugin(stage.resource).allocate([f"{stage.registered()[0].id}-0"]))
     await asyncio.wait([call], timeout=0.2)
@@ -137,11 +137,10 @@ async def test_sigterm_during_an_allocate_ends_in_time_and_the_next_daemon_serve
 
     began = time.monotonic()
     stage.daemon.terminate()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(10):
         assert await stage.daemon.wait() == 0
-    took = time.monotonic() - began
-    tell(f"ended {took:.2f} s after SIGTERM")
-    assert took < 9, "it would wait longer for the decision"
+    tell(f"ended {time.monotonic() - began:.2f} s after SIGTERM")
+    assert time.monotonic() - began < 5
     with pytest.raises(Exception, match=r"UNAVAILABLE|CANCELLED|FAILED_PRECONDITION"):
         await call
 
@@ -187,7 +186,7 @@ async def test_a_decision_that_grants_more_than_was_asked_for_is_refused_and_tol
 
 
 async def test_a_pod_that_binds_itself_with_a_decision_of_its_own_gets_nothing_on_top_of_others(running):
-    stage = await running(decisionWaitSeconds=2)
+    stage = await running(decisionWaitSeconds=0.2)
     memory = stage.hardware.machine.devices[0].memory
     victim = await bring_up(stage, small("victim", stage.family.resources, memory=memory - 500))
     decided = fresh(stage, victim).annotations[ALLOCATED].replace(f",{memory - 500},", ",1000,")
@@ -208,7 +207,7 @@ async def test_a_pod_that_binds_itself_with_a_decision_of_its_own_gets_nothing_o
 
 @pytest.mark.parametrize(("check", "served"), [("hami", True), ("exact", False), ("off", True)])
 async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(running, check, served):
-    stage = await running(decisionWaitSeconds=2, overcommitCheck=check)
+    stage = await running(decisionWaitSeconds=0.2, overcommitCheck=check)
     resources, memory = stage.family.resources, stage.hardware.machine.devices[0].memory
     first = manifest("first", [asking("main", resources, memory=memory)], inits=[idle("init")])
     uuid = fresh(stage, await bring_up(stage, first)).annotations[ALLOCATED].split(",")[0].strip(";")
