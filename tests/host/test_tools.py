@@ -43,7 +43,7 @@ def test_a_child_that_has_left_the_group_is_not_waited_for(tmp_path: Path) -> No
     with pytest.raises(ToolError, match=r"not answered within 0\.2 s"):
         output(script(tmp_path, "setsid sleep 30 & wait"), deadline=0.2)
 
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("text", ['{"card0": {"a": "1"}}', 'banner {not json}\n{"card0": {"a": "1"}}\n=== end {\n'])

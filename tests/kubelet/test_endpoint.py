@@ -77,9 +77,7 @@ async def test_each_new_kubelet_is_told_of_once_and_before_it_hears_of_us(site, 
     assert told == [0, 2]
 
 
-async def test_k1_a_restarted_kubelet_has_us_back_without_waiting_for_a_look(
-    site, plugin, until, quick, record_property
-):
+async def test_k1_a_restarted_kubelet_has_us_back_within_a_second(site, plugin, until, quick, record_property):
     kubelet = await site.kubelet()
     never = Backoff(first=3600, cap=3600)
     endpoint = await site.endpoint(plugin, timing=replace(quick, tick=3600, refused=never))
@@ -90,7 +88,9 @@ async def test_k1_a_restarted_kubelet_has_us_back_without_waiting_for_a_look(
         await kubelet.restart()
         started = time.monotonic()
         await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4, within=30)
-        record_property("restart_to_listed_ms", round(1000 * (time.monotonic() - started)))
+        took = time.monotonic() - started
+        record_property("restart_to_listed_ms", round(1000 * took))
+        assert took < 1
         assert len(kubelet.registrations) == before + 1
         await until(endpoint.state, ready)
 
@@ -337,7 +337,7 @@ async def test_the_end_is_quick_and_leaves_nothing_behind(site, plugin, until, r
     took = time.monotonic() - started
     record_property("close_ms", round(1000 * took))
 
-    assert took < 20
+    assert took < 1
     assert not endpoint.state.value.serving
     assert [path.name for path in site.directory.iterdir()] == ["kubelet.sock"]
     await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 0)

@@ -67,7 +67,7 @@ async def test_a_bound_pod_has_its_node_locked_and_is_marked(server, service):
     assert annotations(after)[BIND_TIME].isdecimal()
     owner = parse_lock(lock(server))
     assert (owner.namespace, owner.pod) == ("team", "a")
-    assert abs(datetime.now(UTC) - owner.time) < timedelta(minutes=1)
+    assert abs(datetime.now(UTC) - owner.time) < timedelta(seconds=5)
     writes = [str(one).partition("?")[0] for one in server.requests if one.writes and "events" not in one.path]
     assert writes[-3:] == [
         "PATCH /api/v1/nodes/n1",

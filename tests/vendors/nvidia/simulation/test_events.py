@@ -54,19 +54,15 @@ def test_a_wait_that_nothing_wakes_looks_again_and_again(watching, code):
     simulator, binding, _ = watching
     events = untold(binding)
     binding.nvmlDeviceRegisterEvents(binding.nvmlDeviceGetHandleByIndex(5), XID, events)
+    before, start = sleeps(), time.monotonic()
 
-    def looks():
-        before, start = sleeps(), time.monotonic()
-        assert code(binding.nvmlEventSetWait_v2, events, 300) == 10
-        assert time.monotonic() - start >= 0.299
-        return sleeps() - before
-
-    assert any(looks() >= 10 for _ in range(10)), "a process that is slow or stopped meanwhile looks less often"
+    assert code(binding.nvmlEventSetWait_v2, events, 300) == 10
+    assert time.monotonic() - start >= 0.299
+    assert sleeps() - before >= 10
     waiter = threading.Timer(0.1, simulator.inject, ("xid", 5, 79))
-    start = time.monotonic()
     waiter.start()
-    assert binding.nvmlEventSetWait_v2(events, 60_000).eventData == 79
-    assert time.monotonic() - start < 30
+    assert binding.nvmlEventSetWait_v2(events, 20_000).eventData == 79
+    assert time.monotonic() - start < 5
     waiter.join()
 
 
@@ -77,9 +73,9 @@ def test_an_xid_from_another_process_wakes_the_wait(watching, elsewhere):
     waiter.start()
     start = time.monotonic()
 
-    event = binding.nvmlEventSetWait_v2(events, 60_000)
+    event = binding.nvmlEventSetWait_v2(events, 20_000)
 
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 5
     waiter.join()
     assert (event.eventType, event.eventData) == (XID, 79)
     assert event.gpuInstanceId == event.computeInstanceId == 0xFFFFFFFF
@@ -184,15 +180,15 @@ def test_a_wait_ends_when_the_driver_goes_away(watching, code):
 
 
 def test_a_wait_leaves_other_threads_their_calls(watching, code):
-    simulator, binding, events = watching
-    told = []
-    waiter = threading.Thread(target=lambda: told.append(binding.nvmlEventSetWait_v2(events, 60_000).eventData))
+    _, binding, events = watching
+    codes = []
+    waiter = threading.Thread(target=lambda: codes.append(code(binding.nvmlEventSetWait_v2, events, 200)))
     waiter.start()
-    for _ in range(20):
+    calls = 0
+    while waiter.is_alive():
         assert binding.nvmlDeviceGetCount() == 8
-        time.sleep(0.005)
+        calls += 1
+        time.sleep(0.001)
 
-    assert waiter.is_alive()
-    simulator.inject("xid", 5, 79)
-    waiter.join(30)
-    assert told == [79]
+    assert codes == [10]
+    assert calls > 5
