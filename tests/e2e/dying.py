@@ -1,4 +1,7 @@
-"""The daemon with a fatal spot: ``python dying.py STEP run …`` is killed by itself, by SIGKILL, when it comes there."""
+"""The daemon with a fatal spot: ``python dying.py STEP FILE run …`` is killed by itself, by SIGKILL, when it is there.
+
+After the reply, it is there once somebody has made ``FILE``: whoever asked has the reply then.
+"""
 
 import asyncio
 import json
@@ -18,8 +21,7 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.preparation import Preparation
 from hami_plugin.node.settlement import Settlement
 
-# Time for the reply to leave: it goes out on the same event loop, a few turns later.
-REPLY_S = 0.1
+POLL_S = 0.01
 
 
 def die():
@@ -37,13 +39,19 @@ def after(owner, name):
     setattr(owner, name, fatal)
 
 
+async def replied():
+    """Wait until the kubelet has the reply."""
+    while not ANSWERED.exists():  # noqa: ASYNC110, ASYNC240  # it is another process, and the disk is a test's
+        await asyncio.sleep(POLL_S)
+
+
 def after_waiting(owner, name):
-    """As ``after``, for a coroutine, when the reply to the kubelet has left as well."""
+    """As ``after``, for a coroutine, when the kubelet has the reply as well."""
     original = getattr(owner, name)
 
     async def fatal(*arguments, **named):
         await original(*arguments, **named)
-        await asyncio.sleep(REPLY_S)
+        await replied()
         die()
 
     setattr(owner, name, fatal)
@@ -54,7 +62,7 @@ async def before_any_thought(_self, _ids):
 
 
 async def before_the_record(_self, _pod):
-    await asyncio.sleep(REPLY_S)
+    await replied()
     die()
 
 
@@ -79,5 +87,7 @@ AFTER_THE_REPLY = {
 }
 
 if __name__ == "__main__":
-    {**BEFORE_THE_REPLY, **AFTER_THE_REPLY}[sys.argv.pop(1)]()
+    step = sys.argv.pop(1)
+    ANSWERED = Path(sys.argv.pop(1))
+    {**BEFORE_THE_REPLY, **AFTER_THE_REPLY}[step]()
     cli.main()

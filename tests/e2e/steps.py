@@ -7,6 +7,9 @@ from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.wire import keys
 from tests.e2e.truth import annotation, difference, problems, recorded
 
+WITHIN_S = 60.0
+"""A guard against waiting for ever, on any machine."""
+
 
 async def start(stage: Stage, *launcher: str) -> None:
     """Start the daemon, and wait until the kubelet talks to it, and everything is offered and registered.
@@ -15,8 +18,8 @@ async def start(stage: Stage, *launcher: str) -> None:
     """
     before = connection(stage)
     await stage.start_daemon(*launcher)
-    await stage.until(lambda: connection(stage) not in (None, before), "the registration", 20)
-    await offered(stage, within=20)
+    await stage.until(lambda: connection(stage) not in (None, before), "the registration", WITHIN_S)
+    await offered(stage)
 
 
 def connection(stage: Stage) -> object | None:
@@ -27,7 +30,7 @@ def connection(stage: Stage) -> object | None:
         return None
 
 
-async def offered(stage: Stage, within: float = 10) -> float:
+async def offered(stage: Stage, within: float = WITHIN_S) -> float:
     """Wait until the kubelet and the node's annotation have every device, healthy; answers the seconds."""
     count = len(stage.hardware.machine.devices)
 
@@ -42,7 +45,7 @@ async def offered(stage: Stage, within: float = 10) -> float:
 
 async def bring_up(stage: Stage, manifest) -> PodView:
     """Schedule, admit and start a pod. Each container must have received its own share, and the pod be recorded."""
-    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the node lock's release", 15)
+    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the node lock's release", WITHIN_S)
     pod = stage.scheduler.place(manifest)
     await stage.kubelet.admit(pod)
     await confirm(stage, pod)
@@ -55,7 +58,7 @@ async def confirm(stage: Stage, pod: PodView) -> None:
         response = await stage.kubelet.start_container(pod.uid, container.name)
         assert not difference(stage, pod, container, response.edits)
     stage.api.set_phase(pod.namespace, pod.name, "Running")
-    await stage.until(lambda: recorded(stage, pod), f"the record of {pod.key}")
+    await stage.until(lambda: recorded(stage, pod), f"the record of {pod.key}", WITHIN_S)
 
 
 async def refusal(stage: Stage, pod: PodView) -> str:
@@ -80,7 +83,7 @@ def take_down(stage: Stage, pod: PodView) -> None:
     stage.api.delete_pod(pod.namespace, pod.name)
 
 
-async def sound(stage: Stage, within: float = 15) -> None:
+async def sound(stage: Stage, within: float = WITHIN_S) -> None:
     """Wait until everything is as it must be when all is quiet; the failure names what is not."""
     try:
         await stage.until(lambda: not problems(stage), "a sound state", within)

@@ -19,14 +19,16 @@ LAUNCHER = str(Path(dying.__file__))
 async def killed(set_up, step):
     """A stage whose daemon has killed itself at ``step`` of a pod's Allocate; and the pod."""
     stage = await set_up()
-    await start(stage, LAUNCHER, step)
+    reply = stage.directory / "answered"
+    await start(stage, LAUNCHER, step, str(reply))
     pod = stage.scheduler.place(small("victim", stage.family.resources))
     answered = True
     try:
         await stage.kubelet.admit(pod)
     except AdmissionError:
         answered = False
-    async with asyncio.timeout(10):
+    reply.touch()
+    async with asyncio.timeout(30):
         assert await stage.daemon.wait() == -signal.SIGKILL
     assert answered is (step in dying.AFTER_THE_REPLY)
     stage.daemon = None
