@@ -11,6 +11,7 @@ import pytest
 from hami_plugin.cluster.client import connect
 from hami_plugin.errors import ClusterError, ConfigError
 from hami_plugin.simulation.apiserver import SimulatedApiServer
+from tests.support.certificates import Authority
 
 
 def replace(path: Path, text: str) -> None:
@@ -22,16 +23,11 @@ def replace(path: Path, text: str) -> None:
 
 @pytest.fixture
 def certificate(tmp_path):
-    """A self-signed certificate for 127.0.0.1: (certificate, key)."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is missing, which makes the certificate: apt-get install openssl")
-    files = tmp_path / "ca.crt", tmp_path / "ca.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subject = ["-days", "2", "-subj", "/CN=simulated", "-addext", "subjectAltName=IP:127.0.0.1"]
-    usage = ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
-    out = ["-out", str(files[0]), "-keyout", str(files[1])]
-    subprocess.run([*command, *subject, *usage, *out], check=True, capture_output=True)
-    return files
+    """A certificate for 127.0.0.1, and its key; who signed it is in ``ca.crt``, as for a service account."""
+    authority = Authority(tmp_path / "made")
+    shutil.copy(authority.certificate, tmp_path / "ca.crt")
+    pair = authority.pair("simulated")
+    return pair.certificate, pair.key
 
 
 async def test_a_rotated_token_file_is_read_again_and_no_call_fails(server, rhythm, observer, tmp_path):

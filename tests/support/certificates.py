@@ -1,17 +1,18 @@
-"""Certificates for tests, made by openssl: an authority, and pairs that it signs for 127.0.0.1."""
+"""Certificates for tests: an authority, and pairs that it signs for 127.0.0.1 and localhost."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as pem
 
-NAMES = "subjectAltName=IP:127.0.0.1,DNS:localhost"
-KINDS = {"ec": ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"), "rsa": ("rsa:2048",)}
+KINDS = {"ec": trustme.KeyType.ECDSA, "rsa": trustme.KeyType.RSA}
 
 
 @dataclass(frozen=True)
@@ -24,33 +25,36 @@ class Authority:
     """Signs pairs. ``certificate`` is what clients trust."""
 
     def __init__(self, folder: Path) -> None:
-        if shutil.which("openssl") is None:
-            pytest.skip("openssl is missing, which makes certificates: apt-get install openssl")
         folder.mkdir(exist_ok=True)
         self._folder = folder
-        self.certificate, self._key = folder / "ca.crt", folder / "ca.key"
-        _openssl("req", "-x509", "-newkey", *KINDS["ec"], "-nodes", "-days", "2", "-subj", "/CN=test authority",
-                 "-keyout", self._key, "-out", self.certificate)  # fmt: skip
+        self._authority = trustme.CA(organization_name="test authority")
+        self.certificate = folder / "ca.crt"
+        self._authority.cert_pem.write_to_path(self.certificate)
 
     def pair(self, name: str, *, kind: str = "ec", days: int = 2, password: str = "") -> Files:
         """A pair that is valid for so many days from now. Less than 0: one that has expired."""
+        end = datetime.now(UTC) + timedelta(days=days)
+        issued = self._authority.issue_cert(
+            "127.0.0.1", "localhost", common_name=name, key_type=KINDS[kind],
+            not_before=min(end, datetime.now(UTC)) - timedelta(days=1), not_after=end,
+        )  # fmt: skip
         made = Files(self._folder / f"{name}.crt", self._folder / f"{name}.key")
-        request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.cnf"
-        hidden = ("-passout", f"pass:{password}") if password else ("-nodes",)
-        _openssl("req", "-newkey", *KINDS[kind], *hidden, "-subj", f"/CN={name}", "-keyout", made.key, "-out", request)
-        extensions.write_text(NAMES + "\n", encoding="ascii")
-        _openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial",
-                 "-days", str(days), "-extfile", extensions, "-out", made.certificate)  # fmt: skip
+        issued.cert_chain_pems[0].write_to_path(made.certificate)
+        key = issued.private_key_pem.bytes()
+        if password:
+            hidden = pem.BestAvailableEncryption(password.encode())
+            loaded = pem.load_pem_private_key(key, password=None)
+            key = loaded.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, hidden)
+        made.key.write_bytes(key)
         return made
 
     def fingerprint(self, pair: Files) -> str:
         """The certificate's SHA-256 in small letters."""
-        said = _openssl("x509", "-in", pair.certificate, "-noout", "-fingerprint", "-sha256")
-        return said.partition("=")[2].strip().replace(":", "").lower()
+        return _read(pair).fingerprint(hashes.SHA256()).hex()
 
-    def ends(self, pair: Files) -> str:
-        """The end of its validity, as openssl prints it."""
-        return _openssl("x509", "-in", pair.certificate, "-noout", "-enddate").partition("=")[2].strip()
+    def ends(self, pair: Files) -> datetime:
+        """The end of its validity."""
+        return _read(pair).not_valid_after_utc
 
 
 class Mount:
@@ -77,8 +81,5 @@ class Mount:
         link.replace(self._folder / "..data")
 
 
-def _openssl(*words: str | Path) -> str:
-    command: Sequence[str] = ("openssl", *map(str, words))
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def _read(pair: Files) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pair.certificate.read_bytes())
