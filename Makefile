@@ -34,14 +34,14 @@ demo: setup ## See a simulated node register, allocate, lose a GPU, heal, and su
 demo-all: setup ## The same on every machine that can be simulated, of every vendor, as a table
 	@$(BIN)/hami-plugin demo --all
 
-test: setup ## Run all tests
+test: setup ## Run all tests (REQUIRE_ALL=1: never skip)
 	$(BIN)/python -m pytest
 
-test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_RUNTIMES=1: never skip)
+test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.runtimes.install
 	$(BIN)/python -m pytest tests/runtimes --durations=5
 
-e2e: setup ## As root: a pod's whole life on a real kubelet 1.20, API server and containerd (REQUIRE_CLUSTER=1: never skip)
+e2e: setup ## As root: a pod's whole life on a real kubelet 1.20, API server and containerd (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.realnode.install
 	$(BIN)/python -m pytest tests/realnode
 

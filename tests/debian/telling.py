@@ -1,11 +1,11 @@
 """How an installation tells of its progress and of its end."""
 
-import os
 import sys
 import time
 from collections.abc import Callable
 
 from tests.debian.commands import LackingError
+from tests.support.required import required
 
 Say = Callable[[str], None]
 
@@ -20,16 +20,16 @@ def timed(say: Say) -> Say:
     return lambda what: say(f"{time.monotonic() - start:6.1f} s  {what}")
 
 
-def main(install: Callable[[Say], str], *, absent: str, required: str) -> int:
+def main(install: Callable[[Say], str], *, absent: str) -> int:
     """Install as a command does: print the steps and the result, or why there is none after the words ``absent``.
 
-    Return its exit status: it fails only where the environment variable ``required`` is set.
+    Return its exit status: it fails only where everything is required.
     """
     try:
         _print(install(_print))
     except LackingError as error:
         _print(f"{absent}: {error}")
-        return 1 if os.environ.get(required) else 0
+        return int(required())
     return 0
 
 

@@ -14,11 +14,11 @@ def lacks(_say):
 
 @pytest.mark.parametrize(("value", "status"), [(None, 0), ("", 0), ("1", 1)])
 def test_a_machine_that_cannot_fails_only_where_it_must(monkeypatch, capsys, value, status):
-    monkeypatch.delenv("REQUIRE_IT", raising=False)
+    monkeypatch.delenv("REQUIRE_ALL", raising=False)
     if value is not None:
-        monkeypatch.setenv("REQUIRE_IT", value)
+        monkeypatch.setenv("REQUIRE_ALL", value)
 
-    assert telling.main(lacks, absent="Nothing here", required="REQUIRE_IT") == status
+    assert telling.main(lacks, absent="Nothing here") == status
     assert capsys.readouterr().out == "Nothing here: no root\n"
 
 
@@ -30,7 +30,7 @@ def test_steps_come_before_the_result(monkeypatch, capsys):
         telling.timed(say)("unpacked")
         return "It is there"
 
-    assert telling.main(install, absent="Nothing here", required="REQUIRE_IT") == 0
+    assert telling.main(install, absent="Nothing here") == 0
     assert capsys.readouterr().out == "   2.5 s  unpacked\nIt is there\n"
 
 

@@ -1,6 +1,5 @@
 """One real node for all cases, with the daemon installed by its manifest; and a table of the cases with their times."""
 
-import os
 from collections import defaultdict
 
 import pytest
@@ -18,11 +17,6 @@ from tests.realnode.servers import until
 
 PROFILE = "dgx-h100"
 SHARES = 80
-
-
-def pytest_report_header() -> str:
-    required = "must run (REQUIRE_CLUSTER)" if os.environ.get("REQUIRE_CLUSTER") else "is skipped where it cannot run"
-    return f"real node: {required}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -114,8 +108,6 @@ def _or_skip(what):
     try:
         return what()
     except LackingError as error:
-        if os.environ.get("REQUIRE_CLUSTER"):
-            pytest.fail(f"the real node must run here: {error}", pytrace=False)
         pytest.skip(f"no real node here: {error}")
 
 

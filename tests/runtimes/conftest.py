@@ -1,7 +1,6 @@
 """Real runtimes, installed by the project's own script, in an enclosure of their own."""
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,23 +21,14 @@ from tests.runtimes.wanted import Runtime, Wanted
 ARCHIVES = {name: f"/var/tmp/{number}.tar" for number, name in enumerate(image.VARIABLES)}
 
 
-def pytest_report_header() -> str:
-    required = (
-        "must run (REQUIRE_RUNTIMES)" if os.environ.get("REQUIRE_RUNTIMES") else "are skipped where they cannot run"
-    )
-    return f"real runtimes: {required}"
-
-
 @pytest.fixture(scope="session")
 def present():
-    """Call it with what needs a capable machine; where that lacks something, the test is skipped, or fails in CI."""
+    """Call it with what needs a capable machine; where that lacks something, the test is skipped."""
 
     def attempt(what: Callable):
         try:
             return what()
         except LackingError as error:
-            if os.environ.get("REQUIRE_RUNTIMES"):
-                pytest.fail(f"the real runtimes must run here: {error}", pytrace=False)
             pytest.skip(f"no real runtimes here: {error}")
 
     return attempt
