@@ -12,7 +12,7 @@ PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --ge
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test test-runtimes e2e check format-check lint types contracts drift format proto lock manifests bench gpu-check wheel image clean
+.PHONY: help setup demo demo-all test test-runtimes e2e check format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ manifests: setup ## Make daemonset.yaml, and what the chart takes from the code,
 
 bench: setup ## Measure speed and memory against a baseline in the same run
 	$(BIN)/python -m bench
+
+soak: setup ## Ten minutes of pods, faults and restarts: 100,000 Allocates, and nothing may grow (SOAK="--minutes 60")
+	$(BIN)/python -m bench.soak $(SOAK)
 
 gpu-check: ## On a machine with a real NVIDIA GPU: compare it with what the simulation claims (read-only)
 	@PY=$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)); $$PY -m vendors.nvidia.gpu_check --report $${OUT:-.}/gpu-check.json

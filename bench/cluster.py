@@ -45,10 +45,13 @@ class Cluster:
         self._session = session
         self._family = family
 
-    async def create_pod(self, name: str, decision: Sequence[Sequence[Grant]], *, lock: bool) -> None:
+    async def create_pod(
+        self, name: str, decision: Sequence[Sequence[Grant]], *, lock: bool, wants: int = 0
+    ) -> dict[str, Any]:
         """A pod that is bound to the node already, with its decision; one container for each piece of it.
 
-        With ``lock`` it waits for the node lock and takes it first, as HAMi's scheduler does.
+        With ``lock`` it waits for the node lock and takes it first, as HAMi's scheduler does. Without a decision it is
+        a pod that nobody scheduled, and ``wants`` so many devices. Return the pod as the server has it.
         """
         if lock:
             text = render_lock(NodeLock(time=datetime.now(tz=UTC), namespace=NAMESPACE, pod=name))
@@ -56,7 +59,8 @@ class Cluster:
                 while keys.NODE_LOCK in await self.node_annotations():  # noqa: ASYNC110  # it is another process's
                     await asyncio.sleep(0.001)
             await self._patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {keys.NODE_LOCK: text}}})
-        await self._ask("POST", _PODS, self._manifest(name, decision))
+        body = self._manifest(name, decision) if decision else self._stranger(name, wants)
+        return dict(await self._ask("POST", _PODS, body))
 
     async def set_running(self, name: str) -> None:
         await self._patch(f"{_PODS}/{name}/status", {"status": {"phase": "Running"}})
@@ -106,6 +110,16 @@ class Cluster:
         return {
             "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
             "spec": {"nodeName": NODE, "schedulerName": "hami-scheduler", "containers": containers},
+        }
+
+    def _stranger(self, name: str, wants: int) -> dict[str, Any]:
+        limits = {self._family.resources.count: str(wants)}
+        return {
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "nodeName": NODE,
+                "containers": [{"name": "c0", "image": "example", "resources": {"limits": limits}}],
+            },
         }
 
     def _limits(self, piece: Sequence[Grant]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import json
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from bench.machines import BASE, write_profile
 from bench.processes import end, spawn
 from bench.shipped import packages
 from hami_plugin.errors import HamiError
-from hami_plugin.simulation.hardware import simulate
+from hami_plugin.simulation.hardware import SimulatedHardware, simulate
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.vendor import Family
 
@@ -39,6 +39,7 @@ class Stage:
 
     node: Node
     directory: Path
+    hardware: SimulatedHardware
     family: Family
     uuids: tuple[str, ...]
     cluster: Cluster
@@ -99,6 +100,11 @@ class Stage:
         except TimeoutError:
             raise HamiError(f"{what} did not come within 20 s", hint=self._log_tail()) from None
 
+    def log_lines(self) -> int:
+        """How many lines the daemon has logged."""
+        with (self.directory / "daemon.log").open("rb") as log:
+            return sum(1 for _ in log)
+
     def _log_tail(self) -> str:
         with suppress(OSError):
             return "\n".join((self.directory / "daemon.log").read_text(errors="replace").splitlines()[-12:])
@@ -106,8 +112,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(node: Node) -> AsyncIterator[Stage]:
-    """A node in a temporary directory; the daemon is not started yet."""
+async def staged(node: Node, configuration: Mapping[str, object] | None = None) -> AsyncIterator[Stage]:
+    """A node in a temporary directory; the daemon is not started yet. ``configuration`` is by the daemon's keys."""
     with tempfile.TemporaryDirectory(prefix="hami-bench-") as name:
         directory = Path(name)
         profile = BASE if node == Node(split=node.split) else str(write_profile(directory / "machine.yaml", node.gpus))
@@ -120,11 +126,12 @@ async def staged(node: Node) -> AsyncIterator[Stage]:
             stage = Stage(
                 node=node,
                 directory=directory,
+                hardware=hardware,
                 family=family,
                 uuids=tuple(device.uuid for device in hardware.machine.devices),
                 cluster=api,
                 kubelet=kubelet,
-                command=_command(directory, {hardware.vendor.name: settings}),
+                command=_command(directory, {**(configuration or {}), "vendors": {hardware.vendor.name: settings}}),
                 packages=packages(directory / "packages"),
             )
             try:
@@ -134,10 +141,10 @@ async def staged(node: Node) -> AsyncIterator[Stage]:
                 await kubelet.stop()
 
 
-def _command(directory: Path, vendors: dict[str, object]) -> tuple[str | Path, ...]:
+def _command(directory: Path, configuration: Mapping[str, object]) -> tuple[str | Path, ...]:
     """The simulated driver is reached as a real one is, by its settings: nothing of the simulation is in the daemon."""
     config = directory / "config.yaml"
-    config.write_text(json.dumps({"vendors": vendors}), encoding="utf-8")
+    config.write_text(json.dumps(configuration), encoding="utf-8")
     options: dict[str, str | Path] = {
         "--config": config,
         "--node-name": NODE,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.kubelet.messages import allocate_response
 from hami_plugin.simulation.kubelet_ledger import Allotment, Ledger, Slot
 
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -15,7 +14,8 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 
 def write_checkpoint(path: Path, ledger: Ledger) -> None:
     """Replace the file. Its checksum is over Go's own view of the data, which nobody else computes; it is 0."""
-    entries = [_entry(slot, held, ledger) for slot, held in ledger.allotments.items()]
+    numa = {resource: {offer.id: offer.numa or 0 for offer in ledger.offers(resource)} for resource in ledger.resources}
+    entries = [_entry(slot, held, numa.get(slot[2], {})) for slot, held in ledger.allotments.items()]
     devices = {resource: sorted(ledger.healthy(resource)) for resource in ledger.resources}
     data = {"PodDeviceEntries": entries, "RegisteredDevices": devices}
     new = path.with_name(f".{path.name}.new")
@@ -23,22 +23,16 @@ def write_checkpoint(path: Path, ledger: Ledger) -> None:
     new.replace(path)
 
 
-def _entry(slot: Slot, held: Allotment, ledger: Ledger) -> dict[str, Any]:
+def _entry(slot: Slot, held: Allotment, numa: Mapping[str, int]) -> dict[str, Any]:
+    """``numa``: id → node. The kubelet writes those without a node as if they were at node 0."""
     uid, container, resource = slot
-    answer = allocate_response(held.answer).SerializeToString()
+    by_node: dict[str, list[str]] = {}
+    for one in held.ids:
+        by_node.setdefault(str(numa.get(one, 0)), []).append(one)
     return {
         "PodUID": uid,
         "ContainerName": container,
         "ResourceName": resource,
-        "DeviceIDs": _by_numa(held.ids, ledger, resource),
-        "AllocResp": base64.b64encode(answer).decode(),
+        "DeviceIDs": by_node,
+        "AllocResp": held.response,
     }
-
-
-def _by_numa(ids: tuple[str, ...], ledger: Ledger, resource: str) -> dict[str, list[str]]:
-    """NUMA node → ids; those without a node are told as if they were at node 0."""
-    nodes = {offer.id: offer.numa for offer in ledger.offers(resource)}
-    found: dict[str, list[str]] = {}
-    for one in ids:
-        found.setdefault(str(nodes.get(one) or 0), []).append(one)
-    return found

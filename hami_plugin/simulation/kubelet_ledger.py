@@ -6,10 +6,13 @@ manager, with no topology policy.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.messages import allocate_response
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.ports import Offer
@@ -25,12 +28,17 @@ class AdmissionError(HamiError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Allotment:
     """The ids of one resource that one container holds, in the order of its Allocate."""
 
     ids: tuple[str, ...]
     answer: Answer
+
+    @cached_property
+    def response(self) -> str:
+        """The answer as the checkpoint has it: an AllocateResponse's container in base64."""
+        return base64.b64encode(allocate_response(self.answer).SerializeToString()).decode()
 
 
 Slot = tuple[str, str, str]

@@ -10,6 +10,7 @@ import pytest
 from bench.figures import Figure, Spread, median, percentile
 from bench.machines import write_profile
 from bench.shipped import FLAGS, packages
+from bench.soak import measure
 from hami_plugin.simulation.machines import load_machine
 
 
@@ -72,3 +73,13 @@ def test_a_part_prints_each_figure_beside_its_limit_and_writes_all_of_them(tmp_p
     assert [figure["name"] for figure in figures][:2] == ["Start to Register", "Kubelet restart to Register"]
     assert all(figure["value"] > 0 and figure["limit"] and figure["name"] in done.stdout for figure in figures)
     assert done.returncode == (0 if found["holds"] else 1)
+
+
+@pytest.mark.scenario("H13")
+async def test_a_short_soak_leaves_the_daemon_as_it_was():
+    figures = {figure.name: figure for figure in await measure(allocates=160, minutes=5)}
+
+    assert figures["Allocates"].value >= 160
+    assert figures["Containers with another share's limits"].value == 0
+    assert figures["Pods refused without a reason of theirs"].value == 0
+    assert figures["Files of the state directory: growth"].holds
