@@ -1,6 +1,7 @@
-"""The API server is away, slow, refuses or forgets. Pods whose decision is known start as fast as ever."""
+"""The API server is away, slow, refuses or forgets. Pods whose decision is known start without asking it."""
 
 import time
+from statistics import median
 
 import pytest
 
@@ -72,7 +73,7 @@ async def heal(stage):
 @pytest.mark.parametrize(
     "fault", [refuse, hang, slow, broken, throttled, in_conflict], ids=lambda fault: fault.__name__
 )
-async def test_pods_that_are_known_start_as_fast_as_ever_while_the_api_server_is(fault, running, tell):
+async def test_pods_that_are_known_start_without_the_api_server_while_it_is(fault, running, tell):
     stage = await running()
     healthy = [await admitted(stage, pod) for pod in await known(stage, [f"before-{n}" for n in range(PODS)])]
     await sound(stage)
@@ -80,10 +81,11 @@ async def test_pods_that_are_known_start_as_fast_as_ever_while_the_api_server_is
 
     await fault(stage)
     disturbed = [await admitted(stage, pod) for pod in pods]
-    tell(f"admission in ms: {1e3 * max(healthy):.1f} before, {1e3 * max(disturbed):.1f} with the fault")
+    tell(f"admission in ms: {1e3 * median(healthy):.1f} before, {1e3 * median(disturbed):.1f} with the fault")
     await heal(stage)
 
-    assert max(disturbed) < 10 * max(healthy) + 0.1
+    # A call that is waited for takes 2 s or its deadline: a hundred times as long.
+    assert median(disturbed) < 5 * median(healthy)
     await stage.until(lambda: all(recorded(stage, pod) for pod in pods), "the record of all pods", 20)
     await sound(stage)
 

@@ -14,6 +14,19 @@ FAST = {"probeSeconds": 0.05, "cleanLooks": 1, "holdSeconds": 0.05, "suspectLook
 VICTIM = 3
 PASSER_BY = 5
 GPU_IS_LOST = 15
+OF_LINKS = {
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetTopologyCommonAncestor",
+}
+OF_INSTANCES = {
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+}
+HARMLESS = OF_LINKS | OF_INSTANCES
+"""A failed query of a link costs that link; instances are asked for only on a card in MIG mode."""
 
 
 def calls_of_the_driver():
@@ -54,7 +67,7 @@ async def test_a_gpu_that_is_lost_in_any_nvml_call_leaves_the_seven_others_in_se
         await offered(stage)
 
     tell(f"{len(calls)} NVML calls failed in turn; {len(noticed)} of them took the GPU out of service")
-    assert noticed
+    assert set(calls) - set(noticed) == HARMLESS
 
 
 async def test_an_xid_reaches_the_kubelet_and_the_annotation_within_a_second(running, tell):

@@ -9,7 +9,8 @@ from tests.realnode.asked import container, manifest
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("j", "the daemon is replaced while pods run and are being admitted")
-DURING, EVERY_S = 8, 1.0
+DURING, EVERY_S, AFTER = 8, 1.0, 4
+SHARES = 80
 NO_DEVICES = "UnexpectedAdmissionError"
 
 
@@ -41,5 +42,10 @@ def test_pods_that_arrive_while_the_daemon_is_replaced_run_with_their_own_limits
     pods.await_settled(*asked)
     limits = {name: pods.granted(name).env["CUDA_DEVICE_MEMORY_LIMIT_0"] for name in asked}
     assert limits == {f"during-{n}": f"{1000 + n}m" for n in range(DURING)}
+    # The gap ends with the registration: whoever comes later is served at once, and nothing is left of the gap.
+    until(lambda: daemon.node.allocatable("nvidia.com/gpu") == SHARES, "all shares", 60)
+    for number in range(AFTER):
+        pods.await_settled(pods.run(manifest(f"after-{number}", container(count=1, memory=2000 + number))))
+        assert pods.granted(f"after-{number}").env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{2000 + number}m"
     assert (pods.containers(old), pods.phase(old)) == (before, "Running")
     record_property("figures", f"{len(refused)} of {DURING} pods reached the kubelet while the daemon was replaced")
