@@ -33,6 +33,8 @@ from hami_plugin.wire.nodes import DeviceInfo
 NODE = "demo-node"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 LAUNCHER = ("-m", "hami_plugin")
+GUARD_S = 60.0
+"""Against waiting for ever, on any machine: a step that takes this long will not happen."""
 # Recovery is a matter of minutes in production; here it is one of seconds.
 CONFIGURATION = {"health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 0.5}}
 
@@ -125,7 +127,7 @@ class Stage:
         """The devices that a scheduler knows of, by the node's annotation or by what the kubelet counts."""
         return self.scheduler.devices()
 
-    async def until(self, condition: Callable[[], bool], what: str, within: float = 10.0) -> float:
+    async def until(self, condition: Callable[[], bool], what: str, within: float = GUARD_S) -> float:
         """Wait for ``condition``; answers after how many seconds it held. ``HamiError`` names what did not happen."""
         start = time.monotonic()
         while not condition():

@@ -33,7 +33,7 @@ async def register(stage: Stage) -> Facts:
     uuids = {device.uuid for device in stage.devices}
     found = len(stage.devices) + len(stage.ailing)
     require(found == len(machine.devices), f"the driver finds {found} of {len(machine.devices)} devices")
-    await stage.until(lambda: _offered(stage) == stage.counted(*stage.devices), "the kubelet's lists", 20)
+    await stage.until(lambda: _offered(stage) == stage.counted(*stage.devices), "the kubelet's lists")
     offered = time.monotonic() - stage.started
     await stage.until(lambda: _healthy(stage) == uuids, "the registration of all devices")
     annotated = time.monotonic() - stage.started
@@ -104,7 +104,7 @@ async def lose_and_heal(stage: Stage) -> Facts:
     annotation = f"{time.monotonic() - start:.2f} s" if told else f"never: {COUNTED}"
     start = time.monotonic()
     stage.hardware.simulator.inject("back", victim.index)
-    await stage.until(lambda: _offered(stage) == stage.counted(*stage.devices), "the recovery", 15)
+    await stage.until(lambda: _offered(stage) == stage.counted(*stage.devices), "the recovery")
     await stage.until(lambda: _healthy(stage) == others | {victim.uuid}, "the recovery as the scheduler sees it")
     return {
         "device": victim.uuid,
@@ -136,7 +136,7 @@ async def kubelet_restart(stage: Stage) -> Facts:
 
 async def quiet(stage: Stage) -> Facts:
     """Nothing changes, and nothing is written."""
-    await stage.until(lambda: not stage.api.count("PATCH|POST", since=time.monotonic() - 1.0), "silence", 15)
+    await stage.until(lambda: not stage.api.count("PATCH|POST", since=time.monotonic() - 1.0), "silence")
     ready = await stage.readiness()
     lock = stage.family.lock
     held = stage.annotation(lock.annotation) if lock else ""

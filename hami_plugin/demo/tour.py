@@ -14,7 +14,7 @@ import click
 from hami_plugin.simulation.machines import machine_names
 
 AT_ONCE = 2
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
 FAREWELL_S = 5.0
 SHOWN = ("devices are known by", "sharing", "lock")
 COLUMNS = "{:<26} {:<6} {:>5} {:>7}  {}"

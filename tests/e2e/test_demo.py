@@ -18,7 +18,7 @@ def one_of_each_vendor() -> list[str]:
 async def test_every_step_holds_on_a_machine_of_every_vendor(capsys: Any) -> None:
     names = one_of_each_vendor()
 
-    held = await tour(names, at_once=4)
+    held = await tour(names)
 
     told = capsys.readouterr().out
     assert held, told
