@@ -65,7 +65,7 @@ def asked(cases: Iterable[Case], catalog: Catalog, documented: Container[str]) -
             outcome.unexplained.append(Unexplained(id=case.id, question=case.question, disagreements=(nothing,)))
             continue
         disagreements = [compared(case.question, ours, theirs) for theirs in case.answers]
-        if not all(disagreements):
+        if not all(disagreements) and (case.question["fn"] != DECISION or consistent(case.question, ours, catalog)):
             outcome.agreed += 1
         elif reason := explained(case, ours):
             outcome.explained[reason] += 1
@@ -78,10 +78,10 @@ def asked(cases: Iterable[Case], catalog: Catalog, documented: Container[str]) -
 def _explained(
     case: Case, ours: Json, known: Sequence[Difference], documented: Container[str], catalog: Catalog
 ) -> str | None:
-    if case.question["fn"] == DECISION:
-        return _explained_decision(case, ours, known, documented, catalog)
     if not consistent(case.question, ours, catalog):
         return None
+    if case.question["fn"] == DECISION:
+        return _explained_decision(case, ours, known, documented, catalog)
     return next(
         (
             difference.id

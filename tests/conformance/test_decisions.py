@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.conformance.answers import answer
+from hami_plugin.conformance.answers import answer, consistent
 from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.decisions import situation
 from hami_plugin.conformance.questions import Case, read
@@ -33,6 +33,13 @@ def catalog() -> Catalog:
 @cache
 def decisions() -> tuple[Case, ...]:
     return tuple(read(VECTORS / "schedule.jsonl.xz"))
+
+
+@cache
+def answered() -> tuple[tuple[Case, Any], ...]:
+    """Decisions about pods of several containers, with ours."""
+    several = [case for case in decisions() if len(situation(case.question, catalog()).pod.containers) > 1]
+    return tuple((case, dict(answer(case.question, catalog()))) for case in several)
 
 
 @cache
@@ -161,6 +168,65 @@ def test_a_planted_fault_in_a_decision_is_found(change: Callable[[Any], None]):
     outcome = asked(planted, catalog(), DOCUMENTED)
 
     assert len(outcome.unexplained) == len(planted) > 10
+
+
+def to_the_front(entries: list[str]) -> list[str]:
+    return sorted(entries, key=lambda entry: not entry)
+
+
+def to_the_end(entries: list[str]) -> list[str]:
+    return sorted(entries, key=bool)
+
+
+def left_out(entries: list[str]) -> list[str]:
+    return [entry for entry in entries if entry]
+
+
+def one_more(entries: list[str]) -> list[str]:
+    return ["", *entries]
+
+
+def test_every_share_of_ours_is_at_its_containers_place():
+    for case, ours in answered():
+        assert consistent(case.question, ours, catalog()), case.id
+
+
+@pytest.mark.parametrize("moved", [to_the_front, to_the_end, left_out, one_more])
+@pytest.mark.parametrize("places", [("annotations",), ("scores",), ("annotations", "scores")], ids=".".join)
+def test_a_share_at_another_containers_place_is_wrong_even_where_hami_writes_it_there(moved, places):
+    """An answer of ours that moves shares, in what is written, in what is told, or in both alike."""
+    tried = 0
+    for case, ours in answered():
+        other = copy.deepcopy(ours)
+        if "annotations" in places:
+            for key, text in other["annotations"].items():
+                if key.endswith(("allocated", "to-allocate")) and text.endswith(";"):
+                    other["annotations"][key] = "".join(f"{entry};" for entry in moved(text.split(";")[:-1]))
+        if "scores" in places:
+            for one in other["scores"]:
+                one["devices"] = {word: moved(pieces) for word, pieces in one["devices"].items()}
+        if other != ours:
+            tried += 1
+            assert not consistent(case.question, other, catalog()), case.id
+    assert tried > 10
+
+
+@pytest.mark.parametrize("moved", [to_the_front, to_the_end, one_more])
+def test_hamis_entries_at_another_containers_place_are_explained_by_nothing(moved):
+    """He leaves out all empty entries or none."""
+    planted = []
+    for case, ours in answered():
+        out = copy.deepcopy(dict(case.answers[0]))
+        for key, text in ours["annotations"].items():
+            entries = text.split(";")[:-1]
+            if moved(entries) not in (entries, left_out(entries)) and any(entries) and (out["annotations"] or {}).get(key):
+                out["annotations"][key] = "".join(f"{entry};" for entry in moved(entries))
+        if out != {**case.answers[0]}:
+            planted.append(Case(id=case.id, question=case.question, answers=(out,)))
+
+    outcome = asked(planted, catalog(), DOCUMENTED)
+
+    assert len(outcome.unexplained) == len(planted) > 3
 
 
 def test_another_refusal_is_found():
