@@ -175,9 +175,16 @@ class _Replay:
         padded = {key: _padded(text, ours.get(key, "")) for key, text in theirs.items()}
         if padded != written:
             self.ids.append(PADDING)
+        for word, pieces in placed.given.items():
+            family = asked.known[word].family
+            keys = family.patch(family, asked.pod, placed.given).keys()
+            mine, his = ({key: said.pop(key) for key in keys & said.keys()} for said in (ours, padded))
+            if mine != his:
+                given = [[values.granted(grant) for grant in piece] for piece in pieces]
+                question = {"fn": "patch_annotations", "vendor": word, "pod": asked.question["pod"], "given": given}
+                self.ids.append(self.reasons.of(question, {"annotations": mine}, {"annotations": his}))
         if ours != padded:
-            question = {"fn": "patch_annotations", "vendor": asked.word, "pod": asked.question["pod"]}
-            self.ids.append(self.reasons.of(question, {"annotations": ours}, {"annotations": padded}))
+            raise Unexplained
 
 
 def _padded(theirs: str, ours: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hami_plugin.conformance import replay
 from hami_plugin.conformance.answers import DECISION, answer, consistent
 from hami_plugin.conformance.catalog import Catalog
-from hami_plugin.conformance.compare import Disagreement, compared
+from hami_plugin.conformance.compare import Disagreement, compared, excused
 from hami_plugin.conformance.differences import DIFFERENCES
 from hami_plugin.conformance.questions import Case
 from hami_plugin.errors import HamiError
@@ -82,14 +82,8 @@ def _explained(
         return None
     if case.question["fn"] == DECISION:
         return _explained_decision(case, ours, known, documented, catalog)
-    return next(
-        (
-            difference.id
-            for difference in known
-            if difference.applies(case.question) and difference.right(case.question, ours, case.answers[0])
-        ),
-        None,
-    )
+    answers = ((difference, theirs) for difference in known for theirs in case.answers)
+    return next((one.id for one, theirs in answers if excused(one, case.question, ours, theirs)), None)
 
 
 def _explained_decision(

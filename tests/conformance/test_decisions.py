@@ -219,7 +219,11 @@ def test_hamis_entries_at_another_containers_place_are_explained_by_nothing(move
         out = copy.deepcopy(dict(case.answers[0]))
         for key, text in ours["annotations"].items():
             entries = text.split(";")[:-1]
-            if moved(entries) not in (entries, left_out(entries)) and any(entries) and (out["annotations"] or {}).get(key):
+            if (
+                moved(entries) not in (entries, left_out(entries))
+                and any(entries)
+                and (out["annotations"] or {}).get(key)
+            ):
                 out["annotations"][key] = "".join(f"{entry};" for entry in moved(entries))
         if out != {**case.answers[0]}:
             planted.append(Case(id=case.id, question=case.question, answers=(out,)))
@@ -227,6 +231,52 @@ def test_hamis_entries_at_another_containers_place_are_explained_by_nothing(move
     outcome = asked(planted, catalog(), DOCUMENTED)
 
     assert len(outcome.unexplained) == len(planted) > 3
+
+
+def moore_threads() -> tuple[Any, Any]:
+    """Two cards, of which an init container gets the one and the pod's container the other; the question, our answer.
+
+    The second card is full but for the init container's share when the container comes.
+    """
+
+    def container(name: str, memory: int) -> Any:
+        limits = {"mthreads.com/vgpu": "1", "mthreads.com/sgpu-memory": str(memory), "mthreads.com/sgpu-core": "4"}
+        return {"name": name, "limits": limits}
+
+    pod = {"name": "p", "uid": "p", "annotations": {"hami.io/gpu-scheduler-policy": "binpack"}}
+    node = {
+        "name": "n0",
+        "annotations": {},
+        "capacity": {"mthreads.com/sgpu-core": "32", "mthreads.com/sgpu-memory": "192"},
+    }
+    taken = {"uuid": "n0-mthreads-1", "type": "Mthreads", "usedmem": 96 * 512 - 8 * 512, "usedcores": 4}
+    running = {"name": "r", "uid": "r", "containers": [{"name": "c"}]}
+    question = {
+        "fn": "schedule",
+        "vendor": "Mthreads",
+        "nodes": [node],
+        "running": [{"node": "n0", "pod": running, "devices": {"Mthreads": [[taken]]}}],
+        "pod": {**pod, "init_containers": [container("setup", 8)], "containers": [container("main", 32)]},
+    }
+    return question, answer(question, catalog())
+
+
+def test_cards_of_init_containers_are_named_where_hami_names_the_last_containers_only():
+    question, ours = moore_threads()
+    hamis = copy.deepcopy(ours)
+    hamis["annotations"]["mthreads.com/gpu-index"] = "0"
+
+    assert ours["annotations"]["mthreads.com/gpu-index"] == "1,0"
+    assert dict(compared(question, hamis).explained) == {"D-193": 1}
+
+
+@pytest.mark.parametrize(("key", "text"), [("mthreads.com/gpu-index", "1"), ("mthreads.com/predicate-node", "n1")])
+def test_a_rule_excuses_no_other_field_than_its_own(key, text):
+    question, ours = moore_threads()
+    hamis = copy.deepcopy(ours)
+    hamis["annotations"] |= {"mthreads.com/gpu-index": "0", key: text}
+
+    assert compared(question, hamis).unexplained
 
 
 def test_another_refusal_is_found():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from hami_plugin.conformance import fits, linked, values
 from hami_plugin.parity import (
+    CHOICE,
     NO_PERCENTAGE,
+    PLACED,
     Json,
     Parity,
     asks_fit,
@@ -18,6 +21,7 @@ from hami_plugin.parity import (
     sound,
     uuids,
 )
+from hami_plugin.policy.charges import asked
 from hami_plugin.policy.groups import GO_TRUE
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import ORDER_KEY, DeviceState, Slice
@@ -38,10 +42,10 @@ def parity() -> Parity:
         answers={"mig_select": _select, "mig_can_place": _can_place, "pair_scores": pair_scores},
         differences=differences(
             {
-                "D-023": (odd_pairs, even_pairs_alike),
-                "D-110": (_numa_bound, _in_one_numa_node),
-                "D-111": (_by_topology, _linked_best),
-                "D-112": (_part_of_a_cut_card, _largest_instance),
+                "D-023": (odd_pairs, even_pairs_alike, ("asymmetric", "scores")),
+                "D-110": (_numa_bound, _in_one_numa_node, PLACED),
+                "D-111": (_by_topology, _linked_best, CHOICE),
+                "D-112": (_part_of_a_cut_card, _largest_instance, PLACED),
             }
         ),
     )
@@ -172,6 +176,9 @@ def _part_of_a_cut_card(question: Json) -> bool:
 
 def _largest_instance(question: Json, ours: Json, theirs: Json) -> bool:
     """Of what may be had, with an instance of a cut card in it; or none on both sides, with enough reasons on ours."""
+    of_all = replace(policy(NvidiaSettings()), charge=asked)
+    if not fits.answered_by(question, theirs, of_all, parity()):
+        return False
     if not ours["ok"]:
         return not theirs["ok"] and len(_pool(question)) < question["request"]["nums"]
     if not _chosen_of(question, ours, _pool(question)):
