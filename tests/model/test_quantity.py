@@ -35,7 +35,26 @@ def test_a_quantity_is_the_integer_that_kubernetes_makes_of_it(text: object, val
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1 Gi", "1GI", "Gi", "1_000", "0x10", "NaN", "inf", "1ki", "--1", "1e", "1e3k", "1E3Ki", " 1", "1\n", "\u0661"]
+    "text",
+    [
+        "",
+        "x",
+        "1 Gi",
+        "1GI",
+        "Gi",
+        "1_000",
+        "0x10",
+        "NaN",
+        "inf",
+        "1ki",
+        "--1",
+        "1e",
+        "1e3k",
+        "1E3Ki",
+        " 1",
+        "1\n",
+        "\u0661",
+    ],
 )
 def test_what_is_no_quantity_is_an_error_that_quotes_it(text: str):
     with pytest.raises(ValueError, match="is not a Kubernetes quantity"):

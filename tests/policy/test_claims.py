@@ -36,7 +36,7 @@ def test_a_share_at_the_place_of_a_container_that_asks_for_nothing_is_an_error(p
     """Every container has an entry, so that each must stand at its own: a share is never moved to the next one."""
     asked = [container("one", count=1), container("two", count=1), container("idle")]
 
-    with pytest.raises(WireError, match="devices for container idle, which asks for no toy.io/card"):
+    with pytest.raises(WireError, match=r"devices for container idle, which asks for no toy.io/card"):
         claims(pod("a", asked, pieces), QUESTION)
 
 
