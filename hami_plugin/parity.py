@@ -5,8 +5,10 @@ The questions are recorded (``tests/vectors``); ``hami-plugin conformance`` asks
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from hami_plugin.policy.demand import Demand
@@ -20,12 +22,14 @@ class Difference:
     """Where we answer otherwise than HAMi, on purpose. ``id`` is a row of docs/differences.md.
 
     ``applies`` looks at the question alone and is narrow, so that it cannot hide another fault. ``right`` is asked
-    only where the answers differ: question, our answer, HAMi's answer. It says what ours must satisfy.
+    only where the answers differ: question, our answer, HAMi's answer. It says what ours must satisfy, and that HAMi's
+    is what the row says of it. ``excuses`` are the fields of the answer that may differ then; all others may not.
     """
 
     id: str
     applies: Callable[[Json], bool]
     right: Callable[[Json, Json, Json], bool]
+    excuses: tuple[str, ...]
 
 
 NO_PERCENTAGE = (0, 101)
@@ -74,13 +78,46 @@ class Parity:
     said: Callable[[Json, Json], Json] = lambda _question, answer: answer
 
 
-Rule = tuple[Callable[[Json], bool], Callable[[Json, Json, Json], bool]]
-"""When a difference applies, and what is right then."""
+REQUEST = ("request",)
+ADMISSION = ("err", "found", "limits", "requests", "env", "pod_annotations", "runtime_class")
+"""Denied, or not: then there is nothing else in an answer."""
+CHOICE = ("devices", "applied", "usage_after", "apply_error")
+"""Which devices are granted, and what is booked of them."""
+PLACED = (*CHOICE, "ok", "reason")
+"""Whether any are granted."""
+SCORE = ("score",)
+
+Rule = tuple[Callable[[Json], bool], Callable[[Json, Json, Json], bool], tuple[str, ...]]
+"""When a difference applies, what is right then, and which fields may differ."""
 
 
 def differences(rules: Mapping[str, Rule]) -> tuple[Difference, ...]:
     """From a table: rules by the id of their row in docs/differences.md."""
-    return tuple(Difference(id=name, applies=applies, right=right) for name, (applies, right) in rules.items())
+    return tuple(
+        Difference(id=name, applies=applies, right=right, excuses=excuses)
+        for name, (applies, right, excuses) in rules.items()
+    )
+
+
+_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+
+
+def amount(text: str) -> Fraction | None:
+    """A quantity, read anew, so that the code that is asked does not judge itself; None for what is none."""
+    found = re.fullmatch(r"([+-]?[0-9]*\.?[0-9]*)(?:([KMGTPE])i|([numkMGTPE]?)|[eE]([+-]?[0-9]{1,3}))", text)
+    if not found or not any(map(str.isdigit, found[1])):
+        return None
+    binary, decimal, exponent = found[2], found[3], found[4]
+    number = Fraction(found[1])
+    if binary:
+        return number * Fraction(1024 ** ("KMGTPE".index(binary) + 1))
+    return number * Fraction(f"1e{int(exponent) if exponent else _SUFFIXES[decimal or '']}")
+
+
+def whole_amount(text: str) -> int | None:
+    """A quantity that is a whole number; None for any other."""
+    number = amount(text)
+    return None if number is None or number.denominator != 1 else int(number)
 
 
 def asks_fit(question: Json, *words: str) -> bool:

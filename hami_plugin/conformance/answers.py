@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from hami_plugin.conformance import decisions, fits, values
 from hami_plugin.conformance.catalog import Catalog, Known
 from hami_plugin.conformance.codecs import CODECS
+from hami_plugin.conformance.room import sound_decision
 from hami_plugin.errors import HamiError
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.admission import Denied
@@ -38,7 +39,9 @@ def answer(question: Json, catalog: Catalog) -> Json:
 
 
 def consistent(question: Json, ours: Json, catalog: Catalog) -> bool:
-    """Whether our answer is right in all that no difference is about. Only ``fit`` has more than one part."""
+    """Whether our answer is right in all that no difference is about: ``fit`` and whole decisions have such parts."""
+    if question["fn"] == DECISION:
+        return sound_decision(question, ours, catalog)
     if question["fn"] != fits.QUESTION:
         return True
     known = catalog.find(question)

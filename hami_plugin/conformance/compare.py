@@ -6,12 +6,12 @@ A refusal's partial list of devices is no answer, and is not compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hami_plugin.model.quantity import exact
-from hami_plugin.parity import Json
+from hami_plugin.parity import Difference, Json
 
 ERROR = "an error"
 
@@ -28,6 +28,21 @@ class Disagreement:
 def compared(question: Json, ours: Json, theirs: Json) -> tuple[Disagreement, ...]:
     """Every field that differs, the outermost first."""
     return tuple(_different("", _plain(question, ours), _plain(question, theirs)))
+
+
+def excused(difference: Difference, question: Json, ours: Json, theirs: Json) -> bool:
+    """Whether a difference is why these answers differ: it applies, ours is right by it, and nothing else differs.
+
+    Where HAMi's answer is known in parts only, these are compared.
+    """
+    if not (difference.applies(question) and difference.right(question, ours, theirs)):
+        return False
+    known = {field: value for field, value in ours.items() if field in theirs or field == "err"}
+    return all(_within(one.field, difference.excuses) for one in compared(question, known, theirs))
+
+
+def _within(field: str, excuses: Iterable[str]) -> bool:
+    return any(field == one or field.startswith((f"{one}.", f"{one}[")) for one in excuses)
 
 
 def _plain(question: Json, answer: Json) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.conformance import values
-from hami_plugin.conformance.decisions import CIRCUMSTANCES, Situation
+from hami_plugin.conformance.decisions import CIRCUMSTANCES, Situation, timeless
 from hami_plugin.parity import Json
 from hami_plugin.policy.engine import Granted, Refused
 from hami_plugin.policy.order import Weights
@@ -66,8 +66,9 @@ class Course:
         found: Json = next(node for node in self.asked.question["nodes"] if node["name"] == name)
         return found
 
-    def idle(self, key: str, placed: Placed) -> bool:
-        """Whether only families of which the pod has nothing write this."""
+    def idle(self, key: str, text: str, placed: Placed) -> bool:
+        """Whether HAMi says here that the pod has nothing of a family: an empty entry for each container."""
         empty = {word: tuple(() for _ in self.asked.pod.containers) for word in self.asked.known}
         idle = [family for family in self.asked.families if not any(placed.given.get(family.word, ()))]
-        return any(key in family.patch(family, self.asked.pod, empty) for family in idle)
+        nothing = [timeless(family.patch(family, self.asked.pod, empty)).get(key) for family in idle]
+        return text in nothing or (text == "null" and "[]" in nothing)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hami_plugin.conformance import values
-from hami_plugin.parity import NO_PERCENTAGE, Difference, Json
+from hami_plugin.parity import NO_PERCENTAGE, REQUEST, Json, differences, whole_amount
 from hami_plugin.policy.order import ordered
 
 INT32_MAX = 2**31 - 1
@@ -64,8 +64,22 @@ def _beyond_32_bits(question: Json) -> bool:
     return question["fn"] == "request" and any(abs(number) > INT32_MAX for number in _numbers(question))
 
 
-def _negative(question: Json) -> bool:
-    return question["fn"] == "request" and any(number < 0 for number in _numbers(question))
+def _cores(question: Json) -> int | None:
+    """How many cores a container asks for."""
+    container = question["container"]
+    amounts = {**(container.get("requests") or {}), **(container.get("limits") or {})}
+    texts = [text for name, text in amounts.items() if re.search(r"/.*cores?$", name, re.IGNORECASE)]
+    return whole_amount(texts[0]) if len(texts) == 1 else None
+
+
+def _negative_cores(question: Json) -> bool:
+    return question["fn"] == "request" and (_cores(question) or 0) < 0
+
+
+def _booked_as_they_are(question: Json, ours: Json, theirs: Json) -> bool:
+    """No request, where HAMi's has these cores, or each card's part of them."""
+    cores, count = _cores(question) or 0, theirs["request"]["nums"]
+    return _no_request(question, ours, theirs) and theirs["request"]["coresreq"] in (cores, int(cores / max(1, count)))
 
 
 def _no_request(_question: Json, ours: Json, theirs: Json) -> bool:
@@ -137,10 +151,12 @@ def _alike(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-3)
 
 
-DIFFERENCES: tuple[Difference, ...] = (
-    Difference(id="D-002", applies=_unordered, right=_by_index_and_complete),
-    Difference(id="D-025", applies=_with_extras, right=_by_index_and_complete),
-    Difference(id="D-100", applies=_beyond_32_bits, right=_not_what_is_left),
-    Difference(id="D-101", applies=_negative, right=_no_request),
-    Difference(id="D-102", applies=_some_lack, right=_scored_by_what_there_is),
+DIFFERENCES = differences(
+    {
+        "D-002": (_unordered, _by_index_and_complete, ("str",)),
+        "D-025": (_with_extras, _by_index_and_complete, ("str",)),
+        "D-100": (_beyond_32_bits, _not_what_is_left, REQUEST),
+        "D-101": (_negative_cores, _booked_as_they_are, REQUEST),
+        "D-102": (_some_lack, _scored_by_what_there_is, ("order",)),
+    }
 )

@@ -30,6 +30,12 @@ def answer(question: Json, policy: Policy, parity: Parity) -> Json:
     return {"ok": False, "reason": str(outcome)}
 
 
+def answered_by(question: Json, theirs: Json, policy: Policy, parity: Parity) -> bool:
+    """Whether this is HAMi's answer if it follows that policy. A row says of HAMi's what it does otherwise than we."""
+    ours = answer(question, policy, parity)
+    return not compared(question, {field: value for field, value in ours.items() if field in theirs}, theirs)
+
+
 def circumstances(question: Json, demand: Demand) -> Context:
     """Everything that a question says, as our values."""
     return Context(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations, islice
 
 from hami_plugin.conformance import values
+from hami_plugin.conformance.compare import excused
 from hami_plugin.conformance.course import Course
 from hami_plugin.parity import Difference, Json
 from hami_plugin.policy.engine import Granted, Refused, fit
@@ -100,7 +101,7 @@ class Reasons:
         if not self.consistent(question, ours):
             return
         for one in self.known:
-            if one.applies(question) and one.right(question, ours, theirs):
+            if excused(one, question, ours, theirs):
                 yield one.id
 
 

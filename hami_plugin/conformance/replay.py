@@ -16,7 +16,6 @@ from hami_plugin.conformance.compare import compared
 from hami_plugin.conformance.course import Course
 from hami_plugin.conformance.decisions import CIRCUMSTANCES, NODE_ORDER, requests, situation, timeless
 from hami_plugin.conformance.reasons import CLOSE, EQUAL, Answer, Consistent, Reasons, Unexplained
-from hami_plugin.conformance.room import sound_decision
 from hami_plugin.parity import Difference, Json
 from hami_plugin.policy.demand import Invalid
 from hami_plugin.policy.nodes import Scored, node_order, ranked, worth
@@ -49,8 +48,6 @@ def explained(
     asked = situation(question, catalog)
     wanted, weighing = demands(asked.pod, asked.rules), weights(asked.pod.annotations)
     if isinstance(wanted, Invalid) or isinstance(weighing, Invalid) or ours["err"]:
-        return ()
-    if not sound_decision(asked, wanted, ours):
         return ()
     course = Course(asked=asked, wanted=wanted, weighing=weighing)
     mine, replay = (
@@ -132,10 +129,19 @@ class _Replay:
             for word, pieces in theirs["devices"].items()
             if word in self.course.asked.known
         }
-        if any(len(theirs["devices"][word]) != len(pieces) for word, pieces in listed.items()):
-            self.ids.append(PADDING)
+        for word, pieces in theirs["devices"].items():
+            self._in_place(pieces, [len(piece) for piece in listed.get(word, ())])
         self._scored(site, listed, theirs["score"])
         return Scored(placed=placed, score=theirs["score"])
+
+    def _in_place(self, theirs: Sequence[Sequence[Json]], counts: Sequence[int]) -> None:
+        """So many devices for each container, in order; or HAMi has left out all those that have none."""
+        his = [len(piece) for piece in theirs]
+        if his == counts or (not any(his) and not any(counts)):
+            return
+        if his != [count for count in counts if count]:
+            raise Unexplained
+        self.ids.append(PADDING)
 
     def _scored(self, site: Site, given: Given, theirs: float) -> None:
         """The node's score for HAMi's choice. HAMi also asks families of which the pod has nothing."""
@@ -165,16 +171,22 @@ class _Replay:
         asked = self.course.asked
         ours = timeless(patch(asked.families, asked.pod, placed))
         written = self.theirs["annotations"]
-        theirs = {key: text for key, text in written.items() if key in ours or not self.course.idle(key, placed)}
+        theirs = {key: text for key, text in written.items() if key in ours or not self.course.idle(key, text, placed)}
         padded = {key: _padded(text, ours.get(key, "")) for key, text in theirs.items()}
         if padded != written:
             self.ids.append(PADDING)
+        for word, pieces in placed.given.items():
+            family = asked.known[word].family
+            keys = family.patch(family, asked.pod, placed.given).keys()
+            mine, his = ({key: said.pop(key) for key in keys & said.keys()} for said in (ours, padded))
+            if mine != his:
+                given = [[values.granted(grant) for grant in piece] for piece in pieces]
+                question = {"fn": "patch_annotations", "vendor": word, "pod": asked.question["pod"], "given": given}
+                self.ids.append(self.reasons.of(question, {"annotations": mine}, {"annotations": his}))
         if ours != padded:
-            question = {"fn": "patch_annotations", "vendor": asked.word, "pod": asked.question["pod"]}
-            self.ids.append(self.reasons.of(question, {"annotations": ours}, {"annotations": padded}))
+            raise Unexplained
 
 
 def _padded(theirs: str, ours: str) -> str:
-    """HAMi's text with an empty entry wherever ours has one, if that is all that differs."""
-    same = [piece for piece in theirs.split(";") if piece] == [piece for piece in ours.split(";") if piece]
-    return ours if same else theirs
+    """HAMi's text with the entries of containers without devices, if nothing but all of these are missing in it."""
+    return ours if theirs == "".join(f"{piece};" for piece in ours.split(";") if piece) else theirs

@@ -1,25 +1,57 @@
-"""Whether a whole decision, as answered, takes nothing twice."""
+"""Whether a whole decision, as answered, takes nothing twice, and is written down at the containers that it is for."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from hami_plugin.conformance.decisions import Situation
+from hami_plugin.conformance.catalog import Catalog
+from hami_plugin.conformance.decisions import Situation, situation
 from hami_plugin.parity import Json
+from hami_plugin.policy.demand import Invalid
+from hami_plugin.policy.pods import demands
 from hami_plugin.policy.sites import Demands, Site
 
 Pieces = Sequence[Sequence[Json]]
 
 
-def sound_decision(asked: Situation, wanted: Demands, answer: Json) -> bool:
-    """Each node is judged once. Where it fits, each container has as many devices as it asks for, and there is room."""
+def sound_decision(question: Json, answer: Json, catalog: Catalog) -> bool:
+    """Each node is judged once. Where it fits, each container has as many devices as it asks for, and there is room.
+
+    What is written to the pod has these devices at the places of these containers. A request that means nothing fits
+    nowhere.
+    """
+    asked = situation(question, catalog)
+    wanted = demands(asked.pod, asked.rules)
+    if isinstance(wanted, Invalid):
+        return not answer["scores"] and not answer["best"] and not answer["annotations"]
     sites = {site.node.name: site for site in asked.sites}
     judged = [*(one["node"] for one in answer["scores"]), *answer["failed"]]
-    return sorted(judged) == sorted(sites) and all(
-        _counted(asked, wanted, one["devices"]) and _room(asked, sites[one["node"]], one["devices"])
-        for one in answer["scores"]
+    best = [one["devices"] for one in answer["scores"] if one["node"] == answer["best"]]
+    return (
+        sorted(judged) == sorted(sites)
+        and all(
+            _counted(asked, wanted, one["devices"]) and _room(asked, sites[one["node"]], one["devices"])
+            for one in answer["scores"]
+        )
+        and all(_in_place(asked, given, answer["annotations"]) for given in best)
     )
+
+
+def _in_place(asked: Situation, given: Mapping[str, Pieces], written: Json) -> bool:
+    """One entry for each container of the pod, in its order: its own devices, or nothing. No other family has any."""
+    expected: dict[str, str] = {}
+    for family in asked.families:
+        for key in (family.annotations.to_allocate, family.annotations.allocated):
+            if key and family.word in given:
+                entries = ["".join(map(_as_written, piece)) for piece in given[family.word]]
+                expected[key] = "".join(f"{entry};" for entry in entries)
+    keys = {key for one in asked.families for key in (one.annotations.to_allocate, one.annotations.allocated) if key}
+    return {key: written[key] for key in keys & written.keys()} == expected
+
+
+def _as_written(grant: Json) -> str:
+    return "{uuid},{type},{usedmem},{usedcores}:".format(**grant)
 
 
 def _counted(asked: Situation, wanted: Demands, given: Mapping[str, Pieces]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hami_plugin.conformance import replay
 from hami_plugin.conformance.answers import DECISION, answer, consistent
 from hami_plugin.conformance.catalog import Catalog
-from hami_plugin.conformance.compare import Disagreement, compared
+from hami_plugin.conformance.compare import Disagreement, compared, excused
 from hami_plugin.conformance.differences import DIFFERENCES
 from hami_plugin.conformance.questions import Case
 from hami_plugin.errors import HamiError
@@ -65,7 +65,7 @@ def asked(cases: Iterable[Case], catalog: Catalog, documented: Container[str]) -
             outcome.unexplained.append(Unexplained(id=case.id, question=case.question, disagreements=(nothing,)))
             continue
         disagreements = [compared(case.question, ours, theirs) for theirs in case.answers]
-        if not all(disagreements):
+        if not all(disagreements) and (case.question["fn"] != DECISION or consistent(case.question, ours, catalog)):
             outcome.agreed += 1
         elif reason := explained(case, ours):
             outcome.explained[reason] += 1
@@ -78,18 +78,12 @@ def asked(cases: Iterable[Case], catalog: Catalog, documented: Container[str]) -
 def _explained(
     case: Case, ours: Json, known: Sequence[Difference], documented: Container[str], catalog: Catalog
 ) -> str | None:
-    if case.question["fn"] == DECISION:
-        return _explained_decision(case, ours, known, documented, catalog)
     if not consistent(case.question, ours, catalog):
         return None
-    return next(
-        (
-            difference.id
-            for difference in known
-            if difference.applies(case.question) and difference.right(case.question, ours, case.answers[0])
-        ),
-        None,
-    )
+    if case.question["fn"] == DECISION:
+        return _explained_decision(case, ours, known, documented, catalog)
+    answers = ((difference, theirs) for difference in known for theirs in case.answers)
+    return next((one.id for one, theirs in answers if excused(one, case.question, ours, theirs)), None)
 
 
 def _explained_decision(

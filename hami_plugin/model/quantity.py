@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 _SUFFIXES = {
     "n": Decimal("1e-9"),
@@ -13,15 +13,19 @@ _SUFFIXES = {
 }
 _SUFFIXES |= {letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", 1)}
 _SUFFIXES |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
-_QUANTITY = re.compile(
-    r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([numkMGTPE]?|[KMGTPE]i)", re.ASCII
-)
+_NUMBER = r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})"
+_QUANTITY = re.compile(rf"({_NUMBER})([numkMGTPE]?|[KMGTPE]i)|({_NUMBER}[eE][+-]?\d{{1,3}})", re.ASCII)
+_MOST = 2**63 - 1
+"""Kubernetes takes whatever is more for this."""
 
 
 def whole(text: object) -> int:
-    """The integer value of a quantity, rounded up as Kubernetes' ``Value()`` does. ValueError names the text."""
+    """The integer value of a quantity, rounded away from 0 as Kubernetes' ``Value()`` does. ValueError names the text.
+
+    Beyond 64 bits it is the most that these hold, with its sign.
+    """
     value = _decimal(text)
-    return int(value.to_integral_value(rounding="ROUND_CEILING" if value > 0 else "ROUND_FLOOR"))
+    return int(value.to_integral_value(rounding="ROUND_UP"))
 
 
 def exact(text: object) -> int | None:
@@ -31,14 +35,10 @@ def exact(text: object) -> int | None:
 
 
 def _decimal(text: object) -> Decimal:
-    match = _QUANTITY.fullmatch(str(text).strip())
+    """A suffix or an exponent, not both. Without spaces around it, as the API server demands."""
+    match = _QUANTITY.fullmatch(str(text))
     if not match:
         raise ValueError(f"{str(text)[:64]!r} is not a Kubernetes quantity, such as 1, 500m or 2Gi")
-    number, suffix = match.groups()
-    try:
-        value = Decimal(number) * _SUFFIXES[suffix]
-    except InvalidOperation as error:
-        raise ValueError(f"{str(text)[:64]!r} is not a number") from error
-    if abs(value) >= 2**63:
-        raise ValueError(f"{str(text)[:64]!r} is larger than 64 bits hold")
-    return value
+    number, suffix, exponential = match.groups()
+    value = Decimal(exponential) if exponential else Decimal(number) * _SUFFIXES[suffix]
+    return max(min(value, Decimal(_MOST)), Decimal(-_MOST))

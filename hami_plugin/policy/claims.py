@@ -1,7 +1,7 @@
 """Which container of a pod each share of a decision belongs to, and which shares are still to be handed out.
 
-The N-th non-empty piece belongs to the N-th container, init containers first, that asks for the resource. Positions in
-the annotation are never used: schedulers pad them differently, and sidecars shift them.
+The N-th non-empty piece belongs to the N-th container, init containers first, that asks for the resource: HAMi leaves
+out empty pieces, and adds some. Where a decision has one piece for each container, each must stand at its own.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
         )
     if left != whole[len(whole) - len(left) :]:
         raise WireError(f"{question.to_allocate} of pod {pod.key} is not what is left of {question.allocated}")
+    _in_place(pod, question, containers)
     consumed = len(whole) - len(left)
     return tuple(
         Claim(
@@ -101,6 +102,21 @@ def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
         for number, (container, piece) in enumerate(zip(containers, whole, strict=True))
         if container.amount(question.resource) > 0
     )
+
+
+def _in_place(pod: PodView, question: Question, asking: Sequence[ContainerView]) -> None:
+    """A decision that has an entry for each container has none for a container that asks for nothing. Where HAMi leaves
+    entries out, there are fewer than containers, and nothing can be said.
+    """
+    entries = _pieces(pod, question.allocated)[:-1]
+    if len(entries) != len(pod.containers):
+        return
+    for entry, container in zip(entries, pod.containers, strict=True):
+        if entry and container not in asking:
+            raise WireError(
+                f"{question.allocated} of pod {pod.key} has devices for container {container.name}, "
+                f"which asks for no {' or '.join((question.resource, *question.also))}"
+            )
 
 
 class ReadOnce:

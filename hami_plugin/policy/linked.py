@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 
 from hami_plugin.model.links import Links
 from hami_plugin.policy.blocks import blocks
@@ -15,8 +16,13 @@ from hami_plugin.policy.worth import Worth, worth
 MOST_KEPT = 1 << 18
 """Numbers in the questions that are kept: some 2 MiB, 9,000 questions about eight devices."""
 
-_Question = tuple[int, int, tuple[int, ...], tuple[int, ...]]
-"""Of how many devices how many are wanted, at which positions required ones stand, and the scores of all pairs."""
+FEW = 500
+"""So many choices are tried one by one, which takes about a millisecond, to know all that are equally good."""
+
+_Question = tuple[int, int, tuple[int, ...], tuple[int, ...], bool]
+"""Of how many devices how many are wanted, at which positions required ones stand, the scores of all pairs, and whether
+the rest counts.
+"""
 
 _Answer = tuple[Sequence[int], int, bool]
 """Positions, the sum of their scores, and whether it is proven the best."""
@@ -36,13 +42,14 @@ class Solved:
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self._most, self._size = most, 0
-        self._answers: dict[_Question, _Answer] = {}
+        self._answers: dict[_Question, Sequence[int]] = {}
 
-    def answer(self, question: _Question) -> _Answer:
+    def answer(self, question: _Question, answered: Callable[[_Question], Sequence[int]]) -> Sequence[int]:
+        """What was ``answered`` before, or is now."""
         known = self._answers.get(question)
         if known is None:
-            known = _answer(question)
-            size = len(question[3]) + 1
+            known = answered(question)
+            size = len(question[3]) + len(known) + 1
             if self._size + size > self._most:
                 self._answers.clear()
                 self._size = 0
@@ -67,7 +74,7 @@ def choose(devices: Sequence[str], count: int, links: Links, *, required: Sequen
     needed = tuple(i for i, uuid in enumerate(devices) if uuid in required) if required else ()
     if len(needed) != len(set(required)) or not len(needed) <= count <= len(devices):
         raise ValueError(f"cannot choose {count} of {len(devices)} devices, with {len(required)} required")
-    taken, score, proven = _answer((len(devices), count, needed, links.scores(devices)))
+    taken, score, proven = _answer((len(devices), count, needed, links.scores(devices), True))
     return Choice(devices=tuple([devices[i] for i in taken]), score=score, proven=proven)
 
 
@@ -76,20 +83,52 @@ def best_linked(devices: Sequence[str], count: int, links: Links, *, required: S
     return choose(devices, count, links, required=required).devices
 
 
-def best_places(size: int, count: int, pairs: tuple[int, ...], solved: Solved | None = None) -> Sequence[int]:
-    """The places of what ``choose`` takes of ``size`` devices, by ``Links.scores`` alone: 0 < ``count`` <= ``size``.
+def best_places(
+    order: Sequence[int], count: int, pairs: tuple[int, ...], *, rest: bool, solved: Solved | None = None
+) -> Sequence[int]:
+    """The places of what ``choose`` takes, by ``Links.scores`` alone: 0 < ``count`` <= how many there are.
 
-    With ``solved``, what was answered before is not worked out again.
+    ``order`` has all places: of equal choices that is taken which stands first in it, and in this order it is told.
+    Without ``rest`` choices are equal whatever they leave. With ``solved``, what was answered before is not worked out
+    again: questions are alike whose devices differ only in their order, where all equal choices are few.
     """
-    question = (size, count, (), pairs)
-    return (solved.answer(question) if solved else _answer(question))[0]
+    size = len(order)
+
+    def answer(question: _Question, answered: Callable[[_Question], Sequence[int]]) -> Sequence[int]:
+        return solved.answer(question, answered) if solved else answered(question)
+
+    if comb(size, count) <= FEW:
+        equal = answer((size, count, (), pairs, rest), _equals)
+        taken = _first(equal, order)
+        return [place for place in order if taken >> place & 1]
+    square = _square(pairs, size)
+    walked = tuple([square[a][b] for i, a in enumerate(order, 1) for b in order[i:]])
+    return [order[i] for i in answer((size, count, (), walked, rest), lambda question: _answer(question)[0])]
+
+
+def _equals(question: _Question) -> Sequence[int]:
+    """Every best choice, as bits."""
+    size, count, _, pairs, rest = question
+    free = worth(_square(pairs, size), range(size), (), rest=rest)
+    worths = [(free.of(choice), choice) for choice in combinations(range(size), count)]
+    most = max(worths)[0]
+    return [sum([1 << place for place in choice]) for value, choice in worths if value == most]
+
+
+def _first(choices: Sequence[int], order: Sequence[int]) -> int:
+    """Of choices of one size that which stands first in the order: it has the first place that any has, and so on."""
+    for place in order:
+        if len(choices) == 1:
+            break
+        choices = [choice for choice in choices if choice >> place & 1] or choices
+    return choices[0]
 
 
 def _answer(question: _Question) -> _Answer:
-    size, count, needed, pairs = question
+    size, count, needed, pairs, rest = question
     scores = _square(pairs, size)
     free = [i for i in range(size) if i not in needed]
-    chosen, proven = _best(worth(scores, free, needed), count - len(needed))
+    chosen, proven = _best(worth(scores, free, needed, rest=rest), count - len(needed))
     taken = sorted([*needed, *(free[p] for p in chosen)])
     return taken, sum(scores[a][b] for i, a in enumerate(taken) for b in taken[i + 1 :]), proven
 

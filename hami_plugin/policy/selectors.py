@@ -49,12 +49,21 @@ def first(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate
 def linked_choice(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate]:
     """One: that whose links to the others are worth least. Several: those that are linked best with each other.
 
-    Of equals those with the lowest indices. Shares of one device have no link with each other.
+    Of equals the first ones in walking order; where devices are taken whole, first those that leave the best-linked
+    rest. Shares of one device have no link with each other.
     """
     places = sorted(range(len(eligible)), key=lambda place: eligible[place].state.info.index)
     pairs = context.links.scores([eligible[place].uuid for place in places])
-    chosen = best_places(len(places), context.demand.count, pairs, context.solved)
-    return [eligible[place] for place in sorted([places[one] for one in chosen])]
+    order = sorted(range(len(places)), key=places.__getitem__)  # walking order, by place among the indices
+    count = context.demand.count
+    rest = count == 1 or all(map(_whole, eligible))
+    return [eligible[places[one]] for one in best_places(order, count, pairs, rest=rest, solved=context.solved)]
+
+
+def _whole(candidate: Candidate) -> bool:
+    """Nothing of the device is left for others."""
+    info, charge = candidate.state.info, candidate.charge
+    return info.count == 1 or 0 < info.devmem <= charge.memory or 0 < info.devcore <= charge.cores
 
 
 def by_group(key: Callable[[Candidate], Hashable | None]) -> Select:

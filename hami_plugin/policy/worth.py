@@ -50,8 +50,11 @@ class Worth:
         return tuple(p for p in range(self.size) if ranked & self.bit(p))
 
 
-def worth(scores: Sequence[Sequence[int]], free: Sequence[int], needed: Sequence[int]) -> Worth:
-    """The worth of choosing some of the ``free`` besides all of the ``needed``. ``scores`` is symmetric."""
+def worth(scores: Sequence[Sequence[int]], free: Sequence[int], needed: Sequence[int], *, rest: bool = True) -> Worth:
+    """The worth of choosing some of the ``free`` besides all of the ``needed``. ``scores`` is symmetric.
+
+    Without ``rest`` the links of what is left do not count.
+    """
     least = min((score for i, row in enumerate(scores) for score in row[i + 1 :]), default=0)
     links = [[score - least for score in row] for row in scores]
     for i, row in enumerate(links):
@@ -62,5 +65,5 @@ def worth(scores: Sequence[Sequence[int]], free: Sequence[int], needed: Sequence
     return Worth(
         links=[[links[p][q] for q in free] for p in free],
         factor=factor,
-        alone=[factor * sum(links[p][q] for q in needed) + most - degrees[p] for p in free],
+        alone=[factor * sum(links[p][q] for q in needed) + (most - degrees[p]) * rest for p in free],
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.conformance.answers import answer
+from hami_plugin.conformance.answers import answer, consistent
 from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.decisions import situation
 from hami_plugin.conformance.questions import Case, read
@@ -33,6 +33,13 @@ def catalog() -> Catalog:
 @cache
 def decisions() -> tuple[Case, ...]:
     return tuple(read(VECTORS / "schedule.jsonl.xz"))
+
+
+@cache
+def answered() -> tuple[tuple[Case, Any], ...]:
+    """Decisions about pods of several containers, with ours."""
+    several = [case for case in decisions() if len(situation(case.question, catalog()).pod.containers) > 1]
+    return tuple((case, dict(answer(case.question, catalog()))) for case in several)
 
 
 @cache
@@ -161,6 +168,115 @@ def test_a_planted_fault_in_a_decision_is_found(change: Callable[[Any], None]):
     outcome = asked(planted, catalog(), DOCUMENTED)
 
     assert len(outcome.unexplained) == len(planted) > 10
+
+
+def to_the_front(entries: list[str]) -> list[str]:
+    return sorted(entries, key=lambda entry: not entry)
+
+
+def to_the_end(entries: list[str]) -> list[str]:
+    return sorted(entries, key=bool)
+
+
+def left_out(entries: list[str]) -> list[str]:
+    return [entry for entry in entries if entry]
+
+
+def one_more(entries: list[str]) -> list[str]:
+    return ["", *entries]
+
+
+def test_every_share_of_ours_is_at_its_containers_place():
+    for case, ours in answered():
+        assert consistent(case.question, ours, catalog()), case.id
+
+
+@pytest.mark.parametrize("moved", [to_the_front, to_the_end, left_out, one_more])
+@pytest.mark.parametrize("places", [("annotations",), ("scores",), ("annotations", "scores")], ids=".".join)
+def test_a_share_at_another_containers_place_is_wrong_even_where_hami_writes_it_there(moved, places):
+    """An answer of ours that moves shares, in what is written, in what is told, or in both alike."""
+    tried = 0
+    for case, ours in answered():
+        other = copy.deepcopy(ours)
+        if "annotations" in places:
+            for key, text in other["annotations"].items():
+                if key.endswith(("allocated", "to-allocate")) and text.endswith(";"):
+                    other["annotations"][key] = "".join(f"{entry};" for entry in moved(text.split(";")[:-1]))
+        if "scores" in places:
+            for one in other["scores"]:
+                one["devices"] = {word: moved(pieces) for word, pieces in one["devices"].items()}
+        if other != ours:
+            tried += 1
+            assert not consistent(case.question, other, catalog()), case.id
+    assert tried > 10
+
+
+@pytest.mark.parametrize("moved", [to_the_front, to_the_end, one_more])
+def test_hamis_entries_at_another_containers_place_are_explained_by_nothing(moved):
+    """He leaves out all empty entries or none."""
+    planted = []
+    for case, ours in answered():
+        out = copy.deepcopy(dict(case.answers[0]))
+        for key, text in ours["annotations"].items():
+            entries = text.split(";")[:-1]
+            if (
+                moved(entries) not in (entries, left_out(entries))
+                and any(entries)
+                and (out["annotations"] or {}).get(key)
+            ):
+                out["annotations"][key] = "".join(f"{entry};" for entry in moved(entries))
+        if out != {**case.answers[0]}:
+            planted.append(Case(id=case.id, question=case.question, answers=(out,)))
+
+    outcome = asked(planted, catalog(), DOCUMENTED)
+
+    assert len(outcome.unexplained) == len(planted) > 3
+
+
+def moore_threads() -> tuple[Any, Any]:
+    """Two cards, of which an init container gets the one and the pod's container the other; the question, our answer.
+
+    The second card is full but for the init container's share when the container comes.
+    """
+
+    def container(name: str, memory: int) -> Any:
+        limits = {"mthreads.com/vgpu": "1", "mthreads.com/sgpu-memory": str(memory), "mthreads.com/sgpu-core": "4"}
+        return {"name": name, "limits": limits}
+
+    pod = {"name": "p", "uid": "p", "annotations": {"hami.io/gpu-scheduler-policy": "binpack"}}
+    node = {
+        "name": "n0",
+        "annotations": {},
+        "capacity": {"mthreads.com/sgpu-core": "32", "mthreads.com/sgpu-memory": "192"},
+    }
+    taken = {"uuid": "n0-mthreads-1", "type": "Mthreads", "usedmem": 96 * 512 - 8 * 512, "usedcores": 4}
+    running = {"name": "r", "uid": "r", "containers": [{"name": "c"}]}
+    question = {
+        "fn": "schedule",
+        "vendor": "Mthreads",
+        "nodes": [node],
+        "running": [{"node": "n0", "pod": running, "devices": {"Mthreads": [[taken]]}}],
+        "pod": {**pod, "init_containers": [container("setup", 8)], "containers": [container("main", 32)]},
+    }
+    return question, answer(question, catalog())
+
+
+def test_cards_of_init_containers_are_named_where_hami_names_the_last_containers_only():
+    question, ours = moore_threads()
+    hamis = copy.deepcopy(ours)
+    hamis["annotations"]["mthreads.com/gpu-index"] = "0"
+
+    assert ours["annotations"]["mthreads.com/gpu-index"] == "1,0"
+    assert dict(compared(question, hamis).explained) == {"D-193": 1}
+
+
+@pytest.mark.parametrize(("key", "text"), [("mthreads.com/gpu-index", "1"), ("mthreads.com/predicate-node", "n1")])
+def test_a_rule_excuses_no_other_field_than_its_own(key, text):
+    question, ours = moore_threads()
+    hamis = copy.deepcopy(ours)
+    hamis["annotations"] |= {"mthreads.com/gpu-index": "0", key: text}
+
+    assert compared(question, hamis).unexplained
 
 
 def test_another_refusal_is_found():

@@ -119,6 +119,7 @@ def test_e_a_numa_node_that_fits_is_found_though_a_later_one_does_not() -> None:
     assert chosen(fit("NVIDIA", devices, nums=2, annotations=bound)) == ["d3", "d2"]
 
 
+@pytest.mark.difference("D-113")
 def test_f_half_of_24_devices_is_chosen_exactly_within_a_mebibyte() -> None:
     """By HAMi after writing down all 2,704,156 choices."""
     names = [f"d{n:02}" for n in range(24)]

@@ -70,6 +70,52 @@ async def test_the_golden_pod_of_the_protocol_receives_exactly_what_hami_would_g
     assert (after[keys.BIND_PHASE], after[ALLOCATED]) == (keys.PHASE_SUCCESS, decision)
 
 
+@pytest.mark.scenario("A10")
+async def test_every_share_stands_at_the_container_that_receives_it(running):
+    """Init containers and those that ask for nothing stand before, between and behind. Each share is another one."""
+    stage = await running()
+    names = stage.family.resources
+    inits = [idle("setup"), asking("warm", names, memory=1000, cores=10, sidecar=True)]
+    apps = [idle("proxy"), asking("one", names, memory=2000, cores=20), idle("log"), asking("two", names, memory=3000)]
+
+    pod = await bring_up(stage, manifest("places", [*apps, idle("last")], inits=inits))
+
+    entries = fresh(stage, pod).annotations[ALLOCATED].split(";")
+    assert entries.pop() == ""
+    order = ["setup", "warm", "proxy", "one", "log", "two", "last"]
+    assert [container.name for container in pod.containers] == order
+    received = {}
+    for container in pod.containers:
+        env = (await stage.kubelet.start_container(pod.uid, container.name)).edits.env
+        limit = env.get("CUDA_DEVICE_MEMORY_LIMIT_0", "m")[:-1]
+        received[container.name] = env.get("NVIDIA_VISIBLE_DEVICES"), limit
+    assert [received[name][1] for name in ("warm", "one", "two")] == ["1000", "2000", "3000"]
+    for name, entry in zip(order, entries, strict=True):
+        uuid, _word, memory, _cores = entry.removesuffix(":").split(",") if entry else (None, "", "", "")
+        assert received[name] == (uuid, memory), name
+
+
+@pytest.mark.scenario("X1")
+@pytest.mark.parametrize(
+    ("moved", "why"),
+    [
+        (lambda entries: sorted(entries, key=bool), "devices for container last"),  # to the end
+        (lambda entries: entries[::-1], "devices for container last"),
+        (lambda entries: [entries[1], entries[0], entries[2]], "1000 MiB"),  # the other one's, so that one has more
+    ],
+    ids=["end", "reversed", "exchanged"],
+)
+async def test_shares_that_were_moved_to_other_containers_are_refused(running, moved, why):
+    stage = await running()
+    names = stage.family.resources
+    apps = [asking("one", names, memory=1000, cores=10), asking("two", names, memory=2000, cores=10), idle("last")]
+    pod = stage.scheduler.place(manifest("moved", apps))
+    decision = "".join(f"{entry};" for entry in moved(pod.annotations[ALLOCATED].split(";")[:-1]))
+    stage.api.annotate_pod(pod.namespace, pod.name, {TO_ALLOCATE: decision, ALLOCATED: decision})
+
+    assert why in await refusal(stage, fresh(stage, pod))
+
+
 async def test_probes_and_metrics_follow_the_daemons_life(running):
     stage = await running()
     resource = f'resource="{stage.resource}"'

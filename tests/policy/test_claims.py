@@ -30,6 +30,24 @@ def test_more_shares_than_containers_are_an_error_with_both_numbers():
         claims(a, QUESTION)
 
 
+@pytest.mark.scenario("X1")
+@pytest.mark.parametrize("pieces", [[[grant(0)], [], [grant(1)]], [[], [grant(0)], [grant(1)]]], ids=["end", "middle"])
+def test_a_share_at_the_place_of_a_container_that_asks_for_nothing_is_an_error(pieces):
+    """Every container has an entry, so that each must stand at its own: a share is never moved to the next one."""
+    asked = [container("one", count=1), container("two", count=1), container("idle")]
+
+    with pytest.raises(WireError, match=r"devices for container idle, which asks for no toy.io/card"):
+        claims(pod("a", asked, pieces), QUESTION)
+
+
+def test_where_empty_entries_are_left_out_the_next_share_is_the_next_asking_containers():
+    asked = [container("idle"), container("one", count=1), container("two", count=1)]
+
+    found = claims(pod("a", asked, [[grant(0)], [grant(1)]]), QUESTION)
+
+    assert [(claim.container.name, claim.grants) for claim in found] == [("one", (grant(0),)), ("two", (grant(1),))]
+
+
 def test_shares_that_the_decision_never_had_are_an_error():
     a = pod("a", pieces=[[grant(0)]])
     forged = replace(a, annotations={**a.annotations, TO_ALLOCATE: f"{uuid(1)},TOY,1000,10:;"})

@@ -284,22 +284,61 @@ def test_another_order_of_the_devices_decides_only_between_equals(
     assert links.total(rests[0]) == links.total(rests[1])
 
 
+def chosen_of(walked: Sequence[Candidate], count: int, links: Links) -> list[str]:
+    context = Context(demand=Demand(word="card", count=count), pod=PodView(uid="", namespace="", name=""), links=links)
+    chosen = linked_choice(walked, context)
+    assert not isinstance(chosen, Misfit)
+    return [one.uuid for one in chosen]
+
+
+def shares(devices: Sequence[str]) -> list[Candidate]:
+    """A part of each card, in order of index."""
+    infos = [
+        DeviceInfo(id=uuid, index=number, count=10, devmem=100, devcore=100) for number, uuid in enumerate(devices)
+    ]
+    return [Candidate(state=idle(info), charge=Charge(memory=10, cores=10)) for info in infos]
+
+
 @settings(deadline=None)
 @given(built_of_blocks(), st.randoms())
-def test_topology_aware_chooses_by_index_in_whatever_order_the_devices_are_walked(
+def test_topology_aware_takes_of_equally_linked_cards_the_first_in_walking_order(
     problem: tuple[list[str], int, Links, list[str]], chance: random.Random
 ):
     devices, count, links, _ = problem
-    devices = sorted(devices)
-    infos = [DeviceInfo(id=uuid, index=index) for index, uuid in enumerate(devices)]
-    candidates = [Candidate(state=idle(info), charge=Charge()) for info in infos]
-    walked = chance.sample(candidates, len(candidates))
-    context = Context(demand=Demand(word="card", count=count), pod=PodView(uid="", namespace="", name=""), links=links)
+    walked = chance.sample(shares(sorted(devices)), len(devices))
+    order = [one.uuid for one in walked]
 
-    chosen = linked_choice(walked, context)
+    chosen = chosen_of(walked, count, links)
 
-    assert not isinstance(chosen, Misfit)
-    assert {one.uuid for one in chosen} == set(best_of_all(devices, count, links))
+    if count == 1:
+        least = min(sum(links.score(uuid, peer) for peer in order) for uuid in order)
+        assert chosen == [next(uuid for uuid in order if sum(links.score(uuid, peer) for peer in order) == least)]
+    else:  # ``max`` keeps the first of equals
+        assert chosen == list(max(combinations(order, count), key=links.total))
+
+
+@settings(deadline=None)
+@given(built_of_blocks(), st.randoms(), st.sampled_from([{"cores": 100}, {"memory": 100}, {}]))
+def test_of_cards_that_are_taken_whole_those_come_first_that_leave_the_best_linked_rest(
+    problem: tuple[list[str], int, Links, list[str]], chance: random.Random, all_of: dict[str, int]
+):
+    devices, count, links, _ = problem
+    slots = 10 if all_of else 1
+    whole = [
+        Candidate(state=replace(one.state, info=replace(one.state.info, count=slots)), charge=Charge(**all_of))
+        for one in shares(sorted(devices))
+    ]
+    walked = chance.sample(whole, len(whole))
+
+    assert chosen_of(walked, count, links) == list(best_of_all([one.uuid for one in walked], count, links))
+
+
+@pytest.mark.parametrize(("size", "count"), [(8, 4), (16, 8)])
+def test_where_all_cards_are_linked_alike_the_first_in_walking_order_are_taken(size: int, count: int):
+    devices, links = scored(size, lambda *_: 1850)
+    walked = random.Random(size).sample(shares(devices), size)
+
+    assert chosen_of(walked, count, links) == [one.uuid for one in walked[:count]]
 
 
 @settings(deadline=None)

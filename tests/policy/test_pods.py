@@ -109,6 +109,7 @@ def test_init_containers_run_one_by_one_and_take_the_most_that_one_of_them_has()
     assert taken(outcome) == {"R0": (2, 900, 50)}
 
 
+@pytest.mark.difference("D-223")
 def test_a_sidecar_counts_beside_what_comes_after_it():
     sidecar = container("s", "red", sidecar=True, count=1, memory=600)
     room = site(red=[card("R0")])
@@ -157,6 +158,7 @@ def test_a_pod_that_asks_for_nothing_fits_and_gets_nothing():
     assert outcome.given == {}
 
 
+@pytest.mark.difference("D-222")
 def test_an_amount_that_means_nothing_fits_nowhere():
     limits = {"red/count": "1", "red/memory": "lots"}
 
@@ -175,9 +177,9 @@ def test_weights_that_mean_nothing_fit_nowhere():
     assert WEIGHTS_KEY in outcome.why
 
 
+@pytest.mark.difference("D-328")
 @pytest.mark.parametrize("digits", [10, 400, 5000])
 def test_weights_too_large_to_reckon_with_fit_nowhere_and_are_told_in_short(digits: int):
-    """D-328"""
     weighing = f"slot=1,core=1,memory={'9' * digits}"
     wanted = replace(pod(container("a", "red", count=1, memory=1)), annotations={WEIGHTS_KEY: weighing})
 

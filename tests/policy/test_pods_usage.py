@@ -47,6 +47,7 @@ def test_init_containers_are_over_once_the_pod_runs():
     assert summed(holding(containers, pieces, "Running")) == {"S": (1, 3, 0)}
 
 
+@pytest.mark.difference("D-224")
 @pytest.mark.parametrize("pieces", [[share("R", 7), ()], [(), share("R", 7)], [(), share("R", 7), ()]])
 def test_a_share_belongs_to_the_container_that_asks_wherever_it_stands(pieces):
     """HAMi leaves out the entry of an init container without a device, and then takes the app's share for its."""
@@ -55,6 +56,7 @@ def test_a_share_belongs_to_the_container_that_asks_wherever_it_stands(pieces):
     assert summed(holding(containers, pieces, "Running")) == {"R": (1, 7, 0)}
 
 
+@pytest.mark.difference("D-223")
 def test_a_sidecar_stays_and_counts_beside_later_init_containers():
     containers = [app("s", sidecar=True), app("i", init=True), app("a")]
     pieces = [share("R", 5), share("R", 4), share("R", 1)]
@@ -63,6 +65,7 @@ def test_a_sidecar_stays_and_counts_beside_later_init_containers():
     assert summed(holding(containers, pieces, "Running")) == {"R": (2, 6, 0)}
 
 
+@pytest.mark.difference("D-224")
 def test_shares_that_do_not_go_with_the_containers_all_count():
     containers = [app("i", init=True), app("a")]
 

@@ -113,6 +113,7 @@ async def test_a_pod_whose_init_containers_alone_ask_takes_no_lock(server, servi
     assert annotations(server.pod("team", "a"))[BIND_PHASE] == PHASE_ALLOCATING
 
 
+@pytest.mark.difference("D-389")
 async def test_when_the_api_server_refuses_the_node_is_free_again_and_the_pod_has_failed_to_bind(server, service):
     pod = await decided(server, service)
     server.error(422, match="POST .*/binding", message="simulated refusal")
@@ -138,6 +139,7 @@ async def test_a_refused_patch_of_the_pod_frees_the_node_too(server, service):
     assert "nodeName" not in server.pod("team", "a")["spec"]
 
 
+@pytest.mark.difference("D-388")
 async def test_a_binding_whose_answer_was_lost_is_taken_for_done(server, service):
     pod = await decided(server, service)
     server.truncate_next("POST .*/binding")
@@ -148,6 +150,7 @@ async def test_a_binding_whose_answer_was_lost_is_taken_for_done(server, service
     assert lock(server)
 
 
+@pytest.mark.difference("D-388")
 async def test_where_nobody_knows_whether_the_pod_was_bound_nothing_is_undone(server, service):
     pod = await decided(server, service)
     server.truncate_next("POST .*/binding")
@@ -183,6 +186,7 @@ async def test_a_pod_that_was_replaced_is_not_bound(server, service):
     assert not lock(server)
 
 
+@pytest.mark.difference("D-387")
 async def test_a_node_other_than_the_one_decided_on_is_refused(server, service):
     pod = await decided(server, service)
     add_node(server, "n2")
@@ -200,6 +204,7 @@ async def test_a_node_that_changed_meanwhile_is_read_again(server, service):
     assert await service.bind(binding(pod, "n1")) == {"Error": ""}
 
 
+@pytest.mark.difference("D-385")
 async def test_two_pods_for_one_node_are_bound_one_after_the_other(server, service):
     first, second = [await decided(server, service, name) for name in ("a", "b")]
     bound = asyncio.create_task(service.bind(binding(first, "n1")))
@@ -229,6 +234,7 @@ async def test_a_pod_does_not_wait_for_ever_for_a_node_that_another_pod_has(serv
     assert BIND_PHASE not in annotations(server.pod("team", "a"))
 
 
+@pytest.mark.difference("D-386")
 async def test_a_lock_whose_pod_is_gone_is_broken(server, service):
     pod = await decided(server, service)
     locked(server, "never-was")

@@ -64,6 +64,7 @@ async def test_a_pod_that_asks_for_nothing_may_go_anywhere_and_is_not_touched(se
     assert server.pod("team", "a") == pod
 
 
+@pytest.mark.difference("D-391")
 async def test_a_pod_that_waits_says_in_one_event_which_rule_holds_it_on_how_many_nodes(server, service):
     add_node(server)
     add_node(server, "n2", health=False)
@@ -212,6 +213,7 @@ async def test_until_the_cluster_is_known_the_answer_says_what_is_missing(server
         assert (await service.filter(ask(server, pod)))["NodeNames"] == ["n1"]
 
 
+@pytest.mark.difference("D-380")
 async def test_what_the_kubelet_cannot_count_is_not_offered(server, service):
     """The daemon has gone: the register stays, and the kubelet would refuse the pod."""
     add_node(server, counted=0)

@@ -74,6 +74,7 @@ async def test_a_daemon_that_reports_itself_is_asked_again_each_time(server, ser
     assert await chosen(server, service) == ["n1"]
 
 
+@pytest.mark.difference("D-381")
 async def test_a_daemon_that_is_silent_too_long_offers_nothing_until_it_is_heard_again(server, service, clock):
     add_node(server, counted=None)
     await until(lambda: handshake(server))
@@ -92,6 +93,7 @@ async def test_a_daemon_that_is_silent_too_long_offers_nothing_until_it_is_heard
     assert await chosen(server, service) == ["n1"]
 
 
+@pytest.mark.difference("D-383")
 async def test_two_replicas_agree_and_do_not_ask_in_turn(server, clock, tmp_path):
     add_node(server, counted=None)
     server.annotate_node("n1", {KEYS.handshake: question(clock())})

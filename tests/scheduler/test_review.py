@@ -94,6 +94,7 @@ async def test_a_pod_that_exceeds_its_namespaces_quota_is_refused(server, servic
     assert (await reviewed(service, pod))["allowed"] is True
 
 
+@pytest.mark.difference("D-390")
 async def test_what_no_node_can_ever_give_is_refused_with_the_reason(server, service):
     too_much = manifest("a", memory=CARD_MIB + 1)
     assert (await reviewed(service, too_much))["allowed"] is True  # no device is known yet

@@ -214,6 +214,7 @@ async def test_a_pod_that_was_never_scheduled_holds_nothing(server, service):
     assert not service._pods.ledger.entries
 
 
+@pytest.mark.difference("D-382")
 async def test_a_register_is_read_once_for_each_change_of_the_node(server, tmp_path):
     reads = []
     (family,) = FAMILIES
@@ -274,6 +275,7 @@ def test_a_node_that_counts_more_devices_than_any_machine_has_offers_none_of_the
         assert all("more than 1024" in problem for problem in found.problems)
 
 
+@pytest.mark.difference("D-384")
 async def test_a_node_of_an_older_agent_is_read_too(server, service):
     """HAMi 2.7's register is no JSON."""
     server.annotate_node("n1", {KEYS.register: "GPU-x,10,10000,100,NVIDIA-Toy,0,true,0,hami-core:"})

@@ -85,13 +85,13 @@ def test_a_pod_that_is_labelled_so_is_left_alone():
     assert (answer.changes, bool(answer.why)) == ((), True)
 
 
+@pytest.mark.difference("D-321")
 def test_an_amount_that_means_nothing_is_refused_where_it_was_written():
-    """D-321"""
     assert refusal(pod({GPU: "1", MEMORY: "4294967297"})).startswith(f"{MEMORY}=4294967297 is not within")
 
 
+@pytest.mark.difference("D-321")
 def test_weights_that_mean_nothing_are_refused_only_where_they_count():
-    """D-321"""
     meta = {"annotations": {WEIGHTS_KEY: "slot=1"}}
 
     assert WEIGHTS_KEY in refusal(pod({GPU: "1"}, meta=meta))
@@ -106,8 +106,8 @@ def test_a_quota_that_is_not_enough_is_told_with_its_numbers():
     assert why == f"exceeding resource quota: limits.{MEMORY}: the pod needs 600, and 1500 of 2000 are used"
 
 
+@pytest.mark.difference("D-324")
 def test_a_sidecar_counts_beside_what_runs_with_it():
-    """D-324"""
     sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"limits": {GPU: "1", MEMORY: "600"}}}
     quota = Quota(limits={MEMORY: 1000})
 

@@ -6,6 +6,8 @@ import base64
 import json
 from typing import Any
 
+import pytest
+
 from hami_plugin.scheduling.admission import Scheduling, review
 from hami_plugin.scheduling.payloads import admission_response
 from tests.support.hami import Json, asks
@@ -17,6 +19,7 @@ def names(case: Json) -> str:
     return "hami.io" if case["origin"] == "unit-test" else "nvidia.com"
 
 
+@pytest.mark.difference("D-320")
 @asks("webhook", "webhook.Handle")
 def test_a_pod_is_taken_changed_or_refused_as_by_hami(case: Json):
     context, expected = case["context"], case["expected"]
@@ -29,7 +32,7 @@ def test_a_pod_is_taken_changed_or_refused_as_by_hami(case: Json):
     assert response["allowed"] == expected["allowed"]
     assert changes(response) == expected["patches"]
     status = response.get("status", {})
-    if expected["code"] == 500:  # D-320
+    if expected["code"] == 500:
         assert status["code"] == 403
         assert "nvidia.com/gpumem-percentage=150 is not within 0 to 100" in status["message"]
     else:

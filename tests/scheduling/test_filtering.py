@@ -85,8 +85,8 @@ def test_an_amount_that_means_nothing_fits_nowhere_and_says_so():
     assert outcome.failed == {"n1": f"nvidia.com/gpumem={2**32} is not within 0 to {2**31 - 1}"}
 
 
+@pytest.mark.difference("D-326")
 def test_why_other_nodes_failed_is_told_also_when_one_is_left():
-    """D-326"""
     offered = offer({"Pod": {}, "Nodes": None, "NodeNames": ["a", "b"]})
 
     result = filter_result(offered, filtered(scene(node("a", memory=500), node("b")), pod(), offered.names))
@@ -100,8 +100,8 @@ def test_a_request_without_pod_or_nodes_is_refused(request_: dict[str, object]):
         offer(request_)
 
 
+@pytest.mark.difference("D-322")
 def test_a_nodes_name_that_is_no_label_is_written_as_an_annotation_only():
-    """D-322"""
     longest = "n" * 63
 
     assert labelled({ASSIGNED_NODE: longest}).labels == {ASSIGNED_NODE: longest}
@@ -115,8 +115,8 @@ def test_binding_lets_the_nodes_daemon_begin():
     assert binding(NOW).annotations == {BIND_PHASE: "allocating", "hami.io/bind-time": "1787307072"}
 
 
+@pytest.mark.difference("D-323")
 def test_of_several_quotas_the_least_counts():
-    """D-323"""
     key = "limits.nvidia.com/gpumem"
 
     assert limits([{key: "3k"}, {key: "2k"}, {"limits.cpu": "1"}], FAMILIES) == {"nvidia.com/gpumem": 2000}

@@ -158,5 +158,7 @@ def test_a_choice_that_was_found_before_is_the_one_that_would_be_found(questions
         }
         links, count = Links(pairs=pairs), chance.randint(1, size)
         for _ in range(2):
-            places = best_places(size, count, links.scores(devices), solved)
-            assert tuple(devices[place] for place in places) == best_linked(devices, count, links)
+            order = chance.sample(range(size), size)
+            places = best_places(order, count, links.scores(devices), rest=True, solved=solved)
+            in_order = [devices[place] for place in order]
+            assert tuple(devices[place] for place in places) == best_linked(in_order, count, links)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,8 +71,8 @@ def test_an_older_version_of_a_pod_does_not_undo_our_decision():
     assert on(book, "n1") == ["u1"]
 
 
+@pytest.mark.difference("D-325")
 def test_a_bound_pod_counts_where_it_is_and_not_where_its_author_says():
-    """D-325"""
     book = ledger(pod(node="n2"))
 
     assert (on(book, "n1"), on(book, "n2")) == ([], ["u1"])

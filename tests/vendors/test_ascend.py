@@ -102,6 +102,7 @@ def test_one_npu_of_a_module_becomes_the_module() -> None:
     assert admitted({"": "1"}, "Ascend910C", superPod=False) == {"-memory": "65536"}
 
 
+@pytest.mark.difference("D-174")
 def test_a_memory_factor_is_applied_before_a_template_is_looked_for() -> None:
     container = ContainerView(name="c", limits={"huawei.com/Ascend910A": "1", "huawei.com/Ascend910A-memory": "3"})
     one = family("Ascend910A", memoryFactor=1024)
@@ -119,6 +120,7 @@ def test_a_memory_factor_is_applied_before_a_template_is_looked_for() -> None:
     assert [grant.memory for grant in outcome.grants] == [4369]
 
 
+@pytest.mark.difference("D-175")
 def test_npus_are_hidden_only_from_containers_that_ask_for_none() -> None:
     entries = [{"commonWord": word, "overwriteEnv": True} for word in CHIPS]
     found = families(AscendSettings.model_validate({"configs": entries}))

@@ -320,8 +320,9 @@ def test_every_core_that_a_starting_pods_containers_will_have_is_kept_for_it() -
     assert [one.cores for one in site.stocks["AWSNeuron"].states] == [0b1111]
 
 
+@pytest.mark.difference("D-327")
 def test_a_namespaces_quota_of_cores_counts_cores_and_not_the_mask() -> None:
-    """D-327: one core, which happens to be the device's fourth."""
+    """One core, which happens to be the device's fourth."""
     name = "limits.aws.amazon.com/neuroncore"
     state = machine("inf1.xlarge", 1, cores=4)[0]
     running = pod(container(neuroncore=1), **{ALLOCATED: share(state, 0b1000)})
@@ -331,6 +332,19 @@ def test_a_namespaces_quota_of_cores_counts_cores_and_not_the_mask() -> None:
     assert found.used["aws.amazon.com/neuroncore"] == 1
     assert excess(pod(container(neuroncore=1)), [NEURON], found) == ""
     assert excess(pod(container(neuroncore=2)), [NEURON], found) == f"{name}: the pod needs 2, and 1 of 2 are used"
+
+
+@pytest.mark.difference("D-137")
+def test_a_core_that_two_pods_have_is_one_core_and_makes_no_other_look_taken_or_free() -> None:
+    """Added up, the masks of core 0 would be that of core 1 alone."""
+    state = machine("trn1.2xlarge", 1)[0]
+    node = NodeView(name="n", capacity={"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "2"})
+    written = {"hami.io/vgpu-node": "n", ALLOCATED: share(state, 0b01)}
+    pods = [replace(pod(container(neuroncore=1), **written), uid=uid, name=uid) for uid in "ab"]
+
+    site = survey(node, [NEURON], pods).site
+
+    assert [one.cores for one in site.stocks["AWSNeuron"].states] == [0b01]
 
 
 @answers("awsneuron_fit", "GetNodeDevices")

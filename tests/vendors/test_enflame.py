@@ -258,6 +258,7 @@ def shares(count: int = 2) -> list[DeviceState]:
     return [idle(info) for info in SHARED.node_devices(SEED)][:count]
 
 
+@pytest.mark.difference("D-150")
 def test_a_quarter_of_the_card_that_the_pod_names() -> None:
     """HAMi 2.7's own example."""
     container = ContainerView(name="c", limits={"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": "25"})
@@ -295,6 +296,7 @@ def test_four_quarters_fill_a_card_and_a_fifth_is_refused() -> None:
     assert refused.reasons == {Reason.NO_MEMORY: 1}
 
 
+@pytest.mark.difference("D-151")
 def test_a_share_is_rounded_up_to_the_slices_that_the_agent_hands_out() -> None:
     limits = {"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": "15"}
     (shared,) = families(EnflameSettings.model_validate({"sharedSlicesPerCard": 4}))[2:]
@@ -305,6 +307,7 @@ def test_a_share_is_rounded_up_to_the_slices_that_the_agent_hands_out() -> None:
     assert rounded == Admitted(found=True, limits=added, requests=added)
 
 
+@pytest.mark.difference("D-152")
 @pytest.mark.parametrize("percent", ["0", "101", "-1"])
 def test_an_impossible_share_is_denied(percent: str) -> None:
     container = ContainerView(name="c", limits={"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": percent})

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hami_plugin.model.quantity import whole
-from hami_plugin.parity import Json, Parity, asks_fit, differences, granted, pod_annotations, sound, uuids
+from hami_plugin.conformance import fits
+from hami_plugin.parity import (
+    ADMISSION,
+    CHOICE,
+    PLACED,
+    Json,
+    Parity,
+    amount,
+    asks_fit,
+    differences,
+    granted,
+    pod_annotations,
+    sound,
+    uuids,
+)
 from hami_plugin.policy.requests import INT32_MAX
 from vendors.ascend.admission import MODE, SOFT
-from vendors.ascend.chips import CHIPS, MODULES
+from vendors.ascend.chips import CHIPS, MODULES, AscendSettings
+from vendors.ascend.family import families
 from vendors.ascend.policy import NETWORKED, network
 
 
@@ -45,14 +59,20 @@ def _grouped_alike(question: Json, ours: Json, theirs: Json) -> bool:
 
 
 def _other_chips(question: Json) -> bool:
-    """Among the devices is a chip with another word."""
+    """Among the devices is a chip whose word only contains the one that is asked for."""
     return asks_fit(question, *CHIPS) and any(
-        device.get("type") != question["vendor"] for device in question["devices"]
+        question["vendor"] in device.get("type", "") != question["vendor"] for device in question["devices"]
     )
 
 
-def _of_the_chip(question: Json, ours: Json, _theirs: Json) -> bool:
-    """A sound grant of that chip alone; or none, because of a chip's type."""
+def _of_the_chip(question: Json, ours: Json, theirs: Json) -> bool:
+    """A sound grant of that chip alone; or none, because of a chip's type. HAMi takes all of them for that chip."""
+    word = question["vendor"]
+    alike = [{**one, "type": word if word in one.get("type", "") else one["type"]} for one in question["devices"]]
+    family = next(family for family in families(AscendSettings()) if family.word == word)
+    assert family.policy
+    if not fits.answered_by({**question, "devices": alike}, theirs, family.policy, Parity()):
+        return False
     if not ours["ok"]:
         return "CardTypeMismatch" in ours["reason"]
     right = {device["id"] for device in question["devices"] if device.get("type") == question["vendor"]}
@@ -75,7 +95,7 @@ def _beyond_any_request(question: Json) -> bool:
         return False
     soft = pod_annotations(question).get(MODE) == SOFT
     memory = (question["container"].get("limits") or {}).get(f"huawei.com/{question['vendor']}-memory", "0")
-    return soft and whole(memory) > INT32_MAX
+    return soft and (amount(memory) or 0) > INT32_MAX
 
 
 def _denied(_question: Json, ours: Json, theirs: Json) -> bool:
@@ -83,12 +103,12 @@ def _denied(_question: Json, ours: Json, theirs: Json) -> bool:
 
 
 RULES = {
-    "D-170": (_several_groups, _grouped_alike),
-    "D-171": (_other_chips, _of_the_chip),
-    "D-172": (_unnumbered_networks, _all_of_them),
-    "D-173": (_beyond_any_request, _denied),
+    "D-170": (_several_groups, _grouped_alike, CHOICE),
+    "D-171": (_other_chips, _of_the_chip, PLACED),
+    "D-172": (_unnumbered_networks, _all_of_them, CHOICE),
+    "D-173": (_beyond_any_request, _denied, ADMISSION),
 }
-"""When a difference applies, and what is right then."""
+"""When a difference applies, what is right then, and which fields may differ."""
 
 
 def parity() -> Parity:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.conformance import fits, values
 from hami_plugin.conformance.compare import compared
-from hami_plugin.parity import Json, Parity, differences, pod_annotations
+from hami_plugin.parity import ADMISSION, PLACED, REQUEST, Json, Parity, differences, pod_annotations
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import INT32_MAX
@@ -30,13 +30,13 @@ def parity() -> Parity:
         said=_with_masks,
         differences=differences(
             {
-                "D-130": (_out_of_order, _sound),
-                "D-131": (_named_several, _sound),
-                "D-132": (_other_devices, _sound),
-                "D-133": (_unseen, _sound),
-                "D-134": (_cores_of_unusual_devices, _split_by_device),
-                "D-135": (_devices_of_an_unseen_node, _whole_devices),
-                "D-136": (_countless_cores, _denied),
+                "D-130": (_out_of_order, _sound, PLACED),
+                "D-131": (_named_several, _sound, PLACED),
+                "D-132": (_other_devices, _sound, PLACED),
+                "D-133": (_unseen, _sound, PLACED),
+                "D-134": (_cores_of_unusual_devices, _split_by_device, (*REQUEST, *ADMISSION)),
+                "D-135": (_devices_of_an_unseen_node, _whole_devices, ("request.coresreq",)),
+                "D-136": (_countless_cores, _denied, (*REQUEST, *ADMISSION)),
             }
         ),
     )

@@ -8,19 +8,12 @@ from collections.abc import Callable
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
-from hami_plugin.parity import Json, Parity
-from hami_plugin.policy.demand import Demand
 from hami_plugin.vendor import Facts, Family, NodeSide, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame import cards, drs
-from vendors.enflame.capacity import WORD
 from vendors.enflame.devices import GCUS
 from vendors.enflame.node import open_driver
-from vendors.enflame.profiles import Wanted
 from vendors.enflame.settings import EnflameSettings
-
-BY_SLICES, BY_AMOUNTS = 0, -1
-"""How HAMi's percentage tells what its number of memory means."""
 
 
 def families(settings: EnflameSettings, clock: Callable[[], int] = time.time_ns) -> tuple[Family, ...]:
@@ -32,26 +25,6 @@ def families(settings: EnflameSettings, clock: Callable[[], int] = time.time_ns)
     return (drs.family(settings, clock), cards.whole(settings), *shared)
 
 
-def _parity() -> Parity:
-    return Parity(unset_percent=100, demand=_demand, request=_request)
-
-
-def _demand(request: Json) -> Demand:
-    if request["type"] != WORD:
-        return Parity().demand(request)
-    amount = request["memreq"]
-    wanted = Wanted(slices=amount) if request["mempercentagereq"] == BY_SLICES else Wanted(memory=amount)
-    return Demand(word=WORD, count=request["nums"], cores=request["coresreq"], detail=wanted)
-
-
-def _request(demand: Demand, unset_percent: int) -> Json:
-    plain = Parity().request(demand, unset_percent)
-    if not isinstance(demand.detail, Wanted):
-        return plain
-    mode = BY_SLICES if demand.detail.slices else BY_AMOUNTS
-    return {**plain, "memreq": demand.detail.slices or demand.detail.memory, "mempercentagereq": mode}
-
-
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     """Enflame's plugins report how many cards there are. How cards can be cut (DRS) no profile says."""
     count = str(len(machine.devices))
@@ -61,7 +34,7 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 NODE = NodeSide(open=open_driver, present=GCUS.present, simulate=deferred("vendors.enflame.simulation.simulate"))
-FACTS = Facts(parity=_parity, described=_described)
+FACTS = Facts(parity=deferred("vendors.enflame.parity.parity"), described=_described)
 VENDOR = Vendor(
     name="enflame", title="Enflame GCUs", settings=EnflameSettings, families=families, node=NODE, facts=FACTS
 )

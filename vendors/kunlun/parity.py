@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from fractions import Fraction
 
 from hami_plugin.conformance import values
-from hami_plugin.parity import Json, Parity, asks_fit, differences, pod_annotations, sound
+from hami_plugin.parity import (
+    ADMISSION,
+    PLACED,
+    REQUEST,
+    Json,
+    Parity,
+    amount,
+    asks_fit,
+    differences,
+    pod_annotations,
+    sound,
+)
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import DeviceState
 from vendors.kunlun.family import CARD, PART, WHOLE
@@ -20,9 +32,9 @@ CROSSING = ({0, 1, 4, 5}, {2, 3, 6, 7}, {0, 2, 4, 6}, {1, 3, 5, 7}, {0, 3, 4, 7}
 def parity() -> Parity:
     """Kunlun's part in the comparison."""
     rules = {
-        "D-140": (_out_of_order, _well_wired),
-        "D-141": (_out_of_slots, _well_wired),
-        "D-142": (_no_part, _turned_away),
+        "D-140": (_out_of_order, _well_wired, PLACED),
+        "D-141": (_out_of_slots, _well_wired, PLACED),
+        "D-142": (_no_part, _turned_away, (*REQUEST, *ADMISSION)),
     }
     return Parity(one_reason=True, differences=differences(rules))
 
@@ -106,14 +118,25 @@ def _alone(question: Json) -> bool:
 
 
 def _no_part(question: Json) -> bool:
-    """The memory of a part is no whole number of MiB, or more than a card has."""
+    """The memory of a part is no whole number of MiB, less than none, or more than a card has."""
+    memory = _memory(question)
+    return memory is not None and not (memory.denominator == 1 and 0 <= memory <= CARD)
+
+
+def _memory(question: Json) -> Fraction | None:
+    """How much memory of a part a container asks for; None if it does not, or the question is another one."""
     if question["fn"] not in ("request", "mutate") or question["vendor"] != PART:
-        return False
+        return None
     container = question["container"]
     places = (container.get("requests") or {}) if question["fn"] == "request" else {}
-    text = {**places, **(container.get("limits") or {})}.get(MEMORY)
-    return text is not None and not (text.isdecimal() and int(text) <= CARD)
+    return amount({**places, **(container.get("limits") or {})}.get(MEMORY, ""))
 
 
-def _turned_away(question: Json, ours: Json, _theirs: Json) -> bool:
-    return bool(ours.get("err")) if question["fn"] == "mutate" else not ours["request"]["nums"]
+def _turned_away(question: Json, ours: Json, theirs: Json) -> bool:
+    """HAMi makes of it the next larger part; a card of what is too much, and of what a request cannot say."""
+    memory = _memory(question) or Fraction()
+    part = next((size for size in (CARD // 4, CARD // 2) if memory <= size), CARD)
+    if question["fn"] == "mutate":
+        return bool(ours.get("err")) and (theirs.get("limits") or {}).get(MEMORY) == str(part)
+    part = CARD if memory.denominator > 1 else part
+    return not ours["request"]["nums"] and bool(theirs["request"]["memreq"] == part)

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
+from hami_plugin.conformance import fits
 from hami_plugin.conformance.fits import counted
-from hami_plugin.model.quantity import exact
-from hami_plugin.parity import Json, Parity, asks_fit, differences, pod_annotations, sound, uuids
+from hami_plugin.parity import (
+    CHOICE,
+    PLACED,
+    REQUEST,
+    SCORE,
+    Json,
+    Parity,
+    asks_fit,
+    differences,
+    pod_annotations,
+    sound,
+    uuids,
+    whole_amount,
+)
+from hami_plugin.policy.checks import on_the_pods_device
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import INT32_MAX
 from vendors.metax import gpu, sgpu
@@ -28,12 +43,21 @@ def _second_whole(question: Json) -> bool:
 
 
 def _another_card(question: Json, ours: Json, theirs: Json) -> bool:
-    """A sound grant; or too few cards are left, and HAMi sees as many that only its rule forbids."""
+    """A sound grant where HAMi takes the pod's card or none; or too few are left, and HAMi's rule forbids some."""
     if ours["ok"]:
-        return sound(question, ours)
+        return sound(question, ours) and _all_on_one(question, theirs)
+    if not _all_on_one(question, theirs):
+        return False
     mine, his = dict(counted(ours["reason"])), dict(counted(theirs["reason"]))
     his[Reason.TOO_FEW] = his.get(Reason.TOO_FEW, 0) + his.pop(Reason.CUSTOM_RULE, 0)
     return not theirs["ok"] and mine == his and mine[Reason.TOO_FEW] < question["request"]["nums"]
+
+
+def _all_on_one(question: Json, theirs: Json) -> bool:
+    policy = gpu.family(MetaxSettings()).policy
+    assert policy
+    one_card = replace(policy, checks=(*policy.checks, on_the_pods_device))
+    return fits.answered_by(question, theirs, one_card, Parity())
 
 
 def _not_foretold(question: Json) -> bool:
@@ -45,8 +69,9 @@ def _not_foretold(question: Json) -> bool:
 
 
 def _last_place(question: Json, ours: Json, theirs: Json) -> bool:
-    worst = 0 if question["policy"] == "binpack" else 2000
-    return bool(ours["score"] == worst and ours.get("policy_neutral") == theirs.get("policy_neutral"))
+    """By HAMi the first place: what is not said is a loss of 0, or a score of 0."""
+    worst, best = (0, 2000) if question["policy"] == "binpack" else (2000, 0)
+    return bool(ours["score"] == worst and round(theirs["score"], 2) == best)
 
 
 def _odd_amount(question: Json) -> bool:
@@ -55,8 +80,8 @@ def _odd_amount(question: Json) -> bool:
         return False
     limits, names = question["container"].get("limits") or {}, MetaxSettings()
     memory, cores = limits.get(names.memory, "0"), limits.get(names.cores, "0")
-    number = exact(memory)
-    if number is None or exact(cores) is None or "." in memory + cores or number > MOST_PARSED:
+    number = whole_amount(memory)
+    if number is None or whole_amount(cores) is None or "." in memory + cores or number > MOST_PARSED:
         return True
     suffixed = not memory.lstrip("+-").isdecimal() or number % 1000 == 0
     return suffixed and 0 < abs(number) < sgpu.MIB
@@ -76,7 +101,7 @@ def _refused_or_meant(question: Json, ours: Json, theirs: Json) -> bool:
 
 
 def _exact(limits: Json, *names: str) -> list[int | None]:
-    return [exact(limits.get(name, "0")) for name in names]
+    return [whole_amount(limits.get(name, "0")) for name in names]
 
 
 def _second_of_a_class(question: Json) -> bool:
@@ -118,11 +143,11 @@ def _pairs(answer: Json, zones: dict[str, int]) -> int:
 
 
 _RULES = {
-    "D-120": (_second_whole, _another_card),
-    "D-121": (_not_foretold, _last_place),
-    "D-122": (_odd_amount, _refused_or_meant),
-    "D-123": (_second_of_a_class, _among_its_like),
-    "D-124": (_several_zones, _linked_alike),
+    "D-120": (_second_whole, _another_card, PLACED),
+    "D-121": (_not_foretold, _last_place, SCORE),
+    "D-122": (_odd_amount, _refused_or_meant, REQUEST),
+    "D-123": (_second_of_a_class, _among_its_like, PLACED),
+    "D-124": (_several_zones, _linked_alike, CHOICE),
 }
 
 

@@ -30,6 +30,9 @@ CARD_CORES, CARD_MEMORY = 16, 96
 SLICES = (2, 4, 8, 16, 32, 64, CARD_MEMORY)
 """Units of memory that one share may have."""
 
+INDICES = "mthreads.com/gpu-index"
+"""Where the agent finds which cards are the pod's."""
+
 KEYS = AnnotationKeys(allocated="hami.io/mthreads-vgpu-devices-allocated")
 
 
@@ -121,7 +124,7 @@ def patch(clock: Callable[[], int]) -> Patch:
         indices = dict.fromkeys(grant.index for piece in pieces for grant in piece)
         return {
             family.annotations.allocated: encode_devices(pieces),
-            "mthreads.com/gpu-index": ",".join(map(str, indices)),
+            INDICES: ",".join(map(str, indices)),
             "mthreads.com/predicate-time": str(clock()),
             "mthreads.com/predicate-node": pod.annotations.get(ASSIGNED_NODE, pod.node),
         }

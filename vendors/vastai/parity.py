@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hami_plugin.conformance import values
-from hami_plugin.parity import Json, Parity, asks_fit, differences, sound
+from hami_plugin.parity import CHOICE, Json, Parity, asks_fit, differences, sound
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import fit
 from hami_plugin.policy.states import Context
@@ -65,5 +65,5 @@ def _by_card(answer: Json) -> list[int]:
 
 def parity() -> Parity:
     """Two rules for the choice of dies."""
-    rules = {"D-191": (_some_without_card, _as_many), "D-192": (_cards_alike, _as_many)}
+    rules = {"D-191": (_some_without_card, _as_many, CHOICE), "D-192": (_cards_alike, _as_many, CHOICE)}
     return Parity(differences=differences(rules))

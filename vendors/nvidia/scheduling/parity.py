@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from hami_plugin.conformance import fits, linked, values
-from hami_plugin.parity import Json, Parity, asks_fit, but_for, differences, pod_annotations, sound, uuids
+from hami_plugin.parity import (
+    CHOICE,
+    NO_PERCENTAGE,
+    PLACED,
+    Json,
+    Parity,
+    asks_fit,
+    but_for,
+    differences,
+    pod_annotations,
+    sound,
+    uuids,
+)
+from hami_plugin.policy.charges import asked
 from hami_plugin.policy.groups import GO_TRUE
 from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import ORDER_KEY, Slice
+from hami_plugin.policy.states import ORDER_KEY, DeviceState, Slice
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.scheduling import mig
 from vendors.nvidia.scheduling.pairs import even_pairs_alike, odd_pairs, pair_scores
@@ -27,10 +42,10 @@ def parity() -> Parity:
         answers={"mig_select": _select, "mig_can_place": _can_place, "pair_scores": pair_scores},
         differences=differences(
             {
-                "D-023": (odd_pairs, even_pairs_alike),
-                "D-110": (_numa_bound, _in_one_numa_node),
-                "D-111": (_by_topology, _linked_best),
-                "D-112": (_part_of_a_cut_card, _largest_instance),
+                "D-023": (odd_pairs, even_pairs_alike, ("asymmetric", "scores")),
+                "D-110": (_numa_bound, _in_one_numa_node, PLACED),
+                "D-111": (_by_topology, _linked_best, CHOICE),
+                "D-112": (_part_of_a_cut_card, _largest_instance, PLACED),
             }
         ),
     )
@@ -77,23 +92,40 @@ def _numa_bound(question: Json) -> bool:
 
 
 def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
-    """HAMi finds none. The first NUMA node with enough cards serves; or none does, for the same other reasons."""
-    if theirs["ok"]:
-        return False
+    """The first NUMA node with enough cards serves; or none does, for the same other reasons. HAMi finds none, or by
+    topology what is linked best of the last run.
+    """
     able = _pool(question)
+    if theirs["ok"]:
+        (last, *_), wanted = _runs(question), question["request"]["nums"]
+        if not (_topology(question) and len(last) >= wanted and _chosen_of(question, theirs, last, whole=False)):
+            return False
     if ours["ok"]:
         return sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able)
     no_node = len(able) < question["request"]["nums"]
-    return no_node and but_for(ours["reason"], *OTHERWISE) == but_for(theirs["reason"], *OTHERWISE)
+    return not theirs["ok"] and no_node and but_for(ours["reason"], *OTHERWISE) == but_for(theirs["reason"], *OTHERWISE)
+
+
+def _runs(question: Json) -> list[list[str]]:
+    """What could be granted, by runs of neighbours of one NUMA node, in walking order; the last run first."""
+    able = Counter(fits.serving(question, policy(NvidiaSettings()), Parity().demand(question["request"])))
+    runs = groupby(question["devices"][::-1], key=lambda device: device.get("numa", 0))
+    return [[one["id"] for one in run for _ in range(able[one["id"]])] for _, run in runs][::-1]
 
 
 def _by_topology(question: Json) -> bool:
-    return asks_fit(question, FAMILY) and _topology(question)
+    """Several cards are wanted whole, so that the rest counts; or one of several instances of a card."""
+    if not (asks_fit(question, FAMILY) and _topology(question)) or _bound(question):
+        return False
+    pool = _pool(question)
+    return question["request"]["nums"] > 1 and _taken_whole(question, pool)
 
 
 def _linked_best(question: Json, ours: Json, theirs: Json) -> bool:
-    """Both grant, and ours is the choice of those that could be made."""
-    return bool(theirs["ok"]) and sound(question, ours) and _chosen_of(question, ours, _pool(question))
+    """Both grant. HAMi the first of those that are linked best, and we the one that leaves the best-linked rest."""
+    pool = _pool(question)
+    grants = bool(theirs["ok"]) and sound(question, ours)
+    return grants and _chosen_of(question, ours, pool) and _chosen_of(question, theirs, pool, whole=False)
 
 
 def _pool(question: Json) -> Sequence[str]:
@@ -106,12 +138,31 @@ def _pool(question: Json) -> Sequence[str]:
     return next((group for group in groups if len(group) >= question["request"]["nums"]), ())
 
 
-def _chosen_of(question: Json, ours: Json, pool: Sequence[str]) -> bool:
-    """The first ones; under ``topology-aware`` the best linked."""
-    chosen = uuids(ours)
+def _chosen_of(question: Json, answer: Json, pool: Sequence[str], *, whole: bool = True) -> bool:
+    """The first ones; under ``topology-aware`` the best linked, and of ``whole`` cards those that leave the best."""
+    chosen = uuids(answer)
     if not _topology(question) or len(chosen) == len(pool):
         return chosen == list(pool[: len(chosen)])
-    return linked.best_of(question, chosen, pool)
+    return linked.best_of(question, chosen, pool, whole=whole and _taken_whole(question, pool))
+
+
+def _taken_whole(question: Json, pool: Sequence[str]) -> bool:
+    """Of each of these cards the container takes all memory, all cores, or the only share."""
+    return all(
+        card.info.count == 1
+        or 0 < card.info.devmem <= _memory(question, card)
+        or 0 < card.info.devcore <= question["request"]["coresreq"]
+        for card in values.states(question)
+        if card.uuid in pool
+    )
+
+
+def _memory(question: Json, card: DeviceState) -> int:
+    """Of a card that is cut no more than its largest instance."""
+    request, total = question["request"], card.info.devmem
+    percent = 0 if request["mempercentagereq"] in NO_PERCENTAGE else request["mempercentagereq"]
+    largest = max((one.memory for one in card.info.mig_profiles), default=total) if mig.cut(card) else total
+    return int(request["memreq"] or min(total * percent // 100, largest))
 
 
 def _part_of_a_cut_card(question: Json) -> bool:
@@ -125,6 +176,9 @@ def _part_of_a_cut_card(question: Json) -> bool:
 
 def _largest_instance(question: Json, ours: Json, theirs: Json) -> bool:
     """Of what may be had, with an instance of a cut card in it; or none on both sides, with enough reasons on ours."""
+    of_all = replace(policy(NvidiaSettings()), charge=asked)
+    if not fits.answered_by(question, theirs, of_all, parity()):
+        return False
     if not ours["ok"]:
         return not theirs["ok"] and len(_pool(question)) < question["request"]["nums"]
     if not _chosen_of(question, ours, _pool(question)):

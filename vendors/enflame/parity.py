@@ -1,0 +1,80 @@
+"""How our answers about Enflame GCUs are compared with HAMi's, and where they differ on purpose."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from hami_plugin.conformance import values
+from hami_plugin.conformance.compare import compared
+from hami_plugin.parity import REQUEST, Json, Parity, amount, differences
+from hami_plugin.policy.demand import Demand
+from vendors.enflame import drs
+from vendors.enflame.capacity import WORD
+from vendors.enflame.profiles import Wanted
+from vendors.enflame.settings import EnflameSettings
+
+BY_SLICES, BY_AMOUNTS = 0, -1
+"""How HAMi's percentage tells what its number of memory means."""
+
+
+def parity() -> Parity:
+    """Enflame's part in the comparison."""
+    rules = {
+        "D-153": (_negative_memory, _booked_as_it_is, REQUEST),
+        "D-154": (_negative_slices, _unwritten, REQUEST),
+    }
+    return Parity(unset_percent=100, demand=_demand, request=_request, differences=differences(rules))
+
+
+def _demand(request: Json) -> Demand:
+    if request["type"] != WORD:
+        return Parity().demand(request)
+    size = request["memreq"]
+    wanted = Wanted(slices=size) if request["mempercentagereq"] == BY_SLICES else Wanted(memory=size)
+    return Demand(word=WORD, count=request["nums"], cores=request["coresreq"], detail=wanted)
+
+
+def _request(demand: Demand, unset_percent: int) -> Json:
+    plain = Parity().request(demand, unset_percent)
+    if not isinstance(demand.detail, Wanted):
+        return plain
+    mode = BY_SLICES if demand.detail.slices else BY_AMOUNTS
+    return {**plain, "memreq": demand.detail.slices or demand.detail.memory, "mempercentagereq": mode}
+
+
+def _written(question: Json, resource: str) -> int:
+    """How much of a resource a container asks for, rounded up; 0 if it does not, or the question is another one."""
+    if question["fn"] != "request" or question["vendor"] != WORD:
+        return 0
+    container = question["container"]
+    text = {**(container.get("requests") or {}), **(container.get("limits") or {})}.get(resource, "0")
+    return ceil(amount(text) or 0)
+
+
+def _negative_memory(question: Json) -> bool:
+    names = EnflameSettings()
+    return _written(question, names.memory) < 0 and _written(question, names.drs) <= 0
+
+
+def _booked_as_it_is(question: Json, ours: Json, theirs: Json) -> bool:
+    """No request, where HAMi's has this memory."""
+    return not ours["request"]["nums"] and bool(
+        theirs["request"]["memreq"] == _written(question, EnflameSettings().memory)
+    )
+
+
+def _negative_slices(question: Json) -> bool:
+    return _written(question, EnflameSettings().drs) < 0
+
+
+def _unwritten(question: Json, ours: Json, theirs: Json) -> bool:
+    """No request, where HAMi's is what the container would have asked for without slices."""
+    container = question["container"]
+    kept = {
+        place: {name: text for name, text in (container.get(place) or {}).items() if name != EnflameSettings().drs}
+        for place in ("limits", "requests")
+    }
+    demand = drs.request(EnflameSettings())(values.container({**container, **kept}))
+    meant = _request(demand, 100) if isinstance(demand, Demand) else None
+    alike = meant is not None and not compared(question, {"request": meant}, theirs)
+    return not ours["request"]["nums"] and alike
