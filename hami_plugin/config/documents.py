@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from hami_plugin.bounded_yaml import MOST_LEVELS, BoundedLoader, TooDeepError
 from hami_plugin.config.files import read_text
 from hami_plugin.errors import ConfigError
 
@@ -16,7 +17,6 @@ Keys = tuple[str | int, ...]
 """Where a value stands in a document: keys of mappings and positions in lists, from the outside in."""
 
 _MAX_NODES = 50_000
-_MAX_DEPTH = 50
 _MAX_DIGITS = 30
 
 
@@ -33,7 +33,7 @@ def read_yaml(path: Path) -> Document:
     """Read one YAML document. Duplicate keys, several documents and foreign tags are errors; an empty file is None."""
     text = read_text(path)
     try:
-        loader = yaml.SafeLoader(text)
+        loader = BoundedLoader(text)
         root = loader.get_single_node()
         if root is None:
             return Document(path=path, value=None)
@@ -45,7 +45,7 @@ def read_yaml(path: Path) -> Document:
     except yaml.YAMLError as error:
         why = " ".join(str(error).split())
         raise ConfigError([f"{path}: is not YAML: {why}; remove the character"]) from error
-    except RecursionError as error:
+    except TooDeepError as error:
         raise ConfigError([_too_deep(path)]) from error
     except ValueError as error:  # a date or number that looks right and is not, as 2024-13-45
         raise ConfigError([f"{path}: has an impossible value: {error}; put text in quotes"]) from error
@@ -56,7 +56,7 @@ def read_json(path: Path) -> Document:
     text = read_text(path)
     try:
         value = json.loads(text, object_pairs_hook=_once_each, parse_constant=_not_a_constant, parse_int=_whole)
-        if _deeper(value, _MAX_DEPTH):
+        if _deeper(value, MOST_LEVELS):
             raise ConfigError([_too_deep(path)])
         return Document(path=path, value=value)
     except json.JSONDecodeError as error:
@@ -92,7 +92,7 @@ class _Survey:
 
     def visit(self, node: yaml.Node, keys: Keys, depth: int) -> None:
         self._nodes += 1
-        if depth > _MAX_DEPTH:
+        if depth > MOST_LEVELS:
             raise ConfigError([_too_deep(self._path)])
         if self._nodes > _MAX_NODES:
             raise ConfigError([f"{self._path}: holds more than {_MAX_NODES} values, aliases included; shorten it"])
@@ -131,7 +131,7 @@ def _syntax(path: Path, error: yaml.MarkedYAMLError) -> str:
 
 
 def _too_deep(path: Path) -> str:
-    return f"{path}: is nested more than {_MAX_DEPTH} levels deep, or contains itself; flatten it"
+    return f"{path}: is nested more than {MOST_LEVELS} levels deep, or contains itself; flatten it"
 
 
 def _once_each(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:

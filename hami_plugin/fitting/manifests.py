@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from hami_plugin.bounded_yaml import BoundedLoader
 from hami_plugin.errors import HamiError
 from hami_plugin.fitting.shapes import misshapen
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
@@ -76,13 +77,11 @@ def _pod(item: Json) -> PodView | None:
 def _objects(path: Path) -> Iterator[Json]:
     try:
         text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
-        documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        documents = list(yaml.load_all(text, BoundedLoader))  # a safe loader, with bounds
+    except (yaml.YAMLError, ValueError) as error:
         raise HamiError(
             f"{path}: is neither YAML nor JSON: {error}", hint="save it with kubectl get -o yaml"
         ) from error
-    except RecursionError:
-        raise HamiError(f"{path}: is nested too deeply", hint="save it with kubectl get -o yaml") from None
     for document in documents:
         if not isinstance(document, Mapping):
             continue

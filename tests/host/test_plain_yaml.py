@@ -33,3 +33,33 @@ def test_aliases_of_aliases_are_looked_at_once():
     rows = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
 
     assert read_yaml("\n".join(rows))["a0"] == {"x": 1}
+
+
+DEEP = {
+    "lists": "[" * 65_536,
+    "lists that are closed": "[" * 65_536 + "]" * 65_536,
+    "lists of dashes": "- " * 65_536,
+    "mappings": "{a: " * 65_536,
+    "keys": "? " * 65_536,
+}
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_a_document_too_deep_for_the_parser_in_c_is_refused_and_ends_no_process(text):
+    with pytest.raises(ValueError, match="is nested more than 50 levels deep"):
+        read_yaml(text)
+
+
+def test_a_document_of_more_nodes_than_any_spec_is_refused_while_it_is_read():
+    with pytest.raises(ValueError, match="has more than 200000 keys and values"):
+        read_yaml("[" + "[]," * 400_000 + "]")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1" + ":1" * 100_000, "1" + ":1" * 100_000 + ".5", "9" * 5_000, "!!int 1" + ":1" * 100_000],
+    ids=["base 60", "base 60 with a fraction", "digits", "base 60 with a tag"],
+)
+def test_a_number_that_takes_minutes_to_read_is_refused(value):
+    with pytest.raises(ValueError, match=r"a value \((int|float)\) has \d+ characters; 256 are enough"):
+        read_yaml(f"a: {value}")
