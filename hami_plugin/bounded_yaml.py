@@ -17,7 +17,7 @@ from yaml.resolver import Resolver
 MOST_LEVELS = 50
 """A CDI spec has six, and a configuration eight; a pod has about a dozen."""
 MOST_NODES = 200_000
-"""Keys and values, each once however many aliases lead to it."""
+"""Keys and values, those behind an alias counted at each place that it stands at."""
 LONGEST_VALUE = 256
 """Characters of a value that is no text. PyYAML takes time in the square of a number's length, in base 60 at least."""
 
@@ -25,27 +25,44 @@ _TEXT = "tag:yaml.org,2002:str"
 
 
 class TooDeepError(ValueError):
-    """A document with more levels than any that makes sense."""
+    """A document with more levels than any that makes sense, or one that contains itself."""
 
     def __init__(self) -> None:
-        super().__init__(f"is nested more than {MOST_LEVELS} levels deep")
+        super().__init__(f"is nested more than {MOST_LEVELS} levels deep, or contains itself")
+
+
+class TooLargeError(ValueError):
+    """A document with more keys and values than any that makes sense."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"has more than {most} keys and values, aliases included")
 
 
 class _Bounds(Composer):
     """Composes nodes as PyYAML does, and raises ``ValueError`` at a bound."""
 
+    most_nodes = MOST_NODES
     _level = 0
     _nodes = 0
 
+    def compose_document(self) -> yaml.Node | None:
+        self._sizes: dict[int, int] = {}
+        self._nodes = 0
+        return super().compose_document()
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._nodes += 1
         if self._level >= MOST_LEVELS:
             raise TooDeepError
-        if self._nodes > MOST_NODES:
-            raise ValueError(f"has more than {MOST_NODES} keys and values")
+        before, known = self._nodes, bool(self.check_event(yaml.AliasEvent))  # type: ignore[attr-defined]  # the parser has it
         self._level += 1
         node = super().compose_node(parent, index)
         self._level -= 1
+        if known and id(node) not in self._sizes:
+            raise TooDeepError
+        self._nodes += self._sizes[id(node)] if known else 1
+        self._sizes[id(node)] = self._nodes - before
+        if self._nodes > self.most_nodes:
+            raise TooLargeError(self.most_nodes)
         if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > LONGEST_VALUE:
             kind = node.tag.rpartition(":")[2]
             raise ValueError(f"a value ({kind}) has {len(node.value)} characters; {LONGEST_VALUE} are enough")

@@ -28,6 +28,12 @@ class Hard:
     limits: Mapping[str, str]
 
 
+class _Cluster(BoundedLoader):
+    """All pods of a large cluster in one file have some million values."""
+
+    most_nodes = 5_000_000
+
+
 def the_pod(path: Path) -> PodView:
     """The one pod in a file, or the pod that its workload (Deployment, Job, …) makes."""
     found = [pod for item in _objects(path) if (pod := _pod(item)) is not None]
@@ -77,7 +83,7 @@ def _pod(item: Json) -> PodView | None:
 def _objects(path: Path) -> Iterator[Json]:
     try:
         text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
-        documents = list(yaml.load_all(text, BoundedLoader))  # a safe loader, with bounds
+        documents = list(yaml.load_all(text, _Cluster))  # a safe loader, with bounds
     except (yaml.YAMLError, ValueError) as error:
         raise HamiError(
             f"{path}: is neither YAML nor JSON: {error}", hint="save it with kubectl get -o yaml"

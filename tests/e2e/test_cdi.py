@@ -233,3 +233,18 @@ async def test_the_umask_of_the_daemon_does_not_matter(stage, directories, mask)
 
     assert stat.S_IMODE(spec_of(directories).stat().st_mode) == 0o644
     assert stat.S_IMODE(directories[-1].stat().st_mode) == 0o755
+
+
+async def test_a_file_of_others_that_would_end_the_parser_is_that_files_problem_and_every_pod_is_served(
+    stage, directories
+):
+    bomb = directories[0] / "other.yaml"
+    bomb.write_text("[" * 65_536)
+    await start(stage)
+
+    _pod, given = await answer(stage, small("one", stage.family.resources))
+
+    assert view(directories).resolve(annotated(given.annotations)).device_nodes
+    told = [line for line in stage.log_lines() if str(bomb) in line]
+    assert len(told) == 1
+    assert "nested more than 50 levels deep" in told[0]

@@ -29,10 +29,18 @@ def test_a_key_that_is_there_twice_is_refused_with_its_line(text, line):
         read_yaml(text)
 
 
-def test_aliases_of_aliases_are_looked_at_once():
+def test_aliases_count_for_what_they_stand_for():
     rows = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
 
-    assert read_yaml("\n".join(rows))["a0"] == {"x": 1}
+    assert read_yaml("\n".join(rows[:10]))["a0"] == {"x": 1}
+    with pytest.raises(ValueError, match="has more than 200000 keys and values, aliases included"):
+        read_yaml("\n".join(rows))
+
+
+@pytest.mark.parametrize("text", ["&a [*a]", "a: &x {b: {c: *x}}", "- &a\n  - *a"])
+def test_a_document_that_contains_itself_is_refused(text):
+    with pytest.raises(ValueError, match="or contains itself"):
+        read_yaml(text)
 
 
 DEEP = {

@@ -62,7 +62,7 @@ def test_a_tool_that_prints_without_end_is_ended_at_a_megabyte_and_named(tmp_pat
 
 
 def test_of_what_a_tool_complains_without_end_the_last_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="ended with status 3: …x.*no device$"):
+    with pytest.raises(ToolError, match=r"ended with status 3: …x.*no device$"):
         output(script(tmp_path, "head -c 3000000 /dev/zero | tr '\\0' x >&2; echo no device >&2; exit 3"))
 
 
@@ -82,7 +82,7 @@ def test_what_is_printed_up_to_the_bound_is_read_whole(tmp_path: Path) -> None:
     ids=["braces", "deep", "rather deep", "digits", "nan"],
 )
 def test_json_that_nobody_can_use_is_the_tools_problem(text: str, words: str) -> None:
-    with pytest.raises(ToolError, match=f"smi {words}" if words.startswith("printed") else words):
+    with pytest.raises(ToolError, match=words):
         json_object(text, Path("smi"))
 
 
