@@ -4,6 +4,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 import vendors.nvidia
 from hami_plugin.policy.replicas import physical_id
 from tests.e2e.manifests import asking, manifest, small
@@ -30,6 +32,7 @@ def healthy(stage):
     return registered if registered == listed else set()
 
 
+@pytest.mark.scenario("D4")
 async def test_a_gpu_that_is_lost_in_any_nvml_call_leaves_the_seven_others_in_service(running, tell):
     stage = await running(rescanSeconds=0.1, health=FAST)
     uuids = [device.uuid for device in stage.hardware.machine.devices]
@@ -57,6 +60,7 @@ async def test_a_gpu_that_is_lost_in_any_nvml_call_leaves_the_seven_others_in_se
     assert noticed
 
 
+@pytest.mark.scenario("D5", "D16")
 async def test_an_xid_reaches_the_kubelet_and_the_annotation_within_a_second(running, tell):
     stage = await running()
     victim = stage.hardware.machine.devices[VICTIM].uuid
@@ -76,6 +80,7 @@ async def test_an_xid_reaches_the_kubelet_and_the_annotation_within_a_second(run
     assert any("79" in event["message"] for event in stage.api.events())
 
 
+@pytest.mark.scenario("D2")
 async def test_a_driver_that_goes_and_comes_back_is_opened_again_without_a_restart(running):
     stage = await running()
     kept = await bring_up(stage, small("kept", stage.family.resources))
@@ -94,6 +99,7 @@ async def test_a_driver_that_goes_and_comes_back_is_opened_again_without_a_resta
     await sound(stage)
 
 
+@pytest.mark.scenario("D1")
 async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arrives(set_up):
     stage = await set_up()
     stage.hardware.simulator.inject("driver-gone")

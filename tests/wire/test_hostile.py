@@ -77,6 +77,7 @@ def problem(reader: str, text: str) -> str:
     return ""
 
 
+@pytest.mark.scenario("X3")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_hostile_text_is_read_or_refused_and_soon(reader: str, text: str):
@@ -89,6 +90,7 @@ def test_hostile_text_is_read_or_refused_and_soon(reader: str, text: str):
     assert not said or said.isprintable()
 
 
+@pytest.mark.scenario("X3")
 @pytest.mark.parametrize("reader", READERS)
 def test_random_text_raises_nothing_else(reader: str):
     marks = [*':;,[]{}"0189-+.eT_ ', "\\", "true", "null", '"id":', '"score":', "NaN", "\x00", "\ud800"]
@@ -103,6 +105,7 @@ def test_random_text_raises_nothing_else(reader: str):
     holds()
 
 
+@pytest.mark.scenario("X3")
 @pytest.mark.parametrize("reader", ["decode_json", "decode_legacy", "decode_scores", "decode_devices", "decode_mig"])
 @pytest.mark.parametrize("text", ["too long", "too long in bytes", "much too long"])
 def test_more_than_an_annotation_can_hold_is_refused_unread(reader: str, text: str):
