@@ -55,4 +55,7 @@ class Places:
 
 def parsed(printed: str) -> Mapping[int, str]:
     """Addresses by device number. The tool leaves the domain out, which is 0 on every machine that AWS has."""
-    return {int(entry["neuron_device"]): f"0000:{entry['bdf'].lower()}" for entry in json.loads(printed)}
+    entries = json.loads(printed)
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise ValueError("it is no list of devices")
+    return {int(entry["neuron_device"]): f"0000:{str(entry['bdf']).lower()}" for entry in entries}
