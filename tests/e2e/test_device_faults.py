@@ -113,3 +113,32 @@ async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arri
 
     await offered(stage, within=20)
     assert (await stage.get("/readyz"))[0] == 200
+
+
+@pytest.mark.scenario("D13")
+async def test_cards_that_cannot_tell_their_memory_are_used_with_what_the_operator_says_of_it(set_up):
+    stage = await set_up("hgx-a100-4gpu", vendors={"nvidia": {"preConfiguredDeviceMemory": 40_000}})
+    stage.hardware.simulator.inject("not-supported", None, "memory")
+    await stage.start_daemon()
+    await offered(stage)
+
+    assert {info.devmem for info in stage.registered()} == {40_000}
+    whole = asking("main", stage.family.resources, memory=40_000, cores=100)
+    pod = await bring_up(stage, manifest("whole", [whole]))
+    answer = await stage.kubelet.start_container(pod.uid, "main")
+    assert answer.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "40000m"
+
+
+@pytest.mark.scenario("D13")
+async def test_a_card_whose_memory_nobody_knows_is_kept_back_with_the_remedy_and_hides_no_other(set_up):
+    stage = await set_up("hgx-a100-4gpu")
+    silent, *others = [device.uuid for device in stage.hardware.machine.devices]
+    stage.hardware.simulator.inject("not-supported", 0, "memory")
+    await stage.start_daemon()
+    await stage.until(lambda: healthy(stage) == set(others), "the offer of the others")
+
+    await bring_up(stage, small("beside", stage.family.resources))
+
+    told = [line for line in stage.log_lines() if silent in line and "MemoryUnknown" in line]
+    assert "preConfiguredDeviceMemory" in told[0]
+    assert (await stage.get("/healthz"))[0] == 200
