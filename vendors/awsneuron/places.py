@@ -56,6 +56,10 @@ class Places:
 def parsed(printed: str) -> Mapping[int, str]:
     """Addresses by device number. The tool leaves the domain out, which is 0 on every machine that AWS has."""
     entries = json.loads(printed)
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise ValueError("it is no list of devices")
-    return {int(entry["neuron_device"]): f"0000:{str(entry['bdf']).lower()}" for entry in entries}
+    if not isinstance(entries, list) or not all(_names(entry) for entry in entries):
+        raise ValueError("it is no list of devices with their numbers and addresses")
+    return {entry["neuron_device"]: f"0000:{entry['bdf'].lower()}" for entry in entries}
+
+
+def _names(entry: object) -> bool:
+    return isinstance(entry, Mapping) and type(entry.get("neuron_device")) is int and isinstance(entry.get("bdf"), str)
