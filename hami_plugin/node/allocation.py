@@ -167,7 +167,7 @@ class Allocator:
         for _ in range(MOST_PREPARED):
             answer = await self._preparation.answer(plan.assignment)
             self._offering.check(ids)
-            prepared, plan = plan.assignment, self._plan(ids, self._waiting.identified(ids), again=True)
+            prepared, plan = plan.assignment, self._plan(ids, self._still(ids, identity), again=True)
             if plan.assignment == prepared:
                 self._commit(plan)
                 return answer
@@ -177,6 +177,14 @@ class Allocator:
             code="UNAVAILABLE",
             hint="delete the pod if its controller does not start another one",
         )
+
+    def _still(self, ids: Sequence[str], identity: Identity) -> Identity:
+        """Who asks, as of now. Whoever held these ids when they were asked for is answered, if that is still so."""
+        if isinstance(identity, Again):
+            held = self._ledger.held.get(identity.held.key)
+            if held and (held.ids, held.grants) == (identity.held.ids, identity.held.grants):
+                return Again(held=held)
+        return self._waiting.identified(ids)
 
     def _plan(self, ids: Sequence[str], identity: Identity, *, again: bool = False) -> _Plan:
         """Who is to have the ids, and what of each device. Nothing is taken yet."""

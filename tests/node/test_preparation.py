@@ -239,3 +239,20 @@ async def test_a_call_that_is_cancelled_while_the_host_is_prepared_holds_nothing
 
     assert node.ledger.held == {}
     assert (await node.allocator.allocate(ids((0, 0)))).edits.env["POD"] == "a-uid"
+
+
+async def test_a_repeated_call_is_not_answered_with_what_was_taken_back_meanwhile(node, slow):
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    slow.gate.set()
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    slow.gate.clear()
+    slow.began.clear()
+    again = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    node.cluster.remove(a)
+    slow.gate.set()
+
+    assert await outcome(again) is RefusalReason.NO_PENDING_POD
+    assert node.ledger.held == {}
