@@ -12,7 +12,7 @@ PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --ge
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test test-runtimes e2e check format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
+.PHONY: help setup demo demo-all test test-runtimes fuzz e2e check format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,15 @@ test: setup ## Run all tests (REQUIRE_ALL=1: never skip)
 test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.runtimes.install
 	$(BIN)/python -m pytest tests/runtimes --durations=5
+
+FUZZ_STAMP := $(VENV)/.fuzz
+
+$(FUZZ_STAMP): $(STAMP) requirements-fuzz.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-fuzz.lock
+	@touch $@
+
+fuzz: $(FUZZ_STAMP) ## Fuzz every parser of text from outside, guided by coverage (FUZZ_SECONDS=20 for each, TARGETS=..., FUZZ_KEEP=1)
+	$(BIN)/python -m tests.fuzz.run $(TARGETS)
 
 e2e: setup ## As root: a pod's whole life on a real kubelet 1.20, API server and containerd (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.realnode.install
@@ -77,6 +86,7 @@ lock: ## Pin anew what is installed, with hashes, from pyproject.toml; newest ve
 		build/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2; }
 	$(PIN) --output-file requirements.lock pyproject.toml
 	$(PIN) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(PIN) --extra fuzz --constraint requirements-dev.lock --output-file requirements-fuzz.lock pyproject.toml
 	$(PIN) --only-build-deps --build-deps-for wheel --constraint requirements-dev.lock \
 		--output-file requirements-build.lock pyproject.toml
 

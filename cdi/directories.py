@@ -16,7 +16,7 @@ from cdi.registry import Registry, SpecFile, registry
 
 DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """Where runtimes look by default, the one that takes precedence last."""
-MAX_SIZE = 16 * 1024 * 1024
+MAX_SIZE = 4 * 1024 * 1024
 """Bytes of one file; the specs of a large machine have some hundred kilobytes."""
 
 

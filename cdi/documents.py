@@ -23,12 +23,16 @@ from cdi.validate import problems, traps
 EXTENSIONS = (".json", ".yaml")
 """Of the files in a spec directory; runtimes pass over all others, ``.yml`` too."""
 
+MOST_LEVELS = 50
+"""A spec has six. Deeper text is refused whatever it says."""
+
 # Runtimes read JSON with a reader of YAML. It refuses these characters unless they are escaped, and others, beyond the
 # basic plane, when they are: so these are, and the others are not.
 _UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 YamlReader: TypeAlias = Callable[[str], object]
-"""Text to plain values. It must build plain values only, as ``yaml.safe_load`` of PyYAML does.
+"""Text to plain values. It must build plain values only, as ``yaml.safe_load`` of PyYAML does, and bound its own depth:
+PyYAML's loaders in C do not, and a few kilobytes of brackets end the process.
 
 Runtimes refuse a mapping in which a key is there twice; PyYAML takes the last one.
 """
@@ -76,12 +80,24 @@ def _parsed(text: str, file: str, yaml: YamlReader | None) -> object:
         message = "is YAML, and there is no reader of YAML here; pass one, or write the spec as JSON"
         raise InvalidSpecError([Problem(file=file, message=message)])
     try:
-        return yaml(text)
+        document = yaml(text)
+        if not _deeper(document):
+            return document
+        message = f"is nested more than {MOST_LEVELS} levels deep, or contains itself"
     except RecursionError:
         message = "is nested too deeply"
     except Exception as error:  # noqa: BLE001  # the reader is the caller's, and what it raises its own affair
         message = f"is not readable: {error}"
     raise InvalidSpecError([Problem(file=file, message=message)])
+
+
+def _deeper(document: object) -> bool:
+    """Level by level, and each value of a level once: aliases may lead to one from everywhere, or back to itself."""
+    level = [document]
+    for _ in range(MOST_LEVELS):
+        inner = (one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else () for one in level)
+        level = list({id(one): one for some in inner for one in some}.values())
+    return bool(level)
 
 
 def _read_json(text: str) -> object:

@@ -120,7 +120,7 @@ class Daemon:
         if stop.is_set():
             return
         log.info("journal read", shares=self._ledger.load())
-        self._open()
+        await self._open()
         self._blocked = ""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work, name=name) for name, work in self._work().items()]
@@ -154,9 +154,10 @@ class Daemon:
         late = {w.vendor: now - w.beat for w in watches if not self._blocked}
         return [f"driver {name}: no turn for {s:.0f} s" for name, s in late.items() if s > STUCK_AFTER_S]
 
-    def _open(self) -> None:
+    async def _open(self) -> None:
         tell_handover(self._vendors, self._events)
-        look_at_host([source.family for source in self._serving.sources], self._host, self._events)
+        looked = ((own.guard, source.family) for own in self._serving.vendors for source in own.sources)
+        await look_at_host(looked, self._host, self._events)
         tidy_specs(self._settings.cdi_dirs[-1], self._serving.kinds)
 
     def _work(self) -> dict[str, Coroutine[None, None, None]]:
@@ -204,7 +205,8 @@ async def serve(process: Process) -> None:
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     settings = process.configuration.settings
     async with connect(settings.node_name, kubeconfig=process.kubeconfig, observer=metrics) as cluster:
-        daemon = Daemon(process, cluster, metrics)
+        # Each vendor is asked for its families, which may take its time; a signal is heard meanwhile.
+        daemon = await asyncio.to_thread(Daemon, process, cluster, metrics)
         for collector in daemon.shown():
             registry.register(collector)
         http = TelemetryServer(

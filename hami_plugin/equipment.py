@@ -15,6 +15,7 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.discovery import Pace, Watch
 from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.guarding import Guard
 from hami_plugin.node.inventory import Inventory
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.memory import HealthMemory
@@ -83,7 +84,7 @@ class Equipment:
             observe=observe,
         )
 
-    def line(self, family: Family, snapshot: Watched[Snapshot], units: Units | None) -> Line:
+    def line(self, family: Family, snapshot: Watched[Snapshot], units: Units | None, guard: Guard) -> Line:
         """One resource's, from its devices to the kubelet."""
         settings = self.settings
         allocator = Allocator(
@@ -94,6 +95,7 @@ class Equipment:
             settlement=self.settlement,
             events=self.events,
             host=self.host,
+            guard=guard,
             rules=AllocationRules(
                 node=settings.node_name,
                 wait=settings.decision_wait_seconds,

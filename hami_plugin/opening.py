@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from cdi.errors import CdiError
@@ -10,6 +11,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.guarding import Guard
 from hami_plugin.node.spec_files import tidy
 from hami_plugin.startup import Served
 from hami_plugin.vendor import Family
@@ -29,11 +31,11 @@ def tell_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
             events.node("CDISwitchedOff", handover.ignored)
 
 
-def look_at_host(families: Iterable[Family], host: HostFiles, events: EventRecorder) -> None:
+async def look_at_host(families: Iterable[tuple[Guard, Family]], host: HostFiles, events: EventRecorder) -> None:
     """Say what containers will miss. Nothing is refused for it: the runtime tries again until it is there."""
-    for family in families:
+    for guard, family in families:
         try:
-            problem = family.host_problem(host)
+            problem = await guard.ask("host problem", partial(family.host_problem, host))
         except HamiError as error:
             problem = str(error)
         if problem:

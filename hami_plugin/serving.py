@@ -12,6 +12,7 @@ from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.annotating import Source
 from hami_plugin.node.discovery import Watch
+from hami_plugin.node.guarding import Guard
 from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.parts import FamilyPart
 from hami_plugin.node.plugin import ResourcePlugin
@@ -47,10 +48,14 @@ class Line:
 
 @dataclass(slots=True, kw_only=True)
 class Own:
-    """Everything of one vendor. ``keeper`` runs its loops, ``calls`` its functions; both are nobody else's."""
+    """Everything of one vendor. ``keeper`` runs its loops, ``calls`` its functions that look at the host, by ``guard``.
+
+    They are nobody else's.
+    """
 
     keeper: Keeper
     calls: BoundedCalls
+    guard: Guard
     watch: Watch
     parts: list[FamilyPart] = field(default_factory=list)
     specs: list[SpecPublisher] = field(default_factory=list)

@@ -14,7 +14,7 @@ from hami_plugin.config.load import Configuration, load
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
 from hami_plugin.errors import HamiError
-from hami_plugin.host.bounded import BoundedCalls
+from hami_plugin.host.bounded import once
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.host.runtimes import look as read_runtime
@@ -133,14 +133,12 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
 def _present(vendor: Vendor, settings: VendorSettings, host: HostPaths) -> bool:
     """Whether the host has the vendor's hardware. Where that cannot be told, its driver says what is wrong."""
     assert vendor.node
-    look = BoundedCalls(f"presence of {vendor.name}", patience=PRESENCE_S)
+    look = partial(vendor.node.present, settings, host)
     try:
-        return bool(look.ask(partial(vendor.node.present, settings, host)))
+        return bool(once(f"presence of {vendor.name}", look, patience=PRESENCE_S))
     except Exception:
         log.exception("mistake of a vendor", vendor=vendor.name, step="present")
         return True
-    finally:
-        look.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hami_plugin.equipment import Equipment
 from hami_plugin.errors import ConfigError, HamiError
-from hami_plugin.host.bounded import BoundedCalls
+from hami_plugin.host.bounded import BoundedCalls, once
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.annotating import Source
 from hami_plugin.node.guarding import Guard, guarded
@@ -20,7 +21,7 @@ from hami_plugin.startup import Served
 from hami_plugin.vendor import Family
 
 PATIENCE_S = 2.0
-"""How long the event loop waits for a function of a vendor's, once: until it comes back, the next are refused."""
+"""How long a function of a vendor's may look at the host. Until it comes back, the next are refused."""
 PATIENCE_AT_START_S = 20.0
 
 
@@ -65,9 +66,12 @@ def _own(served: Served, equipment: Equipment) -> Own:
         shown = (specs.snapshot.value for specs in own.specs)
         equipment.metrics.snapshot(name, whole(own.watch.snapshot.value, shown))
 
-    own = Own(keeper=Keeper(mistakes), calls=calls, watch=equipment.watch(served, observe))
+    own = Own(
+        keeper=Keeper(mistakes), calls=calls, guard=Guard(calls, mistakes), watch=equipment.watch(served, observe)
+    )
     try:
-        families = calls.ask(lambda: tuple(served.vendor.families(served.settings)), patience=PATIENCE_AT_START_S)
+        told = partial(_families, served)
+        families = once(f"families of {name}", told, patience=PATIENCE_AT_START_S)
         _wire(families, equipment, own, mistakes, observe)
     except HamiError:
         raise
@@ -78,6 +82,10 @@ def _own(served: Served, equipment: Equipment) -> Own:
     return own
 
 
+def _families(served: Served) -> tuple[Family, ...]:
+    return tuple(served.vendor.families(served.settings))
+
+
 def _wire(
     families: Sequence[Family],
     equipment: Equipment,
@@ -85,7 +93,7 @@ def _wire(
     mistakes: Mistakes,
     observe: Callable[[Snapshot], None],
 ) -> None:
-    watch, guard = own.watch, Guard(own.calls, mistakes)
+    watch, guard = own.watch, own.guard
     for plain in families:
         snapshot = watch.snapshot
         if len(families) > 1:
@@ -98,4 +106,4 @@ def _wire(
             snapshot = specs.snapshot
         family = guarded(plain, guard)
         own.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot, mistakes=mistakes))
-        own.lines += [equipment.line(family, snapshot, units) for units in (None, *family.units)]
+        own.lines += [equipment.line(family, snapshot, units, guard) for units in (None, *family.units)]

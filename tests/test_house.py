@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from hami_plugin.vendor import load_vendor, vendor_names
 
@@ -39,3 +40,15 @@ def test_every_module_says_what_it_is_in_its_first_line():
     ]
 
     assert silent == []
+
+
+def test_no_test_of_hypothesis_fails_for_the_machines_speed():
+    of_their_own = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in sources("tests")
+        for found in re.finditer(r"@?settings\([^)]*deadline=(?!None)\S+", path.read_text(encoding="utf-8"))
+    ]
+
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
+    assert of_their_own == []

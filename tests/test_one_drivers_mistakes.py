@@ -31,6 +31,7 @@ def of(**fields):
     return one({"device": odd(0, **fields)})
 
 
+@pytest.mark.scenario("D15")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -212,6 +213,7 @@ async def test_a_driver_that_comes_late_does_not_change_the_order_of_pods_that_w
         assert node.daemon._pods.ranks == {"first-uid": 1, "second-uid": 2}
 
 
+@pytest.mark.scenario("D11")
 async def test_a_device_under_a_new_name_is_not_given_out_twice():
     names = ["odd-0"]
 

@@ -206,6 +206,24 @@ async def test_an_allocate_that_never_comes_back_is_refused_and_the_next_one_at_
         await node.the_other_is_served()
 
 
+@pytest.mark.scenario("D9")
+async def test_starts_that_wait_for_a_vendors_look_at_the_host_hold_up_no_loop_and_then_succeed(gate, monkeypatch):
+    monkeypatch.setattr(hami_plugin.wiring, "PATIENCE_S", 3.0)
+    gate.answer = ""
+    gate.open.set()
+    async with beside(replace(ODD_FAMILY, host_problem=gate)) as node:
+        await node.odd_offered(2 * SPLIT)
+        await node.odd_pod("a")
+        gate.open.clear()
+
+        starts = [asyncio.create_task(node.kubelet.start_container("a-uid", "main")) for _ in range(6)]
+        await node.the_other_is_served()
+
+        assert not any(start.done() for start in starts)
+        gate.open.set()
+        await asyncio.gather(*starts)
+
+
 def file_missing(*_asked):
     raise FileNotFoundError(2, "No such file", "/dev/odd0")
 

@@ -38,7 +38,7 @@ def told(folder: Path, *call: str, **files: str) -> tuple[int, str]:
             "{kind: Job, spec: {template: {spec: {containers: [{resources: {limits: x}}]}}}}",
             "spec.template.spec.containers[0].resources.limits is 'x', and must be a mapping",
         ),
-        ("[" * 5000, "is nested too deeply"),
+        ("[" * 5000, "is nested more than 50 levels deep"),
     ],
 )
 def test_a_manifest_of_another_shape_names_the_field(tmp_path: Path, pod: str, said: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, mebibytes, rows
-from hami_plugin.host.tools import ToolError, output
+from hami_plugin.host.tools import read
 from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
@@ -86,14 +86,14 @@ def open_driver(settings: GaudiSettings, paths: HostPaths) -> Driver:
     return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
-def told(settings: GaudiSettings, paths: HostPaths) -> Iterator[Card | str]:
+def told(settings: GaudiSettings, paths: HostPaths) -> Sequence[Card | str]:
     """The accelerators as the tool's table has them, under the kernel's numbers."""
-    printed = output(settings.hl_smi, *QUESTION, deadline=settings.tool_seconds)
     numbers = numbered(paths)
-    try:
-        yield from (card(row, numbers) for row in rows(printed, *FIELDS))
-    except ValueError as error:
-        raise ToolError(f"{settings.hl_smi} printed {error}") from error
+
+    def parsed(table: str) -> Sequence[Card | str]:
+        return [card(row, numbers) for row in rows(table, *FIELDS)]
+
+    return read(settings.hl_smi, parsed, *QUESTION, deadline=settings.tool_seconds)
 
 
 def numbered(paths: HostPaths) -> Mapping[str, int]:

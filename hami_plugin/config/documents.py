@@ -9,14 +9,13 @@ from pathlib import Path
 
 import yaml
 
+from hami_plugin.bounded_yaml import MOST_LEVELS, BoundedLoader, TooDeepError, TooLargeError
 from hami_plugin.config.files import read_text
 from hami_plugin.errors import ConfigError
 
 Keys = tuple[str | int, ...]
 """Where a value stands in a document: keys of mappings and positions in lists, from the outside in."""
 
-_MAX_NODES = 50_000
-_MAX_DEPTH = 50
 _MAX_DIGITS = 30
 
 
@@ -33,20 +32,24 @@ def read_yaml(path: Path) -> Document:
     """Read one YAML document. Duplicate keys, several documents and foreign tags are errors; an empty file is None."""
     text = read_text(path)
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
             return Document(path=path, value=None)
         survey = _Survey(path)
-        survey.visit(root, (), 0)
+        survey.visit(root, ())
         return Document(path=path, value=loader.construct_document(root), lines=survey.lines)
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax(path, error)]) from error
     except yaml.YAMLError as error:
         why = " ".join(str(error).split())
         raise ConfigError([f"{path}: is not YAML: {why}; remove the character"]) from error
-    except RecursionError as error:
+    except TooDeepError as error:
         raise ConfigError([_too_deep(path)]) from error
+    except TooLargeError as error:
+        raise ConfigError(
+            [f"{path}: holds more than {_Loader.most_nodes} values, aliases included; shorten it"]
+        ) from error
     except ValueError as error:  # a date or number that looks right and is not, as 2024-13-45
         raise ConfigError([f"{path}: has an impossible value: {error}; put text in quotes"]) from error
 
@@ -56,7 +59,7 @@ def read_json(path: Path) -> Document:
     text = read_text(path)
     try:
         value = json.loads(text, object_pairs_hook=_once_each, parse_constant=_not_a_constant, parse_int=_whole)
-        if _deeper(value, _MAX_DEPTH):
+        if _deeper(value, MOST_LEVELS):
             raise ConfigError([_too_deep(path)])
         return Document(path=path, value=value)
     except json.JSONDecodeError as error:
@@ -82,31 +85,29 @@ def section(document: Document, keys: Keys, value: object) -> Mapping[str, objec
     raise ConfigError([f"{where}: {what}, not {type(value).__name__}; write `key: value`, one for each line"])
 
 
+class _Loader(BoundedLoader):
+    most_nodes = 50_000
+
+
 class _Survey:
-    """Walks a YAML tree before it becomes values: lines, duplicates, and an end to aliases that multiply."""
+    """Walks a YAML tree before it becomes values: lines and duplicates."""
 
     def __init__(self, path: Path) -> None:
         self.lines: dict[Keys, int] = {}
         self._path = path
-        self._nodes = 0
 
-    def visit(self, node: yaml.Node, keys: Keys, depth: int) -> None:
-        self._nodes += 1
-        if depth > _MAX_DEPTH:
-            raise ConfigError([_too_deep(self._path)])
-        if self._nodes > _MAX_NODES:
-            raise ConfigError([f"{self._path}: holds more than {_MAX_NODES} values, aliases included; shorten it"])
+    def visit(self, node: yaml.Node, keys: Keys) -> None:
         self.lines.setdefault(keys, node.start_mark.line + 1)
         match node:
             case yaml.MappingNode():
-                self._mapping(node, keys, depth)
+                self._mapping(node, keys)
             case yaml.SequenceNode():
                 for position, item in enumerate(node.value):
-                    self.visit(item, (*keys, position), depth + 1)
+                    self.visit(item, (*keys, position))
             case _:
                 pass
 
-    def _mapping(self, node: yaml.MappingNode, keys: Keys, depth: int) -> None:
+    def _mapping(self, node: yaml.MappingNode, keys: Keys) -> None:
         seen: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -119,7 +120,7 @@ class _Survey:
                 )
             seen[name] = line
             self.lines[*keys, name] = line
-            self.visit(value, (*keys, name), depth + 1)
+            self.visit(value, (*keys, name))
 
 
 def _syntax(path: Path, error: yaml.MarkedYAMLError) -> str:
@@ -131,7 +132,7 @@ def _syntax(path: Path, error: yaml.MarkedYAMLError) -> str:
 
 
 def _too_deep(path: Path) -> str:
-    return f"{path}: is nested more than {_MAX_DEPTH} levels deep, or contains itself; flatten it"
+    return f"{path}: is nested more than {MOST_LEVELS} levels deep, or contains itself; flatten it"
 
 
 def _once_each(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from hami_plugin.errors import ConfigError
 
 MAX_BYTES = 1024 * 1024
+ATTEMPTS, PAUSE_S = 50, 0.002
+"""How often a link is followed that leads nowhere, and how long in between."""
 
 
 class MissingFileError(ConfigError):
@@ -33,7 +38,7 @@ def read_text(path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with _opened(path) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError([f"{path}: is not a regular file; mount or name a file"])
             return file.read(MAX_BYTES + 1)
@@ -44,6 +49,15 @@ def _read(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError([f"{path}: cannot be read: {why}; check the mount and its permissions"]) from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file. A link may lead nowhere for a moment: it is followed into a volume's old version, which is removed."""
+    for _ in range(ATTEMPTS if path.is_symlink() else 0):
+        with suppress(FileNotFoundError):
+            return open(path, "rb", opener=_without_waiting)
+        time.sleep(PAUSE_S)
+    return open(path, "rb", opener=_without_waiting)
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -5,7 +5,8 @@ From the weakest: defaults, HAMi's device-config.yaml, HAMi's per-node config.js
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,9 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.config.sources import Findings
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError, HamiError
+
+_PLACE = re.compile(r"([^:]*)(?::(\d{1,9}))?:")
+"""How a line begins: with a file and, where that is known, a line of it."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -70,13 +74,23 @@ def load(
         findings, Layers((*lower, *upper)), models, names=vendor_names, complete=own is not None
     )
     if findings.problems or settings is None:
-        raise ConfigError(findings.problems)
+        raise ConfigError(in_order(findings.problems))
     return Configuration(
         settings=settings,
         vendors={name: section for name, section in vendors.items() if section.enabled is not False},
         sources=tuple(findings.files),
-        warnings=tuple(findings.warnings),
+        warnings=in_order(findings.warnings),
     )
+
+
+def in_order(lines: Iterable[str]) -> tuple[str, ...]:
+    """By file and line, each once: two runs with the same mistakes say the same, whatever order they were found in."""
+
+    def place(line: str) -> tuple[str, int, str]:
+        found = _PLACE.match(line)
+        return (found[1], int(found[2] or 0), line) if found else ("", 0, line)
+
+    return tuple(sorted(set(lines), key=place))
 
 
 def _models(findings: Findings, vendor_settings: Callable[[str], type[VendorSettings]], names: Sequence[str]) -> Models:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from hami_plugin.bounded_yaml import BoundedLoader
 from hami_plugin.errors import HamiError
 from hami_plugin.fitting.shapes import misshapen
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
@@ -25,6 +26,12 @@ class Hard:
 
     namespace: str
     limits: Mapping[str, str]
+
+
+class _Cluster(BoundedLoader):
+    """All pods of a large cluster in one file have some million values."""
+
+    most_nodes = 5_000_000
 
 
 def the_pod(path: Path) -> PodView:
@@ -76,13 +83,11 @@ def _pod(item: Json) -> PodView | None:
 def _objects(path: Path) -> Iterator[Json]:
     try:
         text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
-        documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        documents = list(yaml.load_all(text, _Cluster))  # a safe loader, with bounds
+    except (yaml.YAMLError, ValueError) as error:
         raise HamiError(
             f"{path}: is neither YAML nor JSON: {error}", hint="save it with kubectl get -o yaml"
         ) from error
-    except RecursionError:
-        raise HamiError(f"{path}: is nested too deeply", hint="save it with kubectl get -o yaml") from None
     for document in documents:
         if not isinstance(document, Mapping):
             continue

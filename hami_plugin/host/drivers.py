@@ -17,13 +17,19 @@ class StuckError(TimeoutError):
 
 
 class WorkThread:
-    """Runs calls one after the other, in the order in which they were started."""
+    """Runs calls one after the other, in the order in which they were started.
+
+    One that nobody waits for any more when its turn comes is not run: what it would do is out of date.
+    """
 
     def __init__(self, name: str) -> None:
         self._worker = Worker(name)
 
     def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run ``function`` on the thread. The caller decides how long to wait; the call itself cannot be stopped."""
+        """Run ``function`` on the thread. The caller decides how long to wait, and cancels the answer to give it up.
+
+        That keeps the call from running only before its turn: one that runs cannot be stopped.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         self._worker.put(lambda: _perform(loop, function, answer))
@@ -37,11 +43,13 @@ class WorkThread:
         answer = self.start(function)
         if last:
             self.close()
-        done, _waiting = await asyncio.wait([answer], timeout=timeout)
-        if not done:
+        try:
+            done, _waiting = await asyncio.wait([answer], timeout=timeout)
+            if not done:
+                raise StuckError(f"no answer within {timeout:g} s")
+            return answer.result()
+        finally:
             answer.cancel()
-            raise StuckError(f"no answer within {timeout:g} s")
-        return answer.result()
 
     def close(self) -> None:
         """Let the thread end once its present call returns."""
@@ -50,6 +58,8 @@ class WorkThread:
 
 def _perform(loop: asyncio.AbstractEventLoop, function: Callable[[], T], answer: asyncio.Future[T]) -> None:
     """On the thread: call, and carry the outcome to the loop, if there still is one."""
+    if answer.cancelled():
+        return
     value: T | None = None
     problem: Exception | None = None
     try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import yaml
 
+from hami_plugin.bounded_yaml import FastLoader
+
 
 def read_yaml(text: str) -> object:
     """A document as plain values, by the fast parser. ``yaml.YAMLError`` or ``ValueError`` says what is wrong."""
-    loader = yaml.CSafeLoader(text)
+    loader = FastLoader(text)
     try:
         root = loader.get_single_node()
         if root is None:

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+LONGEST_LINE = 4096
+MOST_LINES = 4096
+"""Of a table. The largest has a line for each of some hundred devices."""
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
+def lines(text: str) -> Iterator[str]:
+    """The lines of what a tool printed for people. ``ValueError`` where no table has so many, or such a long one."""
+    for number, line in enumerate(text.splitlines()):
+        if number >= MOST_LINES:
+            raise ValueError(f"more than {MOST_LINES} lines")
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number + 1} has {len(line)} characters")
+        yield line
+
+
 def matrix(text: str, label: str) -> dict[tuple[int, int], str]:
     """The cells of the table that ``topo -m`` prints, by the numbers behind ``label`` of row and column."""
     name = re.compile(rf"{label}(\d+)")
-    lines = (line.split() for line in _COLOURS.sub("", text).splitlines())
-    rows = [words for words in lines if words and name.fullmatch(words[0])]
+    split = (line.split() for line in lines(_COLOURS.sub("", text)))
+    rows = [words for words in split if words and name.fullmatch(words[0])]
     columns = [int(found[1]) for word in (rows[0] if rows else []) if (found := name.fullmatch(word))]
     return {
         (int(words[0].removeprefix(label)), column): cell
@@ -27,11 +41,14 @@ def rows(text: str, *columns: str) -> list[Mapping[str, str]]:
     """The rows of a table with commas under a line of its columns' names, by those names. Versions of a tool add units
     to them, as ``memory.total [MiB]``. ValueError where a column is missing.
     """
-    lines = list(csv.reader(text.splitlines(), skipinitialspace=True))
-    header = [name.split(" ")[0].strip() for name in lines[0]] if lines else []
+    try:
+        table = list(csv.reader(lines(text), skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"no table: {error}") from error
+    header = [name.split(" ")[0].strip() for name in table[0]] if table else []
     if not set(columns) <= set(header):
         raise ValueError(f"another table than was asked for: {text[:120]!r}")
-    return [dict(zip(header, line, strict=False)) for line in lines[1:] if line]
+    return [dict(zip(header, line, strict=False)) for line in table[1:] if line]
 
 
 def address(text: str) -> str:

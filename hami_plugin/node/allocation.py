@@ -12,9 +12,10 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot
-from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.model.placement import Assignment
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.granting import Granting
+from hami_plugin.node.guarding import Guard
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.offering import Offering
 from hami_plugin.node.overcommit import Overcommitment
@@ -31,6 +32,19 @@ from hami_plugin.policy.preferred import preferred
 from hami_plugin.vendor import Family, Units
 
 log = logger(__name__)
+
+
+MOST_PREPARED = 8
+"""How often the host is prepared for one Allocate. The decision changes meanwhile only where others race with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Who is to have what. ``new``: it is not held yet."""
+
+    held: Held
+    assignment: Assignment
+    new: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +73,7 @@ class Allocator:
         settlement: Settlement,
         events: EventRecorder,
         host: HostFiles,
+        guard: Guard,
         rules: AllocationRules,
         observer: Observer,
         units: Units | None = None,
@@ -97,7 +112,7 @@ class Allocator:
             outdated=outdated,
         )
         self._preparation = Preparation(
-            family, self.resource, snapshot=snapshot, host=host, refusals=self._refusals, observer=observer
+            family, self.resource, snapshot=snapshot, host=host, guard=guard, refusals=self._refusals, observer=observer
         )
 
     def offers(self) -> tuple[Offer, ...]:
@@ -129,7 +144,7 @@ class Allocator:
             self._offering.check(ids)
             identity = await self._overcommitment.awaited(ids, lambda: self._waiting.identify(ids))
             self._offering.check(ids)  # a device may have gone while we waited
-            answer = self._hand_out(ids, identity)
+            answer = await self._hand_out(ids, identity)
             outcome = "ok"
         except RefusedError as refusal:
             outcome = refusal.reason
@@ -139,26 +154,60 @@ class Allocator:
             self._observer.allocation(self.resource, outcome, time.perf_counter() - start)
         return answer
 
-    def require_host(self) -> None:
+    async def require_host(self) -> None:
         """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again."""
-        self._preparation.require()
+        await self._preparation.require()
 
-    def _hand_out(self, ids: Sequence[str], identity: Identity) -> Answer:
+    async def _hand_out(self, ids: Sequence[str], identity: Identity) -> Answer:
+        """Decide, prepare the host, and decide once more: preparing takes its time, and others are served meanwhile.
+
+        What is handed out is the last decision, and only if the host was prepared for exactly that one.
+        """
+        plan = self._plan(ids, identity)
+        for _ in range(MOST_PREPARED):
+            answer = await self._preparation.answer(plan.assignment)
+            self._offering.check(ids)
+            prepared, plan = plan.assignment, self._plan(ids, self._still(ids, identity), again=True)
+            if plan.assignment == prepared:
+                self._commit(plan)
+                return answer
+        raise RefusedError(
+            RefusalReason.NOT_PREPARED,
+            f"the decision for {min(ids)} changed {MOST_PREPARED} times while the host was made ready for it",
+            code="UNAVAILABLE",
+            hint="delete the pod if its controller does not start another one",
+        )
+
+    def _still(self, ids: Sequence[str], identity: Identity) -> Identity:
+        """Who asks, as of now. Whoever held these ids when they were asked for is answered, if that is still so."""
+        if isinstance(identity, Again):
+            held = self._ledger.held.get(identity.held.key)
+            if held and (held.ids, held.grants) == (identity.held.ids, identity.held.grants):
+                return Again(held=held)
+        return self._waiting.identified(ids)
+
+    def _plan(self, ids: Sequence[str], identity: Identity, *, again: bool = False) -> _Plan:
+        """Who is to have the ids, and what of each device. Nothing is taken yet."""
         match identity:
             case Unknown():
                 raise self._refusals.refused(identity.reason, identity.message, identity.pods)
             case Again(held=held):
-                return self._repeat(held)
+                return self._repeated(held)
             case Unannotated(pod=pod, container=container):
-                return self._grant(self._granting.whole(ids, pod, container), pod, container)
+                held = self._granting.whole(ids, pod, container)
             case Found(claim=claim):
+                pod, container = claim.pod, claim.container
                 held = self._granting.decided(ids, claim)
-                self._overcommitment.require(ids, claim)
-                return self._grant(held, claim.pod, claim.container)
+                self._overcommitment.require(ids, claim, again=again)
+        return _Plan(held=held, assignment=self._preparation.assigned(held, pod, container))
 
-    def _grant(self, held: Held, pod: PodView, container: ContainerView) -> Answer:
-        assignment = self._preparation.assigned(held, pod, container)
-        answer = self._preparation.answer(assignment)
+    def _commit(self, plan: _Plan) -> None:
+        """From the decision to the journal without a wait."""
+        held, assignment = plan.held, plan.assignment
+        pod, container = assignment.pod, assignment.container
+        if not plan.new:
+            self._settlement.note(pod.uid)
+            return
         self._ledger.reserve(held)
         try:
             self._ledger.write(held)
@@ -173,15 +222,12 @@ class Allocator:
             resource=self.resource,
             devices=[share.device.uuid for share in assignment.shares],
         )
-        return answer
 
-    def _repeat(self, held: Held) -> Answer:
+    def _repeated(self, held: Held) -> _Plan:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""
         pod = self._pods.get(held.uid)
         container = pod.container(held.container) if pod else None
         if pod is None or container is None or pod.phase != "Pending":
             message = f"these devices are held by {held.namespace}/{held.pod}, which is not starting"
             raise self._refusals.refused(RefusalReason.NO_PENDING_POD, message, (pod,) if pod else ())
-        answer = self._preparation.answer(self._preparation.assigned(held, pod, container))
-        self._settlement.note(pod.uid)
-        return answer
+        return _Plan(held=held, assignment=self._preparation.assigned(held, pod, container), new=False)

@@ -35,40 +35,44 @@ Check = Callable[..., str]
 class Guard:
     """Makes one vendor's functions safe to call. What is part of the design, ``HamiError``, passes as it is.
 
-    A function that is handed the host (``HostFiles``) may look at files and devices, and so may not come back: it runs
-    on a thread and has a deadline. All others only count. They are asked for every pod that waits, and a change of
-    threads for each would cost an Allocate many times what it takes.
+    A function that is handed the host (``HostFiles``) may look at files and devices, and so may not come back: whoever
+    calls one does so within ``ask``, on the vendor's thread and within a deadline. All others only count. They are
+    asked for every pod that waits, and a change of threads for each would cost an Allocate many times what it takes.
     """
 
     def __init__(self, calls: BoundedCalls, mistakes: Mistakes) -> None:
         self._calls = calls
         self._mistakes = mistakes
 
-    def counts(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
-        return self._guarded(step, function, check, _here)
+    async def ask(self, step: str, function: Callable[[], T]) -> T:
+        """What ``function`` returns, called on the vendor's thread. ``VendorMistakeError`` when it takes too long."""
+        try:
+            return await self._calls.ask(function)
+        except StuckError as error:
+            raise self._mistakes.made(step, error) from error
 
-    def looks(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
-        return self._guarded(step, function, check, self._calls.ask)
+    def counts(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
+        return self._guarded(step, function, check)
 
     def prepares(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
-        """As ``looks``, before a container starts: that a file is missing is no mistake, and ``OSError`` passes."""
-        return self._guarded(step, function, check, self._calls.ask, passes=OSError)
+        """As ``counts``, before a container starts: that a file is missing is no mistake, and ``OSError`` passes."""
+        return self._guarded(step, function, check, passes=OSError)
 
     def _guarded(
         self,
         step: str,
         function: Callable[P, T],
         check: Check,
-        ask: Callable[[Callable[[], T]], T],
         passes: type[Exception] = HamiError,
     ) -> Callable[P, T]:
         def guarded(*given: P.args, **more: P.kwargs) -> T:
             try:
-                answer = ask(partial(function, *given, **more))
-            except Exception as error:
-                if isinstance(error, (HamiError, passes)) and not isinstance(error, StuckError):
-                    raise
-                raise self._mistakes.made(step, error) from error
+                answer = function(*given, **more)
+            except (HamiError, passes):
+                raise
+            except BaseException as error:  # noqa: BLE001  # an exit is an error like any other
+                problem = carried(error)
+                raise self._mistakes.made(step, problem) from problem
             wrong = check(answer, *given, **more)
             if wrong:
                 problem = ValueError(wrong)
@@ -78,18 +82,8 @@ class Guard:
         return guarded
 
 
-def _here(function: Callable[[], T]) -> T:
-    """What ``function`` returns. An exit is an error like any other."""
-    try:
-        return function()
-    except Exception:
-        raise
-    except BaseException as error:
-        raise carried(error) from error
-
-
 def guarded(family: Family, guard: Guard) -> Family:
-    """The family, with every function that is asked on the event loop guarded.
+    """The family, with every function guarded that counts, or prepares the host for a container.
 
     The description of CDI specs is not: it has a thread and a deadline of its own (``node.specs``).
     """
@@ -101,7 +95,7 @@ def guarded(family: Family, guard: Guard) -> Family:
         encode=guard.counts("encode", family.encode, partial(_kind, str)) if family.encode else None,
         announce=announce if announce is nothing_more else guard.counts("announce", announce, partial(_kind, Mapping)),
         inject=guard.prepares("inject", family.inject, partial(_kind, Injection)),
-        host_problem=guard.looks("host problem", family.host_problem, partial(_kind, str)),
+        host_problem=guard.counts("host problem", family.host_problem, partial(_kind, str)),
         place=guard.counts("place", family.place, _place),
         every_core=guard.counts("every core", family.every_core, partial(_number, most=MOST_CORES)),
         ids=guard.counts("ids", family.ids, _count),

@@ -73,14 +73,19 @@ class Overcommitment:
                 return identity
             await self._pods.changes.changed(seen, timeout=left)
 
-    def require(self, ids: Sequence[str], claim: Claim) -> None:
-        """``RefusedError`` where a device would give away more than it has, as far as the API server can be asked."""
+    def require(self, ids: Sequence[str], claim: Claim, *, again: bool = False) -> None:
+        """``RefusedError`` where a device would give away more than it has, as far as the API server can be asked.
+
+        Asked ``again``, it does not say once more that this is unknown.
+        """
         found = self._excess(ids, claim)
         if not found:
             return
         measure, excess = found
         words = excess.told(measure.device.uuid, measure.unit(excess.what), claim.pod.key)
         if why := self._outdated():
+            if again:
+                return
             log.warning("handed out beyond what is left", why=words, unknown=f"who has ended: {why}")
             self._observer.unchecked(self._question.resource)
             return

@@ -59,6 +59,6 @@ class ResourcePlugin:
         return await self._allocator.prefer(available, must_include, size)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        self._allocator.require_host()
+        await self._allocator.require_host()
         if self._check is not None:
             await self._check.confirm(ids)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
@@ -12,6 +14,7 @@ from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.node.guarding import Guard
 from hami_plugin.node.ports import Observer
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.policy.answers import answered
@@ -31,6 +34,7 @@ class Preparation:
         *,
         snapshot: Watched[Snapshot],
         host: HostFiles,
+        guard: Guard,
         refusals: Refusals,
         observer: Observer,
     ) -> None:
@@ -38,16 +42,17 @@ class Preparation:
         self._resource = resource
         self._snapshot = snapshot
         self._host = host
+        self._guard = guard
         self._refusals = refusals
         self._observer = observer
 
-    def require(self) -> None:
+    async def require(self) -> None:
         """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again.
 
         A runtime need not miss a mount's source: containerd makes an empty directory of it, and the container would run
         without limits.
         """
-        problem = self._family.host_problem(self._host)
+        problem = await self._guard.ask("host problem", partial(self._family.host_problem, self._host))
         if problem:
             log.warning("container start refused", resource=self._resource, why=problem)
             self._observer.container_start(self._resource, RefusalReason.NOT_PREPARED)
@@ -72,12 +77,10 @@ class Preparation:
         shares.sort(key=lambda share: (share.device.index, share.device.uuid))
         return Assignment(pod=pod, container=container, shares=tuple(shares))
 
-    def answer(self, assignment: Assignment) -> Answer:
+    async def answer(self, assignment: Assignment) -> Answer:
         """What the container receives. Its directories and files are there when this returns."""
         try:
-            injection = self._family.inject(assignment, self._host)
-            answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
-            self._write(injection)
+            return await self._guard.ask("inject", partial(self._prepared, assignment))
         except RefusedError as refusal:
             told = self._refusals.failed(
                 refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint
@@ -85,12 +88,18 @@ class Preparation:
             raise told from refusal
         except (OSError, HamiError) as error:  # also a device that cannot be described, as its node has gone
             raise self.unprepared(assignment.pod, assignment.container, error) from error
-        return answer
 
     def unprepared(self, pod: PodView, container: ContainerView, error: OSError | HamiError) -> RefusedError:
         """The refusal for what this host could not do for a container."""
         message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"
         return self._refusals.failed(RefusalReason.NOT_PREPARED, message, pod)
+
+    def _prepared(self, assignment: Assignment) -> Answer:
+        """On the vendor's thread: all that touches the host for one container."""
+        injection = self._family.inject(assignment, self._host)
+        answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
+        self._write(injection)
+        return answer
 
     def _write(self, injection: Injection) -> None:
         for directory in injection.directories:

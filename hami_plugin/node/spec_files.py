@@ -22,6 +22,8 @@ from hami_plugin.policy.specs import Described, specification, unresolved
 from hami_plugin.vendor import Family
 
 PREFIX = "hami-plugin_"
+MOST_BESIDE = 100
+"""Problems of others' files that are told at once."""
 
 
 def file_name(kind: str) -> str:
@@ -64,10 +66,14 @@ def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is wrong, by UUID of the device, and what could not be done, in words."""
+    """What is wrong, by UUID of the device, and what could not be done, in words.
+
+    ``beside`` are files of others that no runtime can use. They take nothing away from our devices.
+    """
 
     faults: Mapping[str, Fault]
     trouble: str = ""
+    beside: tuple[str, ...] = ()
 
 
 class SpecFiles:
@@ -91,9 +97,11 @@ class SpecFiles:
             except CdiError as error:
                 trouble = "; ".join((*problems, str(error)))
         self._seen = self._marks()
-        faults = unresolved(spec, str(self._store.path(self._name)), devices, self._load())
+        found, own = self._load(), str(self._store.path(self._name))
+        faults = unresolved(spec, own, devices, found)
         told = {u: replace(f, message=f"{f.message}; {trouble}") if trouble else f for u, f in faults.items()}
-        return Verdict(faults=told, trouble=trouble)
+        beside = tuple(str(problem) for problem in found.problems if problem.file != own)
+        return Verdict(faults=told, trouble=trouble, beside=beside[:MOST_BESIDE])
 
     def disturbed(self) -> bool:
         """Whether anybody has touched the directories since the last ``publish``."""

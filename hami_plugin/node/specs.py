@@ -93,7 +93,7 @@ class SpecPublisher:
             words = f"the disk with the CDI specs does not answer: {error}"
             known = {device.uuid for device in self.snapshot.value.devices}
             new = {d.uuid: Fault(reason=MISSING, message=words) for d in snapshot.devices if d.uuid not in known}
-            return Verdict(faults={**self._verdict.faults, **new}, trouble=words)
+            return replace(self._verdict, faults={**self._verdict.faults, **new}, trouble=words)
 
     def _judge(self, verdict: Verdict, snapshot: Snapshot) -> None:
         """Tell what is new. Nothing is told twice."""
@@ -104,6 +104,9 @@ class SpecPublisher:
                 self._events.node(fault.reason, fault.message)
         if verdict.trouble and verdict.trouble != self._verdict.trouble:
             log.warning("cdi spec", kind=self.kind, why=verdict.trouble)
+        for why in verdict.beside:
+            if why not in self._verdict.beside:
+                log.warning("a cdi spec of others cannot be used", kind=self.kind, why=why)
         if self._verdict.faults and not verdict.faults:
             log.info("cdi spec is in order again", kind=self.kind, devices=len(snapshot.devices))
         self._verdict = verdict

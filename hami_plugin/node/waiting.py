@@ -46,12 +46,16 @@ class Waiting:
             stranger.container.amount(self._question.resource) == size for stranger in known.unannotated
         )
 
+    def identified(self, ids: Sequence[str]) -> Identity:
+        """Who asks for these ids, as of now."""
+        return identify(ids, self.known(), self._ledger.held, self._question)
+
     async def identify(self, ids: Sequence[str]) -> Identity:
         """Who asks for these ids, where a decision that is still on its way has a moment to arrive."""
         deadline = time.monotonic() + self._within
         while True:
             seen = self._pods.changes.version
-            identity = identify(ids, self.known(), self._ledger.held, self._question)
+            identity = self.identified(ids)
             left = deadline - time.monotonic()
             if isinstance(identity, Found | Again) or left <= 0:
                 return identity

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from hami_plugin.errors import ConfigError
+from hami_plugin.host.plain_yaml import read_yaml
 from hami_plugin.model.machine import Machine, machine
 
 _SUFFIX = ".yaml"
@@ -32,14 +33,12 @@ def load_machine(name_or_path: str | Path) -> Machine:
         raise ConfigError([_unknown(text)])
     source = Path(text) if is_path else _folder() / f"{text}{_SUFFIX}"
     try:
-        description = yaml.safe_load(source.read_text(encoding="utf-8"))
+        description = read_yaml(source.read_text(encoding="utf-8"))
         if not isinstance(description, Mapping):
             raise TypeError("a profile is a mapping with devices in it")  # noqa: TRY301  # one message for all of them
         return _numbered(machine(description))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError([f"machine profile {text}: {error}"]) from error
-    except RecursionError:
-        raise ConfigError([f"machine profile {text}: is nested too deeply"]) from None
 
 
 def _numbered(found: Machine) -> Machine:

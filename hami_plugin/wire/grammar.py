@@ -16,6 +16,9 @@ from hami_plugin.errors import WireError
 MAX_BYTES = 256 * 1024
 """The API server's limit for all annotations of one object."""
 
+MAX_POD_BYTES = 64 * 1024
+"""What is read of one text that a pod's author may write. A decision about 128 devices has 8 KiB."""
+
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -41,10 +44,10 @@ def shown(value: object) -> str:
             return str(value)[:_SHOWN]
 
 
-def bounded(text: str, what: str) -> str:
-    """``text``, if it is no larger than an annotation can be."""
-    if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise WireError(f"{what}: longer than {MAX_BYTES} bytes", hint="no API server stores such an annotation")
+def bounded(text: str, what: str, most: int = MAX_BYTES) -> str:
+    """``text``, if it has ``most`` bytes at most; without that, if it is no larger than an annotation can be."""
+    if len(text) > most or len(text.encode("utf-8", "surrogatepass")) > most:
+        raise WireError(f"{what}: longer than {most} bytes", hint="no scheduler writes so much; find out who did")
     return text
 
 
@@ -73,9 +76,9 @@ def integer(text: str, what: str, low: int = INT32_MIN, high: int = INT32_MAX) -
     return in_range(-int(digits) if text.startswith("-") else int(digits), what, low, high)
 
 
-def from_json(text: str, what: str) -> Any:
+def from_json(text: str, what: str, most: int = MAX_BYTES) -> Any:
     """Parse JSON, refusing what Go refuses (NaN, infinities) and what would take long (deep nesting, long numbers)."""
-    bounded(text, what)
+    bounded(text, what, most)
     try:
         return json.loads(text, parse_int=_json_integer, parse_float=_json_float, parse_constant=_no_constant)
     except WireError as error:

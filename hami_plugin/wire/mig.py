@@ -9,6 +9,7 @@ from typing import Any
 from hami_plugin.errors import WireError
 from hami_plugin.wire.grammar import (
     INT32_MAX,
+    MAX_POD_BYTES,
     from_json,
     in_range,
     int_of,
@@ -57,7 +58,7 @@ def decode_mig(text: str) -> tuple[MigAllocation, ...]:
     """Read the annotation, in its order. An empty text holds nothing; one bad entry spoils the whole, as for HAMi."""
     if not text:
         return ()
-    items = objects(from_json(text, _WHAT), _WHAT)
+    items = objects(from_json(text, _WHAT, MAX_POD_BYTES), _WHAT)
     return _unique(tuple(_allocation(item, f"{_WHAT}[{position}]") for position, item in enumerate(items)))
 
 

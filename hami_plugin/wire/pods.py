@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
-from hami_plugin.wire.grammar import INT32_MAX, bounded, in_range, integer, printable, shown
+from hami_plugin.wire.grammar import INT32_MAX, MAX_POD_BYTES, bounded, in_range, integer, printable, shown
 
 Piece = tuple[Grant, ...]
 """One container's devices; empty for a container without any, and for one that has been served."""
@@ -24,7 +24,7 @@ def decode_devices(text: str) -> tuple[Piece, ...]:
 
     A well-formed text ends with ``;``, and what follows it is one more, empty piece: HAMi 2.9 and later read it so.
     """
-    printable(bounded(text, _WHAT), _WHAT)
+    printable(bounded(text, _WHAT, MAX_POD_BYTES), _WHAT)
     return tuple(_piece(piece, position) if piece else () for position, piece in enumerate(text.split(";")))
 
 
@@ -48,7 +48,7 @@ def erase(text: str, position: int) -> str:
 
     HAMi decodes and encodes instead, which adds a ``;`` each time. No reader counts them, and here none is added.
     """
-    pieces = bounded(text, _WHAT).split(";")
+    pieces = bounded(text, _WHAT, MAX_POD_BYTES).split(";")
     if not 0 <= position < len(pieces):
         raise WireError(f"{_WHAT}: no container {position} among {len(pieces)}")
     return ";".join("" if i == position else piece for i, piece in enumerate(pieces))

@@ -233,3 +233,15 @@ def test_annotations_are_measured_in_bytes_as_runtimes_measure_them():
     (found,) = problems(annotated("ü" * (128 * 1024 - 1)))
 
     assert str(found) == "annotations: must have at most 262144 bytes together, has 262145"
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 60 + "1" + "}" * 60, "[" * 60 + "]" * 60], ids=["mappings", "lists"])
+def test_a_document_that_is_rather_deep_is_refused_with_the_reason(text):
+    for file, reader in (("a.json", None), ("a.yaml", yaml.safe_load)):
+        with pytest.raises(InvalidSpecError, match=r"^a\.(json|yaml): is nested more than 50 levels deep"):
+            read(text, file, yaml=reader)
+
+
+def test_a_document_that_contains_itself_is_refused():
+    with pytest.raises(InvalidSpecError, match=r"^a\.yaml: is nested more than 50 levels deep, or contains itself"):
+        read("devices: &a [*a, *a]", "a.yaml", yaml=yaml.safe_load)

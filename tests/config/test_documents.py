@@ -55,6 +55,7 @@ def test_anchors_and_merges_are_understood(path: Path) -> None:
     assert read_yaml(path).value == {"base": {"x": 1, "y": 2}, "other": {"x": 1, "y": 3}}
 
 
+@pytest.mark.scenario("H6")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -85,6 +86,7 @@ def test_aliases_that_multiply_are_stopped(path: Path) -> None:
     assert "holds more than 50000 values, aliases included; shorten it" in yaml_problem(path, "\n".join(lines))
 
 
+@pytest.mark.scenario("H6")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -34,6 +34,7 @@ def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
     assert len(read_text(path)) == MAX_BYTES
 
 
+@pytest.mark.scenario("H6")
 def test_a_file_that_is_missing_is_told_apart_from_other_failures(tmp_path: Path) -> None:
     path = tmp_path / "f"
 
@@ -42,6 +43,7 @@ def test_a_file_that_is_missing_is_told_apart_from_other_failures(tmp_path: Path
         read_text(path)
 
 
+@pytest.mark.scenario("H6")
 def test_a_dangling_link_names_where_it_leads(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.symlink_to("..data/gone")
@@ -74,6 +76,7 @@ def test_an_endless_device_is_refused() -> None:
     assert problem(Path("/dev/zero")) == "FILE: is not a regular file; mount or name a file"
 
 
+@pytest.mark.scenario("H6")
 def test_ten_megabytes_are_refused_without_being_parsed(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"a: b\n" * 2_000_000)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.config.load import Configuration, load
+from hami_plugin.config.load import Configuration, in_order, load
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError
 
@@ -81,33 +82,34 @@ vendors:
         overrides={"httpPort": 99999, "httpHost": "localhost", "decisionWaitSeconds": "soon"},
     )
 
-    assert [problem.replace(str(loading.own), "FILE") for problem in problems] == [
+    expected = [
         "configuration: nodeName: is missing; set NODE_NAME in the environment, or add nodeName to the file",
         (
-            'FILE:7: kubeletDir: "relative": must be an absolute path, beginning with /; '
+            '/FILE:7: kubeletDir: "relative": must be an absolute path, beginning with /; '
             'the default is "/var/lib/kubelet/device-plugins"'
         ),
-        'FILE:10: stateDir: 3: must be a path; the default is "/var/lib/hami-plugin"',
+        '/FILE:10: stateDir: 3: must be a path; the default is "/var/lib/hami-plugin"',
         'environment: HOOK_PATH: "usr": must be an absolute path, beginning with /; the default is "/usr/local"',
-        "FILE:4: registerFormat: \"jsonn\": must be 'json' or 'legacy'; the default is \"json\"",
+        "/FILE:4: registerFormat: \"jsonn\": must be 'json' or 'legacy'; the default is \"json\"",
         'command line: decisionWaitSeconds: "soon": must be a number; the default is 2.0',
-        "FILE:3: rescanSeconds: 0: must be above 0.0; the default is 30.0",
-        'FILE:9: topologyScores: "perhaps": must be true or false; the default is true',
+        "/FILE:3: rescanSeconds: 0: must be above 0.0; the default is 30.0",
+        '/FILE:9: topologyScores: "perhaps": must be true or false; the default is true',
         'command line: httpHost: "localhost": must be an IP address, as 0.0.0.0 or ::; the default is "0.0.0.0"',
         "command line: httpPort: 99999: must be at most 65535; the default is 9394",
-        'FILE:8: logLevel: has no value; give one, or delete the line; the default is "info"',
-        'FILE:6: health.probeSeconds: "abc": must be a number; the default is 5.0',
-        "FILE:2: nodename: is not a known key; did you mean nodeName?",
-        "FILE:19: vendors.amd: is not a known key; known here: acme, zeta",
-        "FILE:14: vendors.acme.deviceSplitCount: 1.5: must be a whole number; the default is 10",
-        "FILE:18: vendors.acme.enableNumaTopology: 7: must be true or false; the default is false",
-        "FILE:15: vendors.acme.operatingMode: \"slicedd\": must be 'shared' or 'sliced'; the default is \"shared\"",
-        'FILE:16: vendors.acme.filterDevices.uuid: "x": must be a list; the default is []',
-        'FILE:16: vendors.acme.filterDevices.index[0]: "a": must be a whole number; the default is []',
-        "FILE:16: vendors.acme.filterDevices.index[1]: -1: must be at least 0; the default is []",
-        "FILE:17: vendors.acme.profiles[0].models: is missing; add models to the file",
-        "FILE:13: vendors.acme.deviceSplitCuont: is not a known key; did you mean deviceSplitCount?",
+        '/FILE:8: logLevel: has no value; give one, or delete the line; the default is "info"',
+        '/FILE:6: health.probeSeconds: "abc": must be a number; the default is 5.0',
+        "/FILE:2: nodename: is not a known key; did you mean nodeName?",
+        "/FILE:19: vendors.amd: is not a known key; known here: acme, zeta",
+        "/FILE:14: vendors.acme.deviceSplitCount: 1.5: must be a whole number; the default is 10",
+        "/FILE:18: vendors.acme.enableNumaTopology: 7: must be true or false; the default is false",
+        "/FILE:15: vendors.acme.operatingMode: \"slicedd\": must be 'shared' or 'sliced'; the default is \"shared\"",
+        '/FILE:16: vendors.acme.filterDevices.uuid: "x": must be a list; the default is []',
+        '/FILE:16: vendors.acme.filterDevices.index[0]: "a": must be a whole number; the default is []',
+        "/FILE:16: vendors.acme.filterDevices.index[1]: -1: must be at least 0; the default is []",
+        "/FILE:17: vendors.acme.profiles[0].models: is missing; add models to the file",
+        "/FILE:13: vendors.acme.deviceSplitCuont: is not a known key; did you mean deviceSplitCount?",
     ]
+    assert [problem.replace(str(loading.own), "/FILE") for problem in problems] == list(in_order(expected))
 
 
 def test_a_value_is_shown_short_and_without_control_characters(loading) -> None:
@@ -210,8 +212,8 @@ def test_a_vendor_that_cannot_be_loaded_is_one_problem_among_others(loading) -> 
     problems = loading.problems("vendors: {ghost: {x: 1}}\nrescanSeconds: -1\n", names=("acme", "ghost"))
 
     assert problems == (
-        "configuration: vendors.ghost: no vendor is named 'ghost'; choose from: acme, zeta",
         f"{loading.own}:2: rescanSeconds: -1: must be above 0.0; the default is 30.0",
+        "configuration: vendors.ghost: no vendor is named 'ghost'; choose from: acme, zeta",
     )
 
 
@@ -242,8 +244,8 @@ def test_a_wrong_variable_is_named_as_such(loading) -> None:
     environment = {"NODE_NAME": "n1", "ACME_SPECS": "maybe", "ACME_SKIP_INDEX": "1,x"}
 
     assert loading.problems(environment=environment) == (
-        'environment: ACME_SPECS: "maybe": must be true or false; the default is false',
         'environment: ACME_SKIP_INDEX[1]: "x": must be a whole number; the default is []',
+        'environment: ACME_SPECS: "maybe": must be true or false; the default is false',
     )
 
 
@@ -256,6 +258,38 @@ def test_variables_that_hami_ignores_too_are_warned_of(loading) -> None:
             "set deviceSplitCount in the device configuration"
         ),
     )
+
+
+WRONG = """\
+vendors:
+  acme: {speed: 3, deviceMemoryScaling: -1, deviceSplitCount: 0}
+  zeta: {speed: fast, foo: 1}
+bogus: 1
+nodeName: 7
+logLevel: loud
+health: {suspectLooks: x, nonsense: 1}
+"""
+
+
+@pytest.mark.scenario("H6")
+def test_what_is_wrong_is_told_by_file_and_line_whatever_order_it_was_found_in(loading) -> None:
+    device = "\n\nacme: {deviceSplitCount: x}"
+
+    first = loading.problems(WRONG, device=device)
+
+    places = [re.match(r"(/[^:]+):(\d+):", line).groups() for line in first]
+    assert [(path, int(line)) for path, line in places] == sorted((path, int(line)) for path, line in places)
+    assert len({line for _, line in places}) == 5
+    assert first == loading.problems(WRONG, device=device)
+
+
+def test_lines_are_in_order_of_file_and_line_and_none_is_told_twice() -> None:
+    found = ["/b:10: x", "/b:9: y", "/a:2: z", "/b:9: y", "/a: no line", "environment: A: is odd", "configuration: b"]
+
+    wanted = ("/a: no line", "/a:2: z", "/b:9: y", "/b:10: x", "configuration: b", "environment: A: is odd")
+    for _ in range(5):
+        random.shuffle(found)
+        assert in_order(found) == wanted
 
 
 def test_a_flag_that_nobody_gave_does_not_count(loading) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -233,3 +234,83 @@ async def test_the_umask_of_the_daemon_does_not_matter(stage, directories, mask)
 
     assert stat.S_IMODE(spec_of(directories).stat().st_mode) == 0o644
     assert stat.S_IMODE(directories[-1].stat().st_mode) == 0o755
+
+
+async def test_a_file_of_others_that_would_end_the_parser_is_that_files_problem_and_every_pod_is_served(
+    stage, directories
+):
+    bomb = directories[0] / "other.yaml"
+    bomb.write_text("[" * 65_536)
+    await start(stage)
+
+    _pod, given = await answer(stage, small("one", stage.family.resources))
+
+    assert view(directories).resolve(annotated(given.annotations)).device_nodes
+    told = [line for line in stage.log_lines() if str(bomb) in line]
+    assert len(told) == 1
+    assert "nested more than 50 levels deep" in told[0]
+
+
+CUTTING = """
+import ctypes, sys
+import pynvml
+pynvml.nvmlLib = ctypes.CDLL(sys.argv[1])
+pynvml.nvmlInit()
+card = pynvml.nvmlDeviceGetHandleByIndex(0)
+if sys.argv[2] == "destroy":
+    instance = pynvml.nvmlDeviceGetGpuInstanceById(card, 10)
+    pynvml.nvmlComputeInstanceDestroy(pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, 0))
+    pynvml.nvmlGpuInstanceDestroy(instance)
+else:
+    profile = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE)
+    instance = pynvml.nvmlDeviceCreateGpuInstance(card, profile.id)
+    whole = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+        instance, pynvml.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE, 0
+    )
+    pynvml.nvmlGpuInstanceCreateComputeInstance(instance, whole.id)
+"""
+"""What an administrator does beside the daemon, to the last instance of the first card."""
+
+
+def cut(stage, what):
+    library = stage.hardware.simulator.settings()["nvmlLibrary"]
+    subprocess.run([sys.executable, "-c", CUTTING, library, what], check=True, timeout=120)
+
+
+@pytest.mark.scenario("D12")
+async def test_instances_that_are_cut_anew_beside_a_running_pod_are_described_anew_without_a_restart(
+    set_up, directories
+):
+    stage = await set_up(
+        "a100-pcie-2-mig",
+        cdiDirs=[str(directory) for directory in directories],
+        vendors={"nvidia": {"deviceListStrategy": "cdi-annotations"}},
+        rescanSeconds=0.2,
+    )
+    count = stage.family.resources.count
+    await stage.start_daemon()
+    # The card that is cut is kept back; its instances have names in the spec.
+    await stage.until(lambda: stage.kubelet.allocatable(count) > 0, "the offer of the whole card", 60)
+    _pod, given = await answer(stage, small("running", stage.family.resources))
+    before = {name.device for name in view(directories).names}
+    daemon, shares = stage.daemon.pid, stage.kubelet.allocatable(count)
+
+    cut(stage, "destroy")
+    await stage.until(lambda: "0:3" not in {name.device for name in view(directories).names}, "the smaller spec", 30)
+
+    after = {name.device for name in view(directories).names}
+    gone = before - after
+    assert {name.partition("-")[0] for name in gone} == {"0:3", "MIG"}
+    assert after < before
+    assert view(directories).resolve(annotated(given.annotations)).device_nodes
+    assert stage.kubelet.allocatable(count) == shares
+
+    cut(stage, "create")
+    await stage.until(lambda: "0:3" in {name.device for name in view(directories).names}, "the new instance", 30)
+
+    again = {name.device for name in view(directories).names}
+    assert after < again
+    assert len(again) == len(before)
+    assert stage.daemon.pid == daemon
+    _pod, second = await answer(stage, small("second", stage.family.resources))
+    assert view(directories).resolve(annotated(second.annotations)).device_nodes

@@ -4,6 +4,8 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 import vendors.nvidia
 from hami_plugin.policy.replicas import physical_id
 from tests.e2e.manifests import asking, manifest, small
@@ -43,6 +45,7 @@ def healthy(stage):
     return registered if registered == listed else set()
 
 
+@pytest.mark.scenario("D4")
 async def test_a_gpu_that_is_lost_in_any_nvml_call_leaves_the_seven_others_in_service(running, tell):
     stage = await running(rescanSeconds=0.1, health=FAST)
     uuids = [device.uuid for device in stage.hardware.machine.devices]
@@ -70,6 +73,7 @@ async def test_a_gpu_that_is_lost_in_any_nvml_call_leaves_the_seven_others_in_se
     assert set(calls) - set(noticed) == HARMLESS
 
 
+@pytest.mark.scenario("D5", "D16")
 async def test_an_xid_reaches_the_kubelet_and_the_annotation_within_a_second(running, tell):
     stage = await running()
     victim = stage.hardware.machine.devices[VICTIM].uuid
@@ -89,6 +93,7 @@ async def test_an_xid_reaches_the_kubelet_and_the_annotation_within_a_second(run
     assert any("79" in event["message"] for event in stage.api.events())
 
 
+@pytest.mark.scenario("D2")
 async def test_a_driver_that_goes_and_comes_back_is_opened_again_without_a_restart(running):
     stage = await running()
     kept = await bring_up(stage, small("kept", stage.family.resources))
@@ -107,6 +112,7 @@ async def test_a_driver_that_goes_and_comes_back_is_opened_again_without_a_resta
     await sound(stage)
 
 
+@pytest.mark.scenario("D1")
 async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arrives(set_up):
     stage = await set_up()
     stage.hardware.simulator.inject("driver-gone")
@@ -120,3 +126,32 @@ async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arri
 
     await offered(stage, within=20)
     assert (await stage.get("/readyz"))[0] == 200
+
+
+@pytest.mark.scenario("D13")
+async def test_cards_that_cannot_tell_their_memory_are_used_with_what_the_operator_says_of_it(set_up):
+    stage = await set_up("hgx-a100-4gpu", vendors={"nvidia": {"preConfiguredDeviceMemory": 40_000}})
+    stage.hardware.simulator.inject("not-supported", None, "memory")
+    await stage.start_daemon()
+    await offered(stage)
+
+    assert {info.devmem for info in stage.registered()} == {40_000}
+    whole = asking("main", stage.family.resources, memory=40_000, cores=100)
+    pod = await bring_up(stage, manifest("whole", [whole]))
+    answer = await stage.kubelet.start_container(pod.uid, "main")
+    assert answer.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "40000m"
+
+
+@pytest.mark.scenario("D13")
+async def test_a_card_whose_memory_nobody_knows_is_kept_back_with_the_remedy_and_hides_no_other(set_up):
+    stage = await set_up("hgx-a100-4gpu")
+    silent, *others = [device.uuid for device in stage.hardware.machine.devices]
+    stage.hardware.simulator.inject("not-supported", 0, "memory")
+    await stage.start_daemon()
+    await stage.until(lambda: healthy(stage) == set(others), "the offer of the others")
+
+    await bring_up(stage, small("beside", stage.family.resources))
+
+    told = [line for line in stage.log_lines() if silent in line and "MemoryUnknown" in line]
+    assert "preConfiguredDeviceMemory" in told[0]
+    assert (await stage.get("/healthz"))[0] == 200

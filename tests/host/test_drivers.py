@@ -71,6 +71,35 @@ async def test_a_call_that_does_not_come_back_is_reported_while_the_loop_turns(t
     assert await thread.call(lambda: "next", 30) == "next"
 
 
+async def test_a_call_that_is_given_up_before_its_turn_never_runs(thread):
+    gate, ran = threading.Event(), []
+    with pytest.raises(StuckError):
+        await thread.call(gate.wait, 0.01)
+
+    for number in range(50):
+        with pytest.raises(StuckError):
+            await thread.call(lambda n=number: ran.append(n), 0.001)
+    gate.set()
+    await thread.call(lambda: None, 30)
+
+    assert ran == []
+
+
+async def test_a_call_whose_caller_is_cancelled_before_its_turn_never_runs(thread):
+    gate, ran = threading.Event(), []
+    first = thread.start(gate.wait)
+    waiting = asyncio.create_task(thread.call(lambda: ran.append("late"), 30))
+    await asyncio.sleep(0)
+
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    gate.set()
+    await first
+    await thread.call(lambda: None, 30)
+
+    assert ran == []
+
+
 async def test_the_answer_to_a_call_that_nobody_waits_for_any_more_is_dropped(thread):
     gate = threading.Event()
     problems = []

@@ -29,7 +29,45 @@ def test_a_key_that_is_there_twice_is_refused_with_its_line(text, line):
         read_yaml(text)
 
 
-def test_aliases_of_aliases_are_looked_at_once():
+def test_aliases_count_for_what_they_stand_for():
     rows = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
 
-    assert read_yaml("\n".join(rows))["a0"] == {"x": 1}
+    assert read_yaml("\n".join(rows[:10]))["a0"] == {"x": 1}
+    with pytest.raises(ValueError, match="has more than 200000 keys and values, aliases included"):
+        read_yaml("\n".join(rows))
+
+
+@pytest.mark.parametrize("text", ["&a [*a]", "a: &x {b: {c: *x}}", "- &a\n  - *a"])
+def test_a_document_that_contains_itself_is_refused(text):
+    with pytest.raises(ValueError, match="or contains itself"):
+        read_yaml(text)
+
+
+DEEP = {
+    "lists": "[" * 65_536,
+    "lists that are closed": "[" * 65_536 + "]" * 65_536,
+    "lists of dashes": "- " * 65_536,
+    "mappings": "{a: " * 65_536,
+    "keys": "? " * 65_536,
+}
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_a_document_too_deep_for_the_parser_in_c_is_refused_and_ends_no_process(text):
+    with pytest.raises(ValueError, match="is nested more than 50 levels deep"):
+        read_yaml(text)
+
+
+def test_a_document_of_more_nodes_than_any_spec_is_refused_while_it_is_read():
+    with pytest.raises(ValueError, match="has more than 200000 keys and values"):
+        read_yaml("[" + "[]," * 400_000 + "]")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1" + ":1" * 100_000, "1" + ":1" * 100_000 + ".5", "9" * 5_000, "!!int 1" + ":1" * 100_000],
+    ids=["base 60", "base 60 with a fraction", "digits", "base 60 with a tag"],
+)
+def test_a_number_that_takes_minutes_to_read_is_refused(value):
+    with pytest.raises(ValueError, match=r"a value \((int|float)\) has \d+ characters; 256 are enough"):
+        read_yaml(f"a: {value}")

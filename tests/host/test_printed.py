@@ -71,3 +71,23 @@ def test_memory_is_a_number_of_mib(text: str) -> None:
 def test_memory_of_another_unit_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="no amount of memory"):
         mebibytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("index, name\n0, " + "x" * 5000, "line 2 has 5003 characters"),
+        ("index, name\n" * 5000, "more than 4096 lines"),
+        ('index, name\n0, "' + ("x" * 100 + "\n") * 2000, "no table: field larger than field limit"),
+    ],
+    ids=["a long line", "many lines", "a long field"],
+)
+def test_a_table_that_is_none_is_an_error_whatever_is_wrong_with_it(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        rows(text, "index", "name")
+
+
+@pytest.mark.parametrize("text", ["GPU0 " * 5000, "GPU0 X\n" * 5000])
+def test_a_matrix_larger_than_any_machine_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"lines|characters"):
+        matrix(text, "GPU")

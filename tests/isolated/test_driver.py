@@ -79,6 +79,7 @@ def test_every_answer_is_what_the_driver_says_in_this_process(make: Make, orders
     assert found.facts["process"] == str(driver.process) != str(os.getpid())
 
 
+@pytest.mark.scenario("D10")
 @pytest.mark.parametrize(
     ("order", "words"),
     [
@@ -121,6 +122,7 @@ def test_a_process_that_stops_in_mid_message_is_ended(
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.scenario("D9")
 def test_a_library_that_hangs_is_ended_at_its_deadline_with_the_device_that_it_was_asked_about(
     make: Make, orders: Path
 ) -> None:

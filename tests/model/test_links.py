@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def test_a_pair_has_one_link_and_it_is_the_worse_direction(measured: dict[tuple[
         assert links.score(a, b) == min((link.score for link in seen), default=0)
 
 
+@pytest.mark.scenario("D14")
 @given(directed)
 def test_a_pair_is_asymmetric_when_its_directions_differ_or_one_is_missing(measured: dict[tuple[str, str], Link]):
     links = symmetric(measured, problems=["no answer"])

@@ -59,6 +59,7 @@ async def test_devices_are_shown_and_the_driver_lives_on_one_thread_of_its_own(s
     assert rig.told() == set()
 
 
+@pytest.mark.scenario("D1")
 async def test_a_driver_that_comes_late_is_picked_up(start):
     driver = ScriptedDriver(0)
     driver.trouble = GONE
@@ -73,6 +74,7 @@ async def test_a_driver_that_comes_late_is_picked_up(start):
     assert rig.health() == {0: "healthy"}
 
 
+@pytest.mark.scenario("D2")
 async def test_a_driver_that_goes_and_comes_back_withdraws_all_devices_for_a_while(start):
     rig = start(ScriptedDriver(0, 1))
     await until(lambda: rig.shown.ready)
@@ -132,6 +134,7 @@ async def test_what_gets_worse_is_remembered_too(start):
     await until(lambda: rig.remembered[-1][uuid(0)].fault == XID)
 
 
+@pytest.mark.scenario("D8")
 async def test_a_storm_of_one_event_costs_no_looks(start):
     rig = start(ScriptedDriver(0, 1), pace=Pace(poll=0.002, rescan=3600.0, probe=3600.0))
     await until(lambda: "poll" in rig.driver.calls)
@@ -156,6 +159,7 @@ async def test_a_look_that_finds_a_fault_twice_withdraws_that_device_only_until_
     await until(lambda: rig.health() == {0: "healthy", 1: "healthy", 2: "healthy"})
 
 
+@pytest.mark.scenario("D9")
 async def test_a_call_that_does_not_come_back_doubts_its_own_device_only(start, clock):
     rig = start(ScriptedDriver(0, 1, 2))
     await until(lambda: rig.shown.ready)
@@ -257,6 +261,7 @@ async def test_links_are_measured_only_when_the_answering_devices_change(start):
     assert rig.driver.calls.count("links") == 2
 
 
+@pytest.mark.scenario("D14")
 async def test_what_is_odd_about_links_is_told(start):
     driver = ScriptedDriver(0, 1)
     pair = (uuid(0), uuid(1))
@@ -269,6 +274,7 @@ async def test_what_is_odd_about_links_is_told(start):
     assert rig.told() == {"AsymmetricP2PLink"}
 
 
+@pytest.mark.scenario("D11")
 async def test_a_device_that_is_unplugged_is_withdrawn_then_forgotten_and_a_new_one_appears(start):
     rig = start(ScriptedDriver(0, 1))
     await until(lambda: rig.shown.ready)
@@ -294,6 +300,7 @@ async def test_a_mistake_in_a_driver_is_its_own_and_is_shown(start):
     await until(lambda: rig.health() == {0: "healthy"})
 
 
+@pytest.mark.scenario("D10")
 async def test_a_driver_that_crashes_soon_after_each_start_is_started_less_and_less_often(start):
     delays = []
     rig = start(ScriptedDriver(0))

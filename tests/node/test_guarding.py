@@ -8,11 +8,13 @@ import pytest
 
 from hami_plugin.errors import VendorMistakeError
 from hami_plugin.host.bounded import BoundedCalls
+from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.guarding import Guard, guarded
 from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.vendor import Family
 from tests.support.beside import ODD_FAMILY
+from tests.support.builders import FAMILY, grant, ids, pod
 
 DESCRIBING = {"slices", "specification", "explain"}
 """They have the publisher's thread, and its deadline."""
@@ -24,7 +26,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_handed_the_host_has_a_thread_and_a_deadline_and_all_else_runs_at_once(name):
+def test_every_function_is_guarded_where_it_is_called(name):
     ran_on = []
     with closing(BoundedCalls("odd", patience=5)) as calls:
         noting = replace(ODD_FAMILY, **{name: lambda *_asked: ran_on.append(threading.current_thread())})
@@ -33,5 +35,22 @@ def test_what_is_handed_the_host_has_a_thread_and_a_deadline_and_all_else_runs_a
         with pytest.raises(VendorMistakeError, match="None is no"):
             function(Grant(uuid="a", word="ODD", memory=1, cores=1), None)
 
-    assert len(ran_on) == 1
-    assert (ran_on[0] is not threading.current_thread()) == ("HostFiles" in FUNCTIONS[name])
+    assert ran_on == [threading.current_thread()]
+
+
+@pytest.mark.parametrize("name", [name for name, kind in FUNCTIONS.items() if "HostFiles" in kind])
+async def test_what_is_handed_the_host_is_called_on_the_vendors_thread_when_a_container_is_served(name, node):
+    ran_on = []
+
+    def noting(*asked):
+        ran_on.append(threading.current_thread().name)
+        return getattr(FAMILY, name)(*asked)
+
+    delivery = Delivery(ways=(Way.DEVICE_SPECS,), kind="toy.io/card")
+    node.use(guarded(replace(FAMILY, delivery=delivery, **{name: noting}), node.guard))
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    await node.allocator.require_host()
+    await node.allocator.allocate(ids((0, 0)))
+
+    assert set(ran_on) == {"node-test"}

@@ -1,13 +1,17 @@
 """When the host, the disk or the vendor will not, is everything as before?"""
 
+import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
+from hami_plugin.model.device import Health
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
-from tests.support.builders import FAMILY, TO_ALLOCATE, grant, ids, pod
+from tests.support.builders import FAMILY, TO_ALLOCATE, grant, ids, pod, snapshot
+from tests.support.node import until
 
 
 async def refused(node, replicas) -> RefusedError:
@@ -118,4 +122,137 @@ async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_wor
 
     assert refusal.reason is RefusalReason.NOT_PREPARED
     assert "has no node on this host" in refusal.message
+    assert node.ledger.held == {}
+
+
+class Slow:
+    """An ``inject`` that waits for the test. ``prepared`` are the limits that it has made ready, in order."""
+
+    def __init__(self, node):
+        self.gate, self.began, self.prepared = threading.Event(), threading.Event(), []
+        node.use(replace(FAMILY, inject=self))
+
+    def __call__(self, assignment, host):
+        self.began.set()
+        self.gate.wait()
+        made = FAMILY.inject(assignment, host)
+        self.prepared.append(made.edits.env["LIMIT_0"])
+        return made
+
+    async def asked(self):
+        await until(self.began.is_set)
+
+
+@pytest.fixture
+def slow(node):
+    slow = Slow(node)
+    yield slow
+    slow.gate.set()
+
+
+def holds(node):
+    return [entry["uid"] for entry in node.journal.read() if entry["op"] == "hold"]
+
+
+async def outcome(task):
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    return result.reason if isinstance(result, RefusedError) else result
+
+
+async def test_a_pod_that_ends_while_its_host_is_prepared_holds_nothing(node, slow):
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    node.cluster.remove(a)
+    slow.gate.set()
+
+    assert await outcome(asked) is RefusalReason.NO_PENDING_POD
+    assert node.ledger.held == {}
+    assert holds(node) == []
+
+
+async def test_a_device_that_falls_ill_while_its_host_is_prepared_is_not_handed_out(node, slow):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    node.snapshot.set(snapshot(4, d0=Health.UNHEALTHY))
+    slow.gate.set()
+
+    assert await outcome(asked) in (RefusalReason.UNHEALTHY_DEVICE, RefusalReason.UNKNOWN_DEVICE)
+    assert node.ledger.held == {}
+
+
+async def test_what_is_handed_out_is_the_decision_of_the_end_and_the_host_is_prepared_for_that(node, slow):
+    a = node.cluster.add(pod("a", pieces=[[grant(0, 1000)]]))
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    node.cluster.add(replace(a, annotations=pod("a", pieces=[[grant(0, 2000)]]).annotations))
+    slow.gate.set()
+    answer = await asked
+
+    assert answer.edits.env["LIMIT_0"] == "2000m,10"
+    assert slow.prepared == ["1000m,10", "2000m,10"]
+    assert [held.grants[0].memory for held in node.ledger.held.values()] == [2000]
+
+
+async def test_two_calls_for_one_container_at_once_get_one_share(node, slow):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    both = [asyncio.create_task(node.allocator.allocate(ids((0, 0)))) for _ in range(2)]
+    await slow.asked()
+    slow.gate.set()
+
+    first, second = await asyncio.gather(*both)
+
+    assert first == second
+    assert holds(node) == ["a-uid"]
+
+
+async def test_two_pods_prepared_at_once_do_not_get_more_than_a_device_has(node, slow):
+    for name in "ab":
+        node.cluster.add(pod(name, pieces=[[grant(0, 60_000)]]))
+    # Of equal shares that wait, none is served: so one is asked for by its own ids and number.
+    node.cluster.add(pod("b", pieces=[[grant(0, 50_000), grant(1, 1000)]]))
+    both = [
+        asyncio.create_task(node.allocator.allocate(ids((0, 0)))),
+        asyncio.create_task(node.allocator.allocate(ids((0, 1), (1, 0)))),
+    ]
+    await slow.asked()
+    slow.gate.set()
+
+    results = [await outcome(one) for one in both]
+
+    assert results.count(RefusalReason.OVERCOMMITTED) == 1
+    assert len(holds(node)) == 1
+
+
+async def test_a_call_that_is_cancelled_while_the_host_is_prepared_holds_nothing_and_the_next_is_served(node, slow):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    asked.cancel()
+    await asyncio.wait([asked])
+    slow.gate.set()
+
+    assert node.ledger.held == {}
+    assert (await node.allocator.allocate(ids((0, 0)))).edits.env["POD"] == "a-uid"
+
+
+async def test_a_repeated_call_is_not_answered_with_what_was_taken_back_meanwhile(node, slow):
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    slow.gate.set()
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    slow.gate.clear()
+    slow.began.clear()
+    again = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    node.cluster.remove(a)
+    slow.gate.set()
+
+    assert await outcome(again) is RefusalReason.NO_PENDING_POD
     assert node.ledger.held == {}

@@ -49,6 +49,7 @@ async def test_the_phase_and_the_lock_wait_for_the_last_container(node):
 async def test_containers_handed_out_at_once_are_recorded_together(node):
     bound(node, pieces=[[grant(0)], [grant(1)]], containers=[container("one", 1), container("two", 1)])
 
+    node.settlement._together = 0.5  # longer than both calls take, however slow the machine is
     await node.allocator.allocate(ids((0, 0)))
     await node.allocator.allocate(ids((1, 0)))
     await node.settled()

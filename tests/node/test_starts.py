@@ -59,6 +59,7 @@ async def test_an_answer_for_another_pod_stops_a_container_at_every_try(node, ki
         pod(name, [container(count=1, **kind)], pieces=[[grant(0, memory)]])
         for name, memory in (("first", 1000), ("later", 2000))
     )
+    node.cluster.down = True  # so that nothing is recorded yet
     node.cluster.add(first)
     await node.kubelet().admit(later)
     later = node.cluster.add(later)
@@ -73,11 +74,13 @@ async def test_an_answer_for_another_pod_stops_a_container_at_every_try(node, ki
         assert (refusal.reason, refusal.code) == (RefusalReason.WRONG_HOLDER, "FAILED_PRECONDITION")
         owner = "the pod with UID later-uid" if fate == "gone" else "pod default/later"
         assert f"container main of {owner} would start with what was answered for {given}" in refusal.message
+    node.cluster.down = False
     assert (("later", "WrongHolder") in {event[:2] for event in await node.told()}) is (fate != "gone")
     await node.settled()
 
 
 async def test_what_another_pod_had_instead_is_handed_out_to_its_own_pod_and_the_other_asks_for_nothing_more(node):
+    node.cluster.down = True  # so that nothing is recorded yet
     node.cluster.add(A)
     await node.allocator.allocate(ONE)
     b = node.cluster.add(B)
@@ -90,6 +93,7 @@ async def test_what_another_pod_had_instead_is_handed_out_to_its_own_pod_and_the
     await node.plugin.pre_start(again)
 
     assert node.settlement.failed(b.uid)
+    node.cluster.down = False
     await node.settled()
 
 
@@ -122,6 +126,7 @@ async def test_answers_for_each_others_containers_stop_both(node):
 
 
 async def test_a_share_that_another_pod_got_takes_all_later_shares_of_its_pod_with_it(node):
+    node.cluster.down = True  # so that nothing is recorded yet
     victim = node.cluster.add(pod("victim", [container("c0", 1), container("c1", 1)], [[grant(0)], [grant(1, 2000)]]))
     await node.allocator.allocate(ONE)
     await node.allocator.allocate(TWO)

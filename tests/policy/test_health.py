@@ -63,6 +63,7 @@ def test_a_device_is_offered_again_only_by_looks_and_never_while_one_fails(histo
             assert fault is None or fault.action is Action.IGNORE
 
 
+@pytest.mark.scenario("D5")
 @given(histories, st.floats(1.0, 10_000.0))
 def test_a_fault_that_asks_for_a_reboot_never_heals_by_clean_looks_alone(history, pause):
     now = sum(p for _, p in history)
@@ -134,6 +135,7 @@ def test_one_clean_look_clears_a_suspicion():
     assert after_look(suspect, None, 1.0, PATIENCE).health is Health.HEALTHY
 
 
+@pytest.mark.scenario("D7")
 def test_recovery_needs_the_hold_and_then_clean_looks_in_a_row():
     condition = after_event(WELL, DRAIN, 100.0)
     condition = after_look(condition, None, 109.9, PATIENCE)
@@ -152,6 +154,7 @@ def test_recovery_needs_the_hold_and_then_clean_looks_in_a_row():
     assert states == [Health.PROBATION] * 4 + [Health.HEALTHY]
 
 
+@pytest.mark.scenario("D7")
 def test_the_hold_doubles_with_each_relapse_within_an_hour_and_has_a_cap():
     condition, now, holds = WELL, 0.0, []
     for _ in range(9):

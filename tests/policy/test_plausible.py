@@ -41,6 +41,7 @@ def test_a_device_may_have_the_name_of_the_node_with_the_longest_name_in_its_own
     assert plausible(named) == named
 
 
+@pytest.mark.scenario("D15")
 @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING), ANYTHING)
 def test_whatever_a_driver_tells_can_be_written_down_or_is_a_reason(fields, fault):
     why = ""
@@ -60,6 +61,7 @@ def test_whatever_a_driver_tells_can_be_written_down_or_is_a_reason(fields, faul
     assert sighting.fault is None or sighting.fault.reason.isalnum()
 
 
+@pytest.mark.scenario("D15")
 def test_of_one_name_there_is_one_device_and_it_is_unhealthy():
     told = plausible(found(device(0), device(1), device(0, index=5)))
 

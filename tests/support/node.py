@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hami_plugin.aio import Backoff, Watched
+from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.files import Journal
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.guarding import Guard
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.lock import LockReaper
+from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import NullObserver
@@ -73,6 +76,7 @@ class Node:
             self.cluster, pods=self.pods, node=self.live, ledger=self.ledger, questions=[QUESTION], period=0.005
         )
         self.host = HostFiles(paths=HostPaths(hook=self.root / "hook", hook_view=self.root / "hook"))
+        self.guard = Guard(BoundedCalls("node-test", patience=10.0), Mistakes("test"))
         self.allocator = self._allocator(FAMILY)
         check = StartCheck(
             QUESTION,
@@ -137,6 +141,7 @@ class Node:
             settlement=self.settlement,
             events=self.events,
             host=self.host,
+            guard=self.guard,
             rules=AllocationRules(
                 node=NODE, wait=self.wait, serve_unannotated=self.serve_unannotated, counted=self.counted
             ),

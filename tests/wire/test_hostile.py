@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -77,6 +79,7 @@ def problem(reader: str, text: str) -> str:
     return ""
 
 
+@pytest.mark.scenario("X3")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_hostile_text_is_read_or_refused_and_soon(reader: str, text: str):
@@ -89,6 +92,7 @@ def test_hostile_text_is_read_or_refused_and_soon(reader: str, text: str):
     assert not said or said.isprintable()
 
 
+@pytest.mark.scenario("X3")
 @pytest.mark.parametrize("reader", READERS)
 def test_random_text_raises_nothing_else(reader: str):
     marks = [*':;,[]{}"0189-+.eT_ ', "\\", "true", "null", '"id":', '"score":', "NaN", "\x00", "\ud800"]
@@ -103,8 +107,49 @@ def test_random_text_raises_nothing_else(reader: str):
     holds()
 
 
+@pytest.mark.scenario("X3")
 @pytest.mark.parametrize("reader", ["decode_json", "decode_legacy", "decode_scores", "decode_devices", "decode_mig"])
 @pytest.mark.parametrize("text", ["too long", "too long in bytes", "much too long"])
 def test_more_than_an_annotation_can_hold_is_refused_unread(reader: str, text: str):
-    with pytest.raises(WireError, match="longer than 262144 bytes"):
+    with pytest.raises(WireError, match=r"longer than (262144|65536) bytes"):
         READERS[reader](TEXTS[text])
+
+
+@pytest.mark.scenario("X3")
+@pytest.mark.parametrize("reader", ["decode_devices", "erase", "decode_mig"])
+def test_of_what_a_pods_author_may_write_64_kib_are_read(reader: str):
+    with pytest.raises(WireError, match="longer than 65536 bytes"):
+        READERS[reader](";" * (64 * 1024 + 1))
+    with pytest.raises(WireError, match="longer than 65536 bytes"):
+        READERS[reader]("é" * (32 * 1024 + 1))
+
+    assert "longer than" not in problem(reader, ";" * (64 * 1024))
+
+
+def steps_of(reader: str, text: str) -> int:
+    """How many lines of ours the reader goes through."""
+    count = 0
+
+    def within(_frame: object, event: str, _argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return within
+
+    sys.settrace(within)
+    try:
+        problem(reader, text)
+    finally:
+        sys.settrace(None)
+    return count
+
+
+BOMBS = {name: TEXTS[name][: 60 * 1024] for name in TEXTS if len(TEXTS[name]) >= 60 * 1024}
+
+
+@pytest.mark.scenario("X3")
+@pytest.mark.parametrize("reader", READERS)
+def test_a_text_four_times_as_long_takes_no_more_than_four_times_the_steps(reader: str):
+    for name, text in BOMBS.items():
+        short, long = (steps_of(reader, text[:size]) for size in (len(text) // 4, len(text)))
+
+        assert long <= 5 * short + 200, name

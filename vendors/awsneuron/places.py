@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError, output
+from hami_plugin.host.tools import ToolError, read
 from vendors.awsneuron.chips import INFERENTIA, NEURONS
 
 DEADLINE_S = 10.0
@@ -43,13 +43,23 @@ class Places:
         by_address = {one.address: one for one in bus}
         try:
             listed = self._listed()
-        except (ToolError, ValueError, TypeError, KeyError, AttributeError) as error:
-            why = " ".join(str(error).split())
+        except ToolError as error:
+            why = error.message
             self.problems = (f"PCI addresses and NUMA nodes are not known, since {self._tool} does not tell: {why}",)
             return {}
         return {number: by_address[bdf] for number, bdf in listed.items() if bdf in by_address}
 
     def _listed(self) -> Mapping[int, str]:
-        """Addresses by device number. The tool leaves the domain out, which is 0 on every machine that AWS has."""
-        entries = json.loads(output(self._tool, "-j", deadline=self._deadline))
-        return {int(entry["neuron_device"]): f"0000:{entry['bdf'].lower()}" for entry in entries}
+        return read(self._tool, parsed, "-j", deadline=self._deadline)
+
+
+def parsed(printed: str) -> Mapping[int, str]:
+    """Addresses by device number. The tool leaves the domain out, which is 0 on every machine that AWS has."""
+    entries = json.loads(printed)
+    if not isinstance(entries, list) or not all(_names(entry) for entry in entries):
+        raise ValueError("it is no list of devices with their numbers and addresses")
+    return {entry["neuron_device"]: f"0000:{entry['bdf'].lower()}" for entry in entries}
+
+
+def _names(entry: object) -> bool:
+    return isinstance(entry, Mapping) and type(entry.get("neuron_device")) is int and isinstance(entry.get("bdf"), str)

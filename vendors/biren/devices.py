@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
 from hami_plugin.host.kept import Kept
 from hami_plugin.host.paths import HostPaths, Roots
-from hami_plugin.host.tools import ToolError, output
+from hami_plugin.host.printed import lines
+from hami_plugin.host.tools import ToolError, read
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 
 WORD = "Biren"
@@ -78,16 +80,9 @@ class Looker:
                 DriverReason.NO_LIBRARY, f"there is no {self._tool}", hint="mount it from the host, or set brsmi"
             )
         try:
-            printed = output(self._tool, *QUERY, deadline=self._deadline)
+            return read(self._tool, partial(parsed, self._tool), *QUERY, deadline=self._deadline)
         except ToolError as error:
             raise DriverUnavailableError(DriverReason.FAILED, error.message) from error
-        rows = [[cell.strip() for cell in line.split(",")] for line in printed.splitlines()]
-        found = {int(row[0]): row[1:] for row in rows if len(row) == 4 and row[0].isdecimal()}
-        if not found:
-            raise DriverUnavailableError(
-                DriverReason.FAILED, f"{self._tool} listed no GPU: {' '.join(printed.split())[:80]!r}"
-            )
-        return found
 
     def _sighting(self, number: int, place: pci.PciDevice, row: list[str] | None) -> Sighting:
         if row is None:
@@ -122,3 +117,12 @@ class Looker:
             mode="",
         )
         return Sighting(device=self._known.get(number, unknown), fault=Fault(reason="DeviceSilent", message=why))
+
+
+def parsed(tool: Path, table: str) -> Mapping[int, list[str]]:
+    """The rows of the table by index. ``ToolError`` when there are none."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines(table)]
+    found = {int(row[0]): row[1:] for row in rows if len(row) == 4 and row[0].isdecimal()}
+    if not found:
+        raise ToolError(f"{tool} listed no GPU: {' '.join(table.split())[:80]!r}")
+    return found

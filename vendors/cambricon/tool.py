@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from hami_plugin.host.kept import LastKnown
-from hami_plugin.host.tools import output
+from hami_plugin.host.printed import lines
+from hami_plugin.host.tools import read
 
 # | 0     /   MLU370-X4    v1.1.6 | On          v4.20.11 | 0%          N/A       |
 # |  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |
@@ -18,6 +20,8 @@ _FIRST = re.compile(r"\|\s*(\d+)\s+\S+\s+\S+\s+v[\d.]+\s*\|\s*(\S+)")
 _SECOND = re.compile(r"\|[^|]*\|\s*\d+ MiB/\s*(\d+) MiB\s*\|")
 _MLU = re.compile(r"MLU\d+")
 LINKED = "MLK"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +34,7 @@ class Card:
 
 def cards(table: str) -> Mapping[int, Card]:
     """The cards of the table by number. Older tools say whether a card has started, newer ones where it is."""
-    lines = table.splitlines()
-    found = ((_FIRST.match(one), _SECOND.match(two)) for one, two in pairwise(lines))
+    found = ((_FIRST.match(one), _SECOND.match(two)) for one, two in pairwise(lines(table)))
     return {int(a[1]): Card(memory=int(b[1]), working=a[2] not in ("Off", "Error")) for a, b in found if a and b}
 
 
@@ -42,7 +45,7 @@ def linked(matrix: str) -> frozenset[tuple[int, int]]:
 
 def _linked(matrix: str) -> Iterator[tuple[int, int]]:
     columns: list[int] = []
-    for line in matrix.splitlines():
+    for line in lines(matrix):
         words = line.replace("|", " ").split()
         if not words or not _MLU.fullmatch(words[0]):
             continue
@@ -59,7 +62,7 @@ class Cnmon:
     def __init__(self, tool: Path, *, deadline: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._tool = tool
         self._deadline = deadline
-        self._cards: LastKnown[Mapping[int, Card]] = LastKnown(lambda: cards(self._said()), {}, clock=clock)
+        self._cards: LastKnown[Mapping[int, Card]] = LastKnown(lambda: self._told(cards), {}, clock=clock)
 
     @property
     def problem(self) -> str:
@@ -71,7 +74,7 @@ class Cnmon:
 
     def linked(self) -> frozenset[tuple[int, int]]:
         """``ToolError`` when the tool does not tell."""
-        return linked(self._said("topo", "-m"))
+        return self._told(linked, "topo", "-m")
 
-    def _said(self, *arguments: str) -> str:
-        return output(self._tool, *arguments, deadline=self._deadline)
+    def _told(self, parse: Callable[[str], T], *arguments: str) -> T:
+        return read(self._tool, parse, *arguments, deadline=self._deadline)

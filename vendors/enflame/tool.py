@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from hami_plugin.host.kept import LastKnown
-from hami_plugin.host.tools import output
+from hami_plugin.host.printed import lines
+from hami_plugin.host.tools import read
 
 DRS = "DRS"
 """What the tool says of a card that is cut into partitions."""
 _BUS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 _MEMORY = re.compile(r"(\d+)MiB\s+(\S+)")
+T = TypeVar("T")
+
 _PROFILE = re.compile(r"\d+g\.\d+gb")
 
 
@@ -51,7 +55,7 @@ def rows(table: str) -> Iterator[Row]:
     """The cards of the table. Each has two lines, of three columns each."""
     # | 0      Enflame S60          | 33.6.5           | 00:23:00.0  Enable        |
     # | 71℃    Sleep    118W / 300W | 42976MiB Disable | 0%          C807B40520388 |
-    cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table.splitlines()]
+    cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines(table)]
     for first, second in pairwise(cells):
         if len(first) != len(second) or len(first) != 3 or not _BUS.match(first[2]):
             continue
@@ -64,7 +68,7 @@ def rows(table: str) -> Iterator[Row]:
                 bus=first[2].split()[0].lower(),
                 memory=int(amounts[1]),
                 virtual=amounts[2],
-                serial=second[2].split()[-1],
+                serial=(second[2].split() or [""])[-1],
             )
 
 
@@ -79,8 +83,8 @@ def partitions(listing: str, index: int) -> tuple[Partition, ...]:
 
 
 def _named(listing: str) -> Iterator[list[str]]:
-    lines = (line.strip().strip("|").split() for line in listing.splitlines())
-    return (words for words in lines if len(words) > 3 and _PROFILE.fullmatch(words[1]))
+    split = (line.strip().strip("|").split() for line in lines(listing))
+    return (words for words in split if len(words) > 3 and _PROFILE.fullmatch(words[1]))
 
 
 class Efsmi:
@@ -105,16 +109,19 @@ class Efsmi:
 
     def _told(self) -> Mapping[Row, Cut | None]:
         """All cards of a node can be cut alike: Enflame's agent counts on it, too."""
-        found = tuple(rows(self._said()))
+        found = self._read(lambda table: tuple(rows(table)))
         first = next((row for row in found if row.virtual == DRS), None)
         if first is None:
             return dict.fromkeys(found)
-        alike = profiles(self._said("-i", str(first.index), "--drs", "--list-profile"))
-        listing = self._said("-L")
-        return {
-            row: Cut(profiles=alike, partitions=partitions(listing, row.index)) if row.virtual == DRS else None
-            for row in found
-        }
+        alike = self._read(profiles, "-i", str(first.index), "--drs", "--list-profile")
 
-    def _said(self, *arguments: str) -> str:
-        return output(self._tool, *arguments, deadline=self._deadline)
+        def cut(listing: str) -> Mapping[Row, Cut | None]:
+            return {
+                row: Cut(profiles=alike, partitions=partitions(listing, row.index)) if row.virtual == DRS else None
+                for row in found
+            }
+
+        return self._read(cut, "-L")
+
+    def _read(self, parse: Callable[[str], T], *arguments: str) -> T:
+        return read(self._tool, parse, *arguments, deadline=self._deadline)

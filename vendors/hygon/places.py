@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from hami_plugin.host import tools
@@ -35,8 +36,12 @@ class Places:
         return {one.address: self._nodes.get(one.address, one.numa) for one in found}
 
     def _told(self) -> Mapping[str, int]:
-        printed = tools.output(self._tool, *QUESTION, deadline=self._deadline)
-        cards = (card for card in tools.json_object(printed, self._tool).values() if isinstance(card, Mapping))
-        # Newer versions print the serial number behind the address: 0000:05:00.0 --> SN: 25...
-        said = ((str(card.get(ADDRESS, "")).partition(" ")[0].lower(), str(card.get(NODE, ""))) for card in cards)
-        return {address: int(node) for address, node in said if address and node.isdecimal()}
+        return tools.read(self._tool, partial(parsed, self._tool), *QUESTION, deadline=self._deadline)
+
+
+def parsed(tool: Path, printed: str) -> Mapping[str, int]:
+    """NUMA nodes by PCI address."""
+    cards = (card for card in tools.json_object(printed, tool).values() if isinstance(card, Mapping))
+    # Newer versions print the serial number behind the address: 0000:05:00.0 --> SN: 25...
+    said = ((str(card.get(ADDRESS, "")).partition(" ")[0].lower(), str(card.get(NODE, ""))) for card in cards)
+    return {address: int(node) for address, node in said if address and node.isdecimal()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,7 @@ from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, mebibytes, rows
-from hami_plugin.host.tools import ToolError, output
+from hami_plugin.host.tools import read
 from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
@@ -49,13 +49,14 @@ def chip_of(model: str, words: Iterable[str]) -> str:
     return next((word for word in words if word in model.split()), "")
 
 
-def listed(settings: IluvatarSettings) -> Iterator[Card | str]:
+def listed(settings: IluvatarSettings) -> Sequence[Card | str]:
     """The GPUs as the tool's table has them."""
-    printed = output(settings.ixsmi, *QUESTION, deadline=settings.tool_seconds)
-    try:
-        yield from map(card, rows(printed, *FIELDS))
-    except ValueError as error:
-        raise ToolError(f"{settings.ixsmi} printed {error}") from error
+    return read(
+        settings.ixsmi,
+        lambda table: [card(row) for row in rows(table, *FIELDS)],
+        *QUESTION,
+        deadline=settings.tool_seconds,
+    )
 
 
 def card(row: Mapping[str, str]) -> Card | str:

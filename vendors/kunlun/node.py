@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from cdi.edits import ContainerEdits
 from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.printed import address, matrix, mebibytes
-from hami_plugin.host.tools import output
+from hami_plugin.host.printed import address, lines, matrix, mebibytes
+from hami_plugin.host.tools import read
 from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
@@ -24,6 +25,8 @@ from hami_plugin.wire.nodes import DeviceInfo
 from vendors.kunlun.family import CARD, PART, WHOLE
 from vendors.kunlun.settings import KunlunSettings
 
+T = TypeVar("T")
+
 XPUS = Hardware(title="Kunlun XPU", vendors=("1d22",), module="kunlun", node="xpu")
 CONTROL = "xpuctrl"
 SMALLEST = CARD // 4
@@ -32,7 +35,7 @@ LOOK_EVERY_S = 5.0
 
 # Columns of ``xpu-smi -m``, one XPU a line, 32 in all; what most of the others mean is Kunlunxin's to know.
 ADDRESS, INDEX, MEMORY, MODEL = 0, 1, 18, 21
-_NAMED = re.compile(r"XPU\s+(\d+):.*?(GPU-[0-9A-Fa-f-]{36})")
+_NAMED = re.compile(r"XPU\s+(\d+):.{0,200}?(GPU-[0-9A-Fa-f-]{36})")
 _LINKED = "XL"
 
 
@@ -48,16 +51,19 @@ def open_driver(settings: KunlunSettings, paths: HostPaths) -> Driver:
     return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
-def asked(settings: KunlunSettings, *arguments: str) -> str:
-    return output(settings.xpu_smi, *arguments, deadline=settings.tool_seconds)
+def asked(settings: KunlunSettings, parse: Callable[[str], T], *arguments: str) -> T:
+    return read(settings.xpu_smi, parse, *arguments, deadline=settings.tool_seconds)
 
 
-def listed(settings: KunlunSettings) -> Iterator[Card | str]:
+def listed(settings: KunlunSettings) -> Sequence[Card | str]:
     """The XPUs, by two answers of the tool: facts by column, and names."""
-    names = dict(_NAMED.findall(asked(settings, "-L")))
-    for line in asked(settings, "-m").splitlines():
-        if line.strip():
-            yield card(line, names)
+    names = asked(settings, named, "-L")
+    return asked(settings, lambda table: [card(line, names) for line in lines(table) if line.strip()], "-m")
+
+
+def named(listing: str) -> Mapping[str, str]:
+    """Names by index."""
+    return {found[1]: found[2] for line in lines(listing) if (found := _NAMED.search(line))}
 
 
 def card(line: str, names: Mapping[str, str]) -> Card | str:
@@ -77,8 +83,11 @@ def card(line: str, names: Mapping[str, str]) -> Card | str:
 
 def linked(settings: KunlunSettings) -> Mapping[tuple[int, int], int]:
     """Pairs with an XPU-Link, as the board has them and not as the wings of an older one would."""
-    table = matrix(asked(settings, "topo", "-m"), "XPU")
-    return {pair: 1 for pair, cell in table.items() if cell == _LINKED}
+    return asked(settings, direct, "topo", "-m")
+
+
+def direct(table: str) -> Mapping[tuple[int, int], int]:
+    return {pair: 1 for pair, cell in matrix(table, "XPU").items() if cell == _LINKED}
 
 
 def served(settings: KunlunSettings, family: Family) -> Family:

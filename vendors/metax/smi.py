@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from hami_plugin.host import tools
+from hami_plugin.host.printed import lines
+
+T = TypeVar("T")
 
 _ROW = re.compile(
-    r"GPU#?\s*(\d+)[:\s]+(\S+)\s+([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s*"
-    r"(.*?)\s*(?:\(UUID:\s*([^)\s]+)\))?\s*$"
+    r"GPU#?\s{0,16}(\d{1,9})[:\s]{1,16}(\S{1,64})\s{1,64}([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s{0,64}"
+    r"(.{0,64}?)\s{0,64}(?:\(UUID:\s{0,16}([^)\s]{1,64})\))?$"
 )
 _MEMORY = re.compile(r"\bvis_vram total\s*:\s*(\d+)\s*KB", re.IGNORECASE)
 LINKED = "MX"
@@ -60,20 +65,36 @@ class Smi:
         anew = not addresses <= self._asked
         if anew or self._clock() >= self._until:
             if anew or not all(one.memory for one in self._listed.values()):
-                self._memory = {**self._memory, **dict(_memory(self._ask("--show-memory")))}
+                self._memory = {**self._memory, **self._read(memory_of, "--show-memory")}
             if anew:
-                self.linked = frozenset(_linked(self._ask("topo", "-m")))
-            self._listed = {one.address: one for one in _rows(self._ask("-L"), self._memory)}
+                self.linked = self._read(links_of, "topo", "-m")
+            listed = self._read(partial(listed_of, memory=self._memory), "-L")
+            self._listed = {one.address: one for one in listed}
             self._asked, self._until = addresses, self._clock() + self._fresh
         return self._listed
 
-    def _ask(self, *arguments: str) -> str:
-        return tools.output(self.tool, *arguments, deadline=self._deadline)
+    def _read(self, parse: Callable[[str], T], *arguments: str) -> T:
+        return tools.read(self.tool, parse, *arguments, deadline=self._deadline)
+
+
+def listed_of(printed: str, memory: Mapping[str, int]) -> Sequence[Listed]:
+    """The GPUs of ``-L``. ``memory`` is what is known of it, by address."""
+    return tuple(_rows(printed, memory))
+
+
+def memory_of(printed: str) -> Mapping[str, int]:
+    """MiB by address."""
+    return dict(_memory(printed))
+
+
+def links_of(printed: str) -> AbstractSet[tuple[int, int]]:
+    """The pairs of GPUs that are linked."""
+    return frozenset(_linked(printed))
 
 
 def _rows(printed: str, memory: Mapping[str, int]) -> Iterator[Listed]:
-    for line in printed.splitlines():
-        if row := _ROW.search(line):
+    for line in lines(printed):
+        if row := _ROW.search(line.rstrip()):
             number, model, address, state, uuid = row.groups()
             address = address.lower()
             yield Listed(
@@ -89,8 +110,8 @@ def _rows(printed: str, memory: Mapping[str, int]) -> Iterator[Listed]:
 def _memory(printed: str) -> Iterator[tuple[str, int]]:
     """Below each GPU's line stands its memory, in KiB."""
     address = ""
-    for line in printed.splitlines():
-        if row := _ROW.search(line):
+    for line in lines(printed):
+        if row := _ROW.search(line.rstrip()):
             address = row[3].lower()
         elif address and (found := _MEMORY.search(line)):
             yield address, int(found[1]) // 1024
@@ -99,7 +120,7 @@ def _memory(printed: str) -> Iterator[tuple[str, int]]:
 def _linked(printed: str) -> Iterator[tuple[int, int]]:
     """Pairs of GPUs with a MetaXLink between them: it stands in place of their distance on the PCI bus."""
     columns: list[int] = []
-    for line in printed.splitlines():
+    for line in lines(printed):
         words = line.split()
         if words and all(re.fullmatch(r"GPU\d+", word) for word in words[:2]) and len(words) > 1:
             columns = [int(word[3:]) for word in words if re.fullmatch(r"GPU\d+", word)]

@@ -5,6 +5,7 @@ Whole GPUs come from the smallest zone that has enough, which leaves the larger 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations, product
@@ -53,15 +54,19 @@ def links(devices: Iterable[tuple[str, int]]) -> int:
 def connected(linked: AbstractSet[tuple[int, int]], numbers: Collection[int]) -> Mapping[int, int]:
     """The zone of each GPU that has a link, counted from 1 by its first GPU; 0 for the others."""
     zones: dict[int, int] = {}
+    beside: defaultdict[int, set[int]] = defaultdict(set)
+    for a, b in linked:
+        beside[a].add(b)
+        beside[b].add(a)
     for number in sorted(numbers):
-        if number in zones or not any(number in pair for pair in linked):
+        if number in zones or number not in beside:
             continue
         zone, reached = max(zones.values(), default=0) + 1, [number]
         while reached:
             one = reached.pop()
             if one not in zones:
                 zones[one] = zone
-                reached += [b for a, b in linked if a == one] + [a for a, b in linked if b == one]
+                reached += beside[one]
     return {number: zones.get(number, 0) for number in numbers}
 
 

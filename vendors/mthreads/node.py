@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from cdi.edits import ContainerEdits
 from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.printed import address, matrix, mebibytes
-from hami_plugin.host.tools import ToolError, json_object, output
+from hami_plugin.host.tools import ToolError, json_object, read
 from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
@@ -23,6 +24,8 @@ from hami_plugin.vendor import Driver, Family, Injection, Units
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, UNIT, WORD
 from vendors.mthreads.settings import MthreadsSettings
+
+T = TypeVar("T")
 
 GPUS = Hardware(title="Moore Threads GPU", vendors=("1ed5",), module="mtgpu", node="mtgpu.")
 LOOK_EVERY_S = 5.0
@@ -43,16 +46,20 @@ def open_driver(settings: MthreadsSettings, paths: HostPaths) -> Driver:
     return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
-def asked(settings: MthreadsSettings, *arguments: str) -> str:
-    return output(settings.mthreads_gmi, *arguments, deadline=settings.tool_seconds)
+def asked(settings: MthreadsSettings, parse: Callable[[str], T], *arguments: str) -> T:
+    return read(settings.mthreads_gmi, parse, *arguments, deadline=settings.tool_seconds)
 
 
-def listed(settings: MthreadsSettings) -> Iterator[Card | str]:
+def listed(settings: MthreadsSettings) -> Sequence[Card | str]:
     """The GPUs of the tool's report."""
-    report = json_object(asked(settings, "-q", "--json"), settings.mthreads_gmi).get("GPU")
+    return asked(settings, partial(reported, settings.mthreads_gmi), "-q", "--json")
+
+
+def reported(tool: Path, printed: str) -> Sequence[Card | str]:
+    report = json_object(printed, tool).get("GPU")
     if not isinstance(report, list):
-        raise ToolError(f"{settings.mthreads_gmi} reports no list of GPUs")
-    yield from map(card, report)
+        raise ToolError(f"{tool} reports no list of GPUs")
+    return [card(entry) for entry in report]
 
 
 def card(entry: Any) -> Card | str:
@@ -74,8 +81,12 @@ def card(entry: Any) -> Card | str:
 
 def linked(settings: MthreadsSettings) -> Mapping[tuple[int, int], int]:
     """How many MTLinks are bonded between two GPUs; the tool writes ``MT2`` for two."""
-    table = matrix(asked(settings, "topo", "-m"), "GPU")
-    return {pair: int(found[1]) for pair, cell in table.items() if (found := _BONDED.fullmatch(cell))}
+    return asked(settings, bonded, "topo", "-m")
+
+
+def bonded(table: str) -> Mapping[tuple[int, int], int]:
+    cells = matrix(table, "GPU")
+    return {pair: int(found[1]) for pair, cell in cells.items() if (found := _BONDED.fullmatch(cell))}
 
 
 def served(settings: MthreadsSettings, family: Family) -> Family:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError, json_object, output
+from hami_plugin.host.tools import ToolError, json_object, read
 from hami_plugin.model.device import Device
 
 WORD: Final = "Vastai"
@@ -70,9 +71,14 @@ def listed(tool: Path, deadline: float = DEADLINE_S) -> Mapping[str, Listed]:
             DriverReason.NO_LIBRARY, f"there is no {tool}", hint="mount it from the host, or set vasmi"
         )
     try:
-        told = json_object(output(tool, *QUERY, deadline=deadline), tool).get("elem")
+        return read(tool, partial(parsed, tool), *QUERY, deadline=deadline)
     except ToolError as error:
         raise DriverUnavailableError(DriverReason.FAILED, error.message) from error
+
+
+def parsed(tool: Path, printed: str) -> Mapping[str, Listed]:
+    """The dies of the tool's answer, by PCI address."""
+    told = json_object(printed, tool).get("elem")
     items = [item for item in told if isinstance(item, dict)] if isinstance(told, list) else []
     return {address: die for item in items if (address := _address(item)) and (die := _die(item))}
 

@@ -169,6 +169,7 @@ def destroy_last() -> None:
     pynvml.nvmlGpuInstanceDestroy(instance)
 
 
+@pytest.mark.scenario("D12")
 def test_another_cut_is_another_snapshot_and_other_names(rig: Callable[..., Any]) -> None:
     machine = rig("a100-pcie-2-mig")
     before, _ = seen(machine)

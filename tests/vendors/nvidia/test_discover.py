@@ -68,6 +68,7 @@ def reasons(sightings: tuple[Sighting, ...]) -> dict[int, str]:
     return {s.device.index: s.fault.reason for s in sightings if s.fault}
 
 
+@pytest.mark.scenario("D15")
 @pytest.mark.parametrize("memory", [0, MIB - 1, 2**64 - 1, 5 * 1024 * 1024 * MIB])
 def test_nonsense_memory_keeps_the_card_back(memory: int, lying: Callable[..., Any]) -> None:
     look = lying({("memory", 2): memory}).look()
@@ -76,6 +77,7 @@ def test_nonsense_memory_keeps_the_card_back(memory: int, lying: Callable[..., A
     assert look.sightings[2].device.memory == 0
 
 
+@pytest.mark.scenario("D15")
 def test_nonsense_memory_does_not_overwrite_what_was_known(lying: Callable[..., Any]) -> None:
     discoverer = lying({})
     before = discoverer.look().sightings[2].device
@@ -87,6 +89,7 @@ def test_nonsense_memory_does_not_overwrite_what_was_known(lying: Callable[..., 
     assert after.sightings[2].device == before
 
 
+@pytest.mark.scenario("D15")
 @pytest.mark.parametrize("uuid", ["", "GPU-", "GPU-12345678-1234-1234-1234-123456789abc,NVIDIA", "../../etc"])
 def test_a_card_with_a_nonsense_name_is_known_by_the_kernels_list(uuid: str, lying: Callable[..., Any]) -> None:
     discoverer = lying({("uuid", 5): uuid})
@@ -98,6 +101,7 @@ def test_a_card_with_a_nonsense_name_is_known_by_the_kernels_list(uuid: str, lyi
     assert len(look.sightings) == 8
 
 
+@pytest.mark.scenario("D15")
 def test_two_cards_with_one_name_are_both_kept_back(lying: Callable[..., Any]) -> None:
     name = "GPU-00000001-5150-4ccd-8a11-f2a0380b0001"
 

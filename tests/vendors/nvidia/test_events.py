@@ -73,6 +73,7 @@ def test_a_wait_that_fails_at_once_does_not_spin(code: int, opened: Callable[...
     assert nvml.waits <= 5
 
 
+@pytest.mark.scenario("D6")
 def test_a_fault_xid_is_reported_once_and_an_applications_xid_never(rig: Callable[..., Any]) -> None:
     machine = rig()
     machine.driver.discover()
@@ -156,6 +157,7 @@ def test_an_event_that_came_before_a_card_was_lost_is_not_forgotten(rig: Callabl
     assert [event.uuid for event in machine.driver.poll(1)] == [machine.uuid(4)]
 
 
+@pytest.mark.scenario("D8")
 def test_a_storm_is_delivered_without_repeats(rig: Callable[..., Any]) -> None:
     machine = rig()
     machine.driver.discover()

@@ -45,6 +45,7 @@ def about_one_card(symbols: set[str]) -> list[str]:
     return [*sorted({s for s in symbols if s.startswith("nvmlDevice")} - everywhere), "nvmlDeviceGetHandleByIndex_v2"]
 
 
+@pytest.mark.scenario("D4")
 def test_a_card_that_is_lost_in_any_call_leaves_the_seven_others(rig: Callable[..., Any]) -> None:
     machine = rig()
     baseline = machine.driver.discover()
@@ -208,6 +209,7 @@ def test_the_driver_root_is_searched(rig: Callable[..., Any], tmp_path: Path) ->
     driver.close()
 
 
+@pytest.mark.scenario("D3")
 @pytest.mark.parametrize(
     ("fault", "value", "reason", "words"),
     [
@@ -240,6 +242,7 @@ def test_a_driver_that_fails_as_a_whole_says_why_and_is_picked_up_again(
     assert len(machine.driver.discover().sightings) == 8
 
 
+@pytest.mark.scenario("D2")
 def test_a_driver_that_was_replaced_is_opened_anew_with_the_same_cards(rig: Callable[..., Any]) -> None:
     machine = rig()
     before = machine.driver.discover()
@@ -255,6 +258,7 @@ def test_a_driver_that_was_replaced_is_opened_anew_with_the_same_cards(rig: Call
     assert [event.uuid for event in machine.driver.poll(0.05)] == [machine.uuid(1)]
 
 
+@pytest.mark.scenario("D11")
 def test_a_card_that_is_pulled_out_shifts_indices_and_not_names(rig: Callable[..., Any]) -> None:
     machine = rig()
     machine.driver.discover()
@@ -326,6 +330,7 @@ def test_while_all_is_well_the_driver_stays_open(rig: Callable[..., Any], monkey
     driver.close()
 
 
+@pytest.mark.scenario("D2")
 def test_another_kernel_module_has_the_driver_opened_anew_though_nothing_failed(
     rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def test_a_driver_too_old_for_a_question_is_no_fault(symbol: str, rig: Callable[
     assert len(machine.driver.links().pairs) == 28
 
 
+@pytest.mark.scenario("D13")
 def test_memory_that_the_driver_cannot_tell_comes_from_the_configuration(rig: Callable[..., Any]) -> None:
     machine = rig(preConfiguredDeviceMemory=122_880)
     machine.simulator.inject("not-supported", 1, "memory")
@@ -100,6 +101,7 @@ def test_filtered_cards_are_left_out_of_everything(rig: Callable[..., Any]) -> N
     assert machine.faults() == {}
 
 
+@pytest.mark.scenario("D14")
 def test_a_crooked_link_counts_the_worse_way_and_is_named(rig: Callable[..., Any]) -> None:
     machine = rig("dgx-1v")
     machine.driver.discover()
@@ -115,6 +117,7 @@ def test_a_crooked_link_counts_the_worse_way_and_is_named(rig: Callable[..., Any
         assert crooked.score(a, b) == straight.score(a, b) - 100
 
 
+@pytest.mark.scenario("D9")
 def test_a_card_that_hangs_is_named_while_it_does(rig: Callable[..., Any]) -> None:
     machine = rig("t4-4-pcie")
     machine.driver.discover()

@@ -6,11 +6,13 @@ from hami_plugin.model.device import Action
 from vendors.nvidia.xid import TABLE, XidPolicy, parse_selection
 
 
+@pytest.mark.scenario("D6")
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
 def test_an_application_fault_keeps_the_card(number: int) -> None:
     assert XidPolicy().fault(number) is None
 
 
+@pytest.mark.scenario("D5", "D6")
 @pytest.mark.parametrize(
     ("number", "action"),
     [

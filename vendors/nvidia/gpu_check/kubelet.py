@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
+from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.files import Journal
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.kubelet.listener import Listener
@@ -26,8 +27,10 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.events import EventRecorder
+from hami_plugin.node.guarding import Guard
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
+from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import NullObserver
@@ -133,6 +136,7 @@ async def _plugin(
         settlement=settlement,
         events=EventRecorder(cluster, NODE),
         host=ScratchHost(paths=HostPaths(), scratch=scratch / "host"),
+        guard=Guard(BoundedCalls("gpu-check", patience=DEADLINE_S), Mistakes("nvidia")),
         rules=AllocationRules(node=NODE),
         observer=NullObserver(),
     )
