@@ -19,6 +19,7 @@ from bench.footprint import idle
 from bench.latency import burst, spaced
 from bench.presence import registration
 from bench.selection import measure as selection
+from bench.strain import measure as strain
 from hami_plugin.errors import HamiError
 
 
@@ -61,6 +62,11 @@ PARTS = {
         about="The extender's filter for one pod over many nodes, beside keeping nothing",
         full=lambda: filtering(repeats=51),
         quick=lambda: filtering(repeats=11),
+    ),
+    "strain": Part(
+        about="What one hostile request costs the scheduler process",
+        full=strain,
+        quick=lambda: strain(nodes=500),
     ),
 }
 

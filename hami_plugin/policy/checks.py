@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hami_plugin.policy.charges import WHOLE
 from hami_plugin.policy.collapse import collapsed
+from hami_plugin.policy.listings import mentioned
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Candidate, Context, DeviceState
 
@@ -18,10 +19,12 @@ ChargeCheck = Callable[[Candidate, Context, Sequence[Candidate]], Reason | None]
 class ReadFirst:
     """A check that reads the pod and the node before it sees a device: once for all devices of a container.
 
-    ``read`` gives what the devices are then asked, or None where it would be against none of them.
+    ``read`` gives what the devices are then asked, or None where it would be against none of them. ``keys`` are the
+    pod's annotations in which it looks for names.
     """
 
     read: Callable[[Context], DeviceCheck | None]
+    keys: tuple[str, ...] = ()
 
     def __call__(self, state: DeviceState, context: Context) -> Reason | None:
         check = self.read(context)
@@ -32,6 +35,11 @@ def prepared(checks: Iterable[DeviceCheck], context: Context) -> tuple[DeviceChe
     """The same checks for many devices: what has to be read is read, and those that are against none are left out."""
     asked = [check.read(context) if isinstance(check, ReadFirst) else check for check in checks]
     return tuple([check for check in asked if check])
+
+
+def consulted(checks: Iterable[DeviceCheck]) -> Iterable[str]:
+    """The pod's annotations that these checks look for names in."""
+    return (key for check in checks if isinstance(check, ReadFirst) for key in check.keys)
 
 
 def healthy(state: DeviceState, _context: Context) -> Reason | None:
@@ -54,26 +62,29 @@ def of_type(use: str, avoid: str) -> DeviceCheck:
     """
 
     def read(context: Context) -> DeviceCheck | None:
-        wanted, unwanted = _listed(context, use, str.lower), _listed(context, avoid, str.lower)
+        listings = context.lists
+        wanted, unwanted = listings.names(use, str.lower), listings.names(avoid, str.lower)
         if wanted is None and unwanted is None:
             return None
 
+        def judged(kind: str) -> bool:
+            return (wanted is None or mentioned(wanted, kind)) and not mentioned(unwanted or (), kind)
+
         def check(state: DeviceState, _context: Context) -> Reason | None:
-            kind = state.info.type.lower()
-            if wanted is not None and not any(name and name in kind for name in wanted):
-                return Reason.TYPE_MISMATCH
-            return Reason.TYPE_MISMATCH if any(name and name in kind for name in unwanted or ()) else None
+            kind = state.info.type
+            allowed = listings.verdict((use, avoid, kind), lambda: judged(kind.lower()))
+            return None if allowed else Reason.TYPE_MISMATCH
 
         return check
 
-    return ReadFirst(read)
+    return ReadFirst(read, keys=(use, avoid))
 
 
 def named(use: str, avoid: str) -> DeviceCheck:
     """The pod's annotations ``use`` and ``avoid`` list UUIDs. A list without a name in it allows nothing."""
 
     def read(context: Context) -> DeviceCheck | None:
-        wanted, unwanted = _listed(context, use), _listed(context, avoid)
+        wanted, unwanted = context.lists.names(use), context.lists.names(avoid)
         if wanted is None and unwanted is None:
             return None
 
@@ -83,7 +94,7 @@ def named(use: str, avoid: str) -> DeviceCheck:
 
         return check
 
-    return ReadFirst(read)
+    return ReadFirst(read, keys=(use, avoid))
 
 
 def free_slot(state: DeviceState, _context: Context) -> Reason | None:
@@ -162,9 +173,3 @@ def on_the_pods_device(candidate: Candidate, context: Context, _eligible: Sequen
     given = context.given.get(context.demand.word, ())
     elsewhere = any(grant.uuid != candidate.uuid for piece in given for grant in piece)
     return Reason.CUSTOM_RULE if elsewhere else None
-
-
-def _listed(context: Context, key: str, spelt: Callable[[str], str] = str) -> Sequence[str] | None:
-    """What a pod's annotation lists; None when it says nothing."""
-    text = context.pod.annotations.get(key)
-    return [spelt(name.strip()) for name in text.split(",")] if text and text.strip() else None

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.policy.demand import Demand, Invalid
+from hami_plugin.policy.listings import shortened
 from hami_plugin.policy.states import DeviceState
 
 WEIGHTS_KEY = "hami.io/device-scoring-weights"
 _WEIGHT = re.compile(r"[0-9]{1,9}")
-_SHOWN = 64
 
 Key = Callable[[DeviceState], tuple[float, ...]]
 
@@ -35,12 +35,12 @@ def weights(annotations: Mapping[str, str]) -> Weights | Invalid:
     text = annotations.get(WEIGHTS_KEY)
     if text is None:
         return EVEN
-    fields = [tuple(part.strip() for part in item.split("=", 1)) for item in text.split(",")]
+    fields = [tuple(part.strip() for part in item.split("=", 1)) for item in text.split(",", 3)]
     given = {field[0]: field[1] for field in fields if len(field) == 2 and _WEIGHT.fullmatch(field[1])}
     values = {name: int(number) for name, number in given.items()}
     if len(fields) != 3 or set(values) != {"slot", "core", "memory"} or not any(values.values()):
         why = "is not as slot=1,core=1,memory=3: whole numbers from 0 to 999999999, one of them above 0"
-        return Invalid(resource=WEIGHTS_KEY, text=text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…", why=why)
+        return Invalid(resource=WEIGHTS_KEY, text=shortened(text), why=why)
     return Weights(**values)
 
 

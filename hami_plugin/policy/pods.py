@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hami_plugin.model.views import PodView
+from hami_plugin.policy.checks import consulted
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Refused
+from hami_plugin.policy.listings import Listings, oversized
 from hami_plugin.policy.order import weights
 from hami_plugin.policy.sites import Circumstances, Demands, Placed, Rules, Site, Unplaced
+from hami_plugin.policy.states import ORDER_KEY
 from hami_plugin.policy.walk import Walk, refusal
 
 
@@ -24,6 +27,18 @@ def demands(pod: PodView, rules: Rules) -> Demands | Invalid:
     return tuple(found)
 
 
+def requested(wanted: Demands, rules: Rules) -> Rules:
+    """The families of which a pod asks for something."""
+    words = {word for one in wanted for word in one}
+    return {word: policy for word, policy in rules.items() if word in words}
+
+
+def overlong(pod: PodView, asked: Rules) -> Invalid | None:
+    """An annotation by which the pod selects devices of these families, and which is too long to be read."""
+    keys = [key for policy in asked.values() for key in consulted(policy.serves)]
+    return oversized(pod.annotations, [ORDER_KEY, *keys]) if asked else None
+
+
 def place(pod: PodView, rules: Rules, site: Site, circumstances: Circumstances | None = None) -> Placed | Unplaced:
     """Which devices of the node each container gets, or the first reason why not. A pod that asks for nothing fits."""
     return placing(pod, rules, circumstances)(site)
@@ -34,16 +49,20 @@ def placing(
 ) -> Callable[[Site], Placed | Unplaced]:
     """``place`` for one node after the other: the pod is read once, and families that it does not ask are left out."""
     wanted, weighing = demands(pod, rules), weights(pod.annotations)
-    for invalid in (wanted, weighing):
-        if isinstance(invalid, Invalid):
-            return _nowhere(str(invalid))
-    assert not isinstance(wanted, Invalid)
-    assert not isinstance(weighing, Invalid)
-    asked = {word: policy for word, policy in rules.items() if any(word in one for one in wanted)}
-    around = circumstances or Circumstances()
+    if isinstance(wanted, Invalid):
+        return _nowhere(str(wanted))
+    if isinstance(weighing, Invalid):
+        return _nowhere(str(weighing))
+    asked = requested(wanted, rules)
+    if too_long := overlong(pod, asked):
+        return _nowhere(str(too_long))
+    around, listings = circumstances or Circumstances(), Listings(pod.annotations)
 
     def placed(site: Site) -> Placed | Unplaced:
-        return _walked(Walk(pod=pod, rules=asked, site=site, weighing=weighing, circumstances=around), wanted)
+        walk = Walk(
+            pod=pod, rules=asked, site=site, weighing=weighing, circumstances=around, listings=listings
+        )
+        return _walked(walk, wanted)
 
     return placed
 

@@ -11,6 +11,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.linked import Solved
+from hami_plugin.policy.listings import Listings
 from hami_plugin.wire.nodes import DeviceInfo
 
 ORDER_KEY = "hami.io/gpu-scheduler-policy"
@@ -138,7 +139,7 @@ class Context:
 
     ``order`` is the cluster's device order, which the pod's annotation overrides. ``recall`` holds what a family
     remembers from one decision to the next, by names of its own. ``solved`` are questions about links that were
-    answered before.
+    answered before, and ``listings`` what of the pod's annotations was read before.
     """
 
     demand: Demand
@@ -151,6 +152,7 @@ class Context:
     recall: Mapping[str, Any] = field(default_factory=dict)
     states: Sequence[DeviceState] = ()
     solved: Solved | None = None
+    listings: Listings | None = field(default=None, compare=False, repr=False)
 
     def among(self, states: Sequence[DeviceState]) -> Context:
         """The same beside these devices."""
@@ -165,12 +167,18 @@ class Context:
             recall=self.recall,
             states=states,
             solved=self.solved,
+            listings=self.listings,
         )
+
+    @property
+    def lists(self) -> Listings:
+        """What the pod's annotations list."""
+        return self.listings or Listings(self.pod.annotations)
 
     @property
     def words(self) -> tuple[str, ...]:
         """The words of the device order in force: ``binpack``, ``spread``, ``numa``, ``mutex``, ``topology-aware``."""
-        return tuple([word.strip() for word in self.pod.annotations.get(ORDER_KEY, self.order).split(",")])
+        return self.lists.words(self.pod.annotations.get(ORDER_KEY, self.order))
 
     @property
     def inits(self) -> int:

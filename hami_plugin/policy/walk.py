@@ -14,6 +14,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Policy, Refused, fit
+from hami_plugin.policy.listings import Listings
 from hami_plugin.policy.order import Weights, ordered, scoring
 from hami_plugin.policy.reasons import Reason, told
 from hami_plugin.policy.sites import Circumstances, Rules, Site, Step
@@ -29,6 +30,7 @@ class Walk:
     site: Site
     weighing: Weights
     circumstances: Circumstances
+    listings: Listings | None = None
     steps: list[Step] = field(default_factory=list)
     _running: dict[str, tuple[DeviceState, ...]] = field(init=False)
     _now: dict[str, tuple[DeviceState, ...]] = field(init=False)
@@ -107,6 +109,7 @@ class Walk:
             order=self.circumstances.order,
             recall=self.circumstances.recall,
             solved=self.circumstances.solved,
+            listings=self.listings,
         )
 
 

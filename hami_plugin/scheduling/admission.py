@@ -10,7 +10,7 @@ from hami_plugin.model.views import ContainerView, PodView, pod_view
 from hami_plugin.policy.admission import Admitted, Denied
 from hami_plugin.policy.demand import Invalid
 from hami_plugin.policy.order import weights
-from hami_plugin.policy.pods import demands
+from hami_plugin.policy.pods import demands, overlong, requested
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling.patches import Operation, difference
 from hami_plugin.scheduling.quotas import excess
@@ -116,9 +116,14 @@ def _problem(pod: PodView, families: Sequence[Family], scheduling: Scheduling, q
             return f"container {container.name} is privileged: it would see every device of its node"
     if scheduling.name and pod.node:
         return "pod has node assigned: only the scheduler knows which devices of it are free"
-    for asked in (demands(pod, rules(families)), weights(pod.annotations)):
+    known = rules(families)
+    wanted, weighing = demands(pod, known), weights(pod.annotations)
+    for asked in (wanted, weighing):
         if isinstance(asked, Invalid):
             return str(asked)
+    assert not isinstance(wanted, Invalid)
+    if too_long := overlong(pod, requested(wanted, known)):
+        return str(too_long)
     missing = excess(pod, families, quota)
     return f"exceeding resource quota: {missing}" if missing else ""
 

@@ -27,7 +27,7 @@ NUMA_BIND = "nvidia.com/numa-bind"
 
 def _not_cordoned(context: Context) -> DeviceCheck | None:
     text = context.node.annotations.get(CORDON, "")
-    cordoned = [uuid.strip() for uuid in text.split(",")]
+    cordoned = frozenset(uuid.strip() for uuid in text.split(","))
     return (lambda state, _context: Reason.CORDONED if state.uuid in cordoned else None) if text else None
 
 
@@ -35,10 +35,15 @@ not_cordoned = ReadFirst(_not_cordoned)
 """The node's annotation does not keep new pods off the card."""
 
 
-def in_mode(state: DeviceState, context: Context) -> Reason | None:
-    """The pod's annotation, if there is one, names the way in which the card is shared."""
+def _in_mode(context: Context) -> DeviceCheck | None:
     modes = context.pod.annotations.get(MODE)
-    return None if modes is None or state.info.mode in modes else Reason.TYPE_MISMATCH
+    if modes is None:
+        return None
+    return lambda state, _context: None if state.info.mode in modes else Reason.TYPE_MISMATCH
+
+
+in_mode = ReadFirst(_in_mode, keys=(MODE,))
+"""The pod's annotation, if there is one, names the way in which the card is shared."""
 
 
 def policy(settings: NvidiaSettings) -> Policy:
