@@ -147,7 +147,6 @@ async def _send(port: int, stack: AsyncExitStack) -> None:
         pass
 
 
-
 @asynccontextmanager
 async def strained(nodes: int) -> AsyncIterator[Subject]:
     """A scheduler process that knows so many nodes of a packaged machine, and asks nobody else."""
@@ -167,14 +166,12 @@ async def strained(nodes: int) -> AsyncIterator[Subject]:
             sys.executable, "-m", "hami_plugin", "scheduler", *options, stdout=asyncio.subprocess.DEVNULL, stderr=2
         )
         stack.push_async_callback(_ended, process)
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HURRY_S))
-        )
+        session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HURRY_S)))
         subject = Subject(
             server=server, pid=process.pid, port=port, session=session, names=[node.name for node in known.nodes]
         )
         async with asyncio.timeout(HURRY_S):
-            while not await _ready(session, subject.url("/readyz")):
+            while not await _ready(session, subject.url("/readyz")):  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.1)
         yield subject
 

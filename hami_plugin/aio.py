@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from hami_plugin.model.pausing import Outcome
 
 T = TypeVar("T")
 
@@ -104,3 +107,15 @@ async def happened(event: asyncio.Event, *, within: float) -> bool:
         async with asyncio.timeout(within):
             await event.wait()
     return event.is_set()
+
+
+async def in_slices(
+    work: Generator[None, None, T], *, slice_s: float = 0.005, clock: Callable[[], float] = time.perf_counter
+) -> T:
+    """The result of work that pauses often. After each slice of it everything else on the loop has its turn."""
+    outcome, until = Outcome(work), clock() + slice_s
+    for _pause in outcome:
+        if clock() >= until:
+            await asyncio.sleep(0)
+            until = clock() + slice_s
+    return outcome.value

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.pods import placing
+from hami_plugin.policy.pods import walking
 from hami_plugin.policy.scores import Decision, Ranking, fullness
 from hami_plugin.policy.sites import Circumstances, Placed, Rules, Site, Unplaced
 from hami_plugin.policy.states import Given
@@ -54,13 +55,23 @@ def tried(
     pod: PodView, rules: Rules, sites: Iterable[Site], circumstances: Circumstances, *, order: str = "binpack"
 ) -> Iterator[Scored | Unplaced]:
     """One node after the other, for those who need not keep what becomes of each."""
-    place, order = placing(pod, rules, circumstances), node_order(pod, order)
-    for site in sites:
-        one = place(site)
+    one = trying(pod, rules, circumstances, order=order)
+    return (at_once(one(site)) for site in sites)
+
+
+def trying(
+    pod: PodView, rules: Rules, circumstances: Circumstances, *, order: str = "binpack"
+) -> Callable[[Site], Pausing[Scored | Unplaced]]:
+    """What becomes of the pod on a node, with a pause after each container that was asked for."""
+    walked, order = walking(pod, rules, circumstances), node_order(pod, order)
+
+    def trial(site: Site) -> Pausing[Scored | Unplaced]:
+        one = yield from walked(site)
         if isinstance(one, Unplaced):
-            yield one
-        else:
-            yield Scored(placed=one, score=worth(pod, rules, one.site, one.given, order))
+            return one
+        return Scored(placed=one, score=worth(pod, rules, one.site, one.given, order))
+
+    return trial
 
 
 def node_order(pod: PodView, order: str) -> str:

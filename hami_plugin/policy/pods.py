@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.checks import consulted
 from hami_plugin.policy.demand import Demand, Invalid
@@ -48,6 +49,15 @@ def placing(
     pod: PodView, rules: Rules, circumstances: Circumstances | None = None
 ) -> Callable[[Site], Placed | Unplaced]:
     """``place`` for one node after the other: the pod is read once, and families that it does not ask are left out."""
+    walked = walking(pod, rules, circumstances)
+    return lambda site: at_once(walked(site))
+
+
+Walked = Pausing[Placed | Unplaced]
+
+
+def walking(pod: PodView, rules: Rules, circumstances: Circumstances | None = None) -> Callable[[Site], Walked]:
+    """The same, with a pause after each container that was asked for."""
     wanted, weighing = demands(pod, rules), weights(pod.annotations)
     if isinstance(wanted, Invalid):
         return _nowhere(str(wanted))
@@ -58,24 +68,27 @@ def placing(
         return _nowhere(str(too_long))
     around, listings = circumstances or Circumstances(), Listings(pod.annotations)
 
-    def placed(site: Site) -> Placed | Unplaced:
-        walk = Walk(
-            pod=pod, rules=asked, site=site, weighing=weighing, circumstances=around, listings=listings
-        )
+    def walked(site: Site) -> Walked:
+        walk = Walk(pod=pod, rules=asked, site=site, weighing=weighing, circumstances=around, listings=listings)
         return _walked(walk, wanted)
 
-    return placed
+    return walked
 
 
-def _nowhere(why: str) -> Callable[[Site], Unplaced]:
-    return lambda site: Unplaced(site=site, why=why)
+def _nowhere(why: str) -> Callable[[Site], Walked]:
+    def walked(site: Site) -> Walked:
+        yield
+        return Unplaced(site=site, why=why)
+
+    return walked
 
 
-def _walked(walk: Walk, wanted: Demands) -> Placed | Unplaced:
+def _walked(walk: Walk, wanted: Demands) -> Walked:
     """The whole way, or to the first refusal."""
     for container, asked in zip(walk.pod.containers, wanted, strict=True):
         for word, demand in asked.items():
             outcome = walk.ask(container, demand)
+            yield
             if isinstance(outcome, Refused):
                 return Unplaced(site=walk.site, why=refusal(outcome), steps=tuple(walk.steps))
             if conflict := walk.take(word, outcome.grants):

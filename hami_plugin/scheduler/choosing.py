@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hami_plugin.aio import Backoff
-from hami_plugin.errors import ClusterError
+from hami_plugin.aio import Backoff, in_slices
+from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.policy.sites import Circumstances, Placed
@@ -17,15 +18,19 @@ from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE, repeated
 from hami_plugin.scheduler.standing import Standing
-from hami_plugin.scheduling.decisions import assigned
-from hami_plugin.scheduling.filtering import Filtered, Scene
+from hami_plugin.scheduling.decisions import Changes, assigned
+from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, offered_by, searching
 from hami_plugin.scheduling.kept import Kept
-from hami_plugin.scheduling.payloads import Offer, decided, filter_result, standing_result
+from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, standing_result
 from hami_plugin.vendor import Family
+from hami_plugin.wire.keys import ASSIGNED_NODE
 
 Json = Mapping[str, Any]
 
 SUCCEED, FAILED = "FilteringSucceed", "FilteringFailed"
+
+MOST_CHANGES = 16
+"""So often a choice is looked at again because its node has changed while others were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,9 @@ class Known:
 
 
 class Chooser:
-    """Answers filter requests. Between the choice and its entry in the ledger nothing else runs."""
+    """Answers filter requests, one choice after the other. Looking at many nodes takes long, so it is done in slices;
+    what has changed meanwhile is looked at again, and between that and the entry in the ledger nothing else runs.
+    """
 
     def __init__(
         self,
@@ -79,6 +86,7 @@ class Chooser:
         self._events = events
         self._now = now
         self._pace = pace
+        self._turn = asyncio.Lock()
 
     async def filter(self, offered: Offer) -> Json:
         """The one node that is left, or none with the reasons. ``ClusterError`` when it cannot be written down.
@@ -87,7 +95,7 @@ class Chooser:
         """
         pod = pod_view(offered.pod)
         if offered.nodes is not None:
-            return filter_result(offered, decided(self._known.scene(pod), pod, offered))
+            return filter_result(offered, await in_slices(deciding(self._known.scene(pod), pod, offered)))
         async with self._standing.turn(pod.uid):
             node = self._standing.node_of(pod.uid)
             if self._standing.doubtful(pod.uid) and node not in offered.names:
@@ -103,20 +111,49 @@ class Chooser:
         return ""
 
     async def _choose(self, offered: Offer, pod: PodView) -> Json:
-        outcome = decided(self._known.scene(pod), pod, offered)
-        if isinstance(outcome, Filtered):
-            if outcome.placed is None:
-                self._known.pods.withdraw(pod.uid)
-                self._events.pod(pod, FAILED, waiting(outcome, offered.names), warning=True)
-            else:
-                await self._decide(pod, outcome.placed)
+        async with self._turn:
+            outcome = await self._chosen(pod, offered.names)
+            changes = self._enter(pod, outcome, offered.names) if isinstance(outcome, Filtered) else None
+        if changes:
+            await self._write(pod, changes)
         return filter_result(offered, outcome)
 
-    async def _decide(self, pod: PodView, placed: Placed) -> None:
-        node = placed.site.node.name
-        changes = assigned(self._known.families, pod, placed, self._now())
-        pods = self._known.pods
-        pods.promise(replace(pod, annotations={**pod.annotations, **changes.annotations}))
+    async def _chosen(self, pod: PodView, names: Sequence[str]) -> Filtered | Unasked:
+        """A choice that still holds. A node that has changed is looked at again; where it does not do any more, all."""
+        found = await in_slices(searching(self._known.scene(pod), pod, names))
+        for _ in range(MOST_CHANGES):
+            if isinstance(found, Unasked) or found.placed is None or self._holds(pod, found.placed):
+                return found
+            node = found.placed.site.node.name
+            again = await in_slices(searching(self._known.scene(pod), pod, [node]))
+            if isinstance(again, Filtered) and again.placed:
+                found = replace(found, placed=again.placed)
+            else:
+                found = await in_slices(searching(self._known.scene(pod), pod, names))
+        raise HamiError(
+            f"pod {pod.key}: the nodes change faster than they can be looked at", hint="the pod is scheduled again"
+        )
+
+    def _holds(self, pod: PodView, placed: Placed) -> bool:
+        """Whether the node, and what others have of it, are still those for which the choice was made."""
+        scene = self._known.scene(pod)
+        step = placed.steps[0]
+        return offered_by(scene, pod, placed.site.node.name) is placed.site and (
+            scene.circumstances.quota == step.context.quota
+        )
+
+    def _enter(self, pod: PodView, outcome: Filtered, names: Sequence[str]) -> Changes | None:
+        """What was chosen counts from now on. The decision, if there is one."""
+        if outcome.placed is None:
+            self._known.pods.withdraw(pod.uid)
+            self._events.pod(pod, FAILED, waiting(outcome, names), warning=True)
+            return None
+        changes = assigned(self._known.families, pod, outcome.placed, self._now())
+        self._known.pods.promise(replace(pod, annotations={**pod.annotations, **changes.annotations}))
+        return changes
+
+    async def _write(self, pod: PodView, changes: Changes) -> None:
+        node, pods = changes.annotations[ASSIGNED_NODE], self._known.pods
         try:
             written = await repeated(lambda: self._cluster.patch_pod(pod, changes), pace=self._pace)
         except ClusterError as error:

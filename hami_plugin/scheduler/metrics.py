@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -81,9 +82,9 @@ class Metrics(ApiCalls):
 
     def refused(self, failed: Mapping[str, str]) -> None:
         """A filter's ``FailedNodes``: the reason for each node. A text may quote a pod, whose words are no reasons."""
-        for why in failed.values():
+        for why, nodes in Counts(failed.values()).items():
             for reason in _REASONS & read(why).keys() or [_WORDS.get(why, _OTHER)]:
-                self._nodes.labels(reason).inc()
+                self._nodes.labels(reason).inc(nodes)
 
     def certificate(self, expires: float) -> None:
         """The certificate that is presented now expires then, in seconds since 1970."""

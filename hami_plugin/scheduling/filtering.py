@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hami_plugin.model.pausing import Outcome, Pausing, at_once
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.policy.nodes import node_order, standing, tried
+from hami_plugin.policy.nodes import Scored, node_order, standing, trying
 from hami_plugin.policy.pods import demands
 from hami_plugin.policy.reasons import read
 from hami_plugin.policy.sites import Circumstances, Placed, Site, Unplaced
@@ -18,6 +19,16 @@ from hami_plugin.vendor import Family
 
 UNREGISTERED = "node unregistered"
 """HAMi's reason for a node of which no device is known."""
+
+MOST_ASKED = 50_000
+"""So often one decision asks a family for a container's devices on a node: a pod with many containers is not tried on
+every node of a large cluster.
+"""
+
+_FEWER = "give the pod fewer containers with devices, or select nodes"
+
+Search = Pausing["Filtered | Unasked"]
+"""A decision that pauses often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,43 +61,69 @@ class Filtered:
     @property
     def summary(self) -> str:
         """On how many nodes which reason stands in the way, the most frequent first. A node may have several."""
-        counts = Counter(reason for why in self.failed.values() for reason in read(why) or [why])
+        counts: Counter[str] = Counter()
+        for why, nodes in Counter(self.failed.values()).items():
+            counts.update(dict.fromkeys(read(why) or [why], nodes))
         ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return ", ".join(f"{reason} on {count} of {len(self.failed)} nodes" for reason, count in ordered)
 
 
 def filtered(scene: Scene, pod: PodView, names: Iterable[str]) -> Filtered | Unasked:
     """Choose among these nodes. What the pod itself has from an earlier decision is free again."""
+    return at_once(searching(scene, pod, names))
+
+
+def searching(scene: Scene, pod: PodView, names: Iterable[str]) -> Search:
+    """The same, with pauses. Each node is as the scene has it when its turn comes."""
     policies = rules(scene.families)
     wanted = demands(pod, policies)
     if isinstance(wanted, tuple) and not any(wanted):
         return Unasked()
-    sites, failed = _sites(scene, pod, names)
+    scene.kept.occupancy.keep(scene.nodes)
     around = replace(scene.circumstances, solved=scene.kept.solved)
-    best, better = None, standing(node_order(pod, scene.node_order))
-    for one in tried(pod, policies, sites, around, order=scene.node_order):
-        if isinstance(one, Unplaced):
-            failed[one.site.node.name] = one.why
-        elif best is None or better(one) >= better(best):
-            best = one
+    tried_on = trying(pod, policies, around, order=scene.node_order)
+    best: Scored | None = None
+    better = standing(node_order(pod, scene.node_order))
+    failed: dict[str, str] = {}
+    asked = 0
+    for name in names:
+        yield
+        site = offered_by(scene, pod, name)
+        if site is None:
+            failed[name] = UNREGISTERED
+        elif asked >= MOST_ASKED:
+            failed[name] = f"not tried: {len(pod.containers)} containers were tried on {len(failed)} nodes; {_FEWER}"
+        else:
+            trial = Outcome(tried_on(site))
+            for _pause in trial:
+                asked += 1
+                yield
+            one = trial.value
+            if isinstance(one, Unplaced):
+                failed[name] = one.why
+            elif best is None or better(one) >= better(best):
+                best = one
     return Filtered(placed=best.placed if best else None, failed=failed)
+
+
+def offered_by(scene: Scene, pod: PodView, name: str) -> Site | None:
+    """What a node has for this pod; None where no device of it is known. The same object while nothing changes."""
+    known = scene.nodes.get(name)
+    if known is None or not any(stock.states for stock in known.stocks.values()):
+        return None
+    return scene.kept.occupancy.of(scene.families, known, scene.ledger.on(name, without=pod.uid))
 
 
 def simulated(scene: Scene, pod: PodView, nodes: Sequence[NodeView]) -> Filtered | Unasked:
     """The same for nodes that need not exist, as a cluster autoscaler asks: nobody has anything of them."""
-    offered = {node.name: registered(node, scene.families).site for node in nodes}
-    return filtered(replace(scene, nodes=offered, ledger=Ledger(), kept=Kept(solved=scene.kept.solved)), pod, offered)
+    return at_once(simulating(scene, pod, nodes))
 
 
-def _sites(scene: Scene, pod: PodView, names: Iterable[str]) -> tuple[list[Site], dict[str, str]]:
-    sites: list[Site] = []
-    failed: dict[str, str] = {}
-    scene.kept.occupancy.keep(scene.nodes)
-    for name in names:
-        known = scene.nodes.get(name)
-        if known is None or not any(stock.states for stock in known.stocks.values()):
-            failed[name] = UNREGISTERED
-            continue
-        entries = scene.ledger.on(name, without=pod.uid)
-        sites.append(scene.kept.occupancy.of(scene.families, known, entries))
-    return sites, failed
+def simulating(scene: Scene, pod: PodView, nodes: Iterable[NodeView]) -> Search:
+    """The same, with pauses."""
+    offered: dict[str, Site] = {}
+    for node in nodes:
+        offered[node.name] = registered(node, scene.families).site
+        yield
+    alone = replace(scene, nodes=offered, ledger=Ledger(), kept=Kept(solved=scene.kept.solved))
+    return (yield from searching(alone, pod, offered))

@@ -12,7 +12,7 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView, node_view
 from hami_plugin.policy.admission import Denied
 from hami_plugin.scheduling.admission import Allowed
-from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, filtered, simulated
+from hami_plugin.scheduling.filtering import Filtered, Scene, Search, Unasked, searching, simulating
 
 Json = Mapping[str, Any]
 
@@ -65,11 +65,11 @@ def _objects(parent: Json, key: str, what: str) -> Sequence[Json]:
     return value
 
 
-def decided(scene: Scene, pod: PodView, offered: Offer) -> Filtered | Unasked:
-    """The answer to an offer. Nothing of the cluster counts for nodes that are given as objects."""
+def deciding(scene: Scene, pod: PodView, offered: Offer) -> Search:
+    """The answer to an offer, with pauses. Nothing of the cluster counts for nodes that are given as objects."""
     if offered.nodes is None:
-        return filtered(scene, pod, offered.names)
-    return simulated(scene, pod, [node_view(node) for node in offered.nodes])
+        return searching(scene, pod, offered.names)
+    return simulating(scene, pod, map(node_view, offered.nodes))
 
 
 def filter_result(offered: Offer, outcome: Filtered | Unasked) -> Json:

@@ -73,7 +73,9 @@ def test_a_type_is_judged_once_for_all_devices_that_are_of_it(monkeypatch):
     asked = []
     judged = Listings.verdict
     monkeypatch.setattr(
-        Listings, "verdict", lambda self, subject, judge: judged(self, subject, lambda: asked.append(subject) or judge())
+        Listings,
+        "verdict",
+        lambda self, subject, judge: judged(self, subject, lambda: asked.append(subject) or judge()),
     )
 
     outcomes(pod({USE_TYPE: "large"}, containers=2), sites(30, types=("Small", "Large", "Larger")))

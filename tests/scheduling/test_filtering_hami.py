@@ -11,7 +11,8 @@ from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling.decisions import assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene
 from hami_plugin.scheduling.ledger import Ledger
-from hami_plugin.scheduling.payloads import Offer, decided, filter_result, offer
+from hami_plugin.model.pausing import at_once
+from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, offer
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from tests.support.hami import Json, asks
@@ -87,7 +88,7 @@ def test_the_same_node_is_left_with_the_same_devices(case: Json):
     asked, known = offered(case), scene(case)
     pod = pod_view(asked.pod)
 
-    outcome = decided(known, pod, asked)
+    outcome = at_once(deciding(known, pod, asked))
 
     assert isinstance(outcome, Filtered)
     ours, expected = filter_result(asked, outcome), theirs(case["expected"]["result"])

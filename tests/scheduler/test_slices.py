@@ -1,0 +1,159 @@
+"""A filter over many nodes is worked on in slices: others are answered meanwhile, and what changes meanwhile counts."""
+
+import asyncio
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from hami_plugin.aio import in_slices
+from hami_plugin.model.pausing import at_once
+from hami_plugin.model.views import NodeView, pod_view
+from hami_plugin.policy.sites import Site, Stock
+from hami_plugin.policy.states import idle
+from hami_plugin.scheduler import choosing
+from hami_plugin.scheduling import filtering
+from hami_plugin.scheduling.filtering import Filtered, Scene, searching
+from hami_plugin.scheduling.ledger import entry
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.wire.keys import ASSIGNED_NODE
+from hami_plugin.wire.nodes import DeviceInfo
+from tests.support.extender import listening
+from tests.support.scheduling import FAMILIES, KEYS, add_node, ask, manifest, schedule, serving, until
+
+NODES = 30
+
+
+@pytest.fixture
+async def server():
+    async with SimulatedApiServer() as server:
+        for number in range(NODES):
+            add_node(server, f"n{number:02}")
+        yield server
+
+
+def slowly(monkeypatch):
+    """Every slice is over after one step, as if each step took long."""
+    ticks = count()
+    monkeypatch.setattr(choosing, "in_slices", lambda work: in_slices(work, clock=lambda: float(next(ticks))))
+
+
+async def test_a_long_filter_gives_others_their_turn_once_for_each_slice():
+    steps, turns = 40, []
+
+    def work():
+        for _ in range(steps):
+            yield
+        return "done"
+
+    async def other():
+        while True:
+            turns.append(len(turns))
+            await asyncio.sleep(0)
+
+    clock = count(step=0.002)
+    beside = asyncio.create_task(other())
+    assert await in_slices(work(), slice_s=0.005, clock=lambda: next(clock)) == "done"
+    beside.cancel()
+
+    assert steps // 4 <= len(turns) <= steps // 2
+
+
+@pytest.mark.scenario("X3")
+async def test_probes_are_answered_while_a_filter_looks_at_many_nodes(server, tmp_path, monkeypatch):
+    slowly(monkeypatch)
+    answered, at = [], []
+    tried = filtering.offered_by
+    monkeypatch.setattr(filtering, "offered_by", lambda *asked: at.append(len(answered)) or tried(*asked))
+    async with serving(server, tmp_path) as service, listening(service) as rig:
+        await until(lambda: len(service._nodes.sites) == NODES)
+
+        async def probe():
+            while True:
+                answered.append(await rig.get("/healthz"))
+
+        probing = asyncio.create_task(probe())
+        pod = server.create_pod(manifest("a"))
+        status, answer = await rig.post("/filter", ask(server, pod))
+        probing.cancel()
+
+    assert (status, len(answer["NodeNames"])) == (200, 1)
+    assert at[NODES - 1] > at[0]
+
+
+async def test_two_filters_at_once_never_take_the_same_share(server, tmp_path, monkeypatch):
+    slowly(monkeypatch)
+    async with serving(server, tmp_path) as service:
+        await until(lambda: len(service._nodes.sites) == NODES)
+        pods = [server.create_pod(manifest(f"p{n}", memory=6000)) for n in range(NODES + 5)]
+
+        answers = await asyncio.gather(*(service.filter(ask(server, pod)) for pod in pods))
+
+    chosen = [answer["NodeNames"][0] for answer in answers if answer["NodeNames"]]
+    assert len(chosen) == len(set(chosen)) == NODES
+
+
+@pytest.mark.parametrize("when", ["its node goes", "its node is taken"])
+async def test_what_changes_while_nodes_are_looked_at_is_looked_at_again(server, tmp_path, monkeypatch, when):
+    """The best node goes, or fills up by another scheduler's hand, after it was looked at."""
+    slowly(monkeypatch)
+    given = {ASSIGNED_NODE: f"n{NODES - 1}", KEYS.allocated: f"n{NODES - 1}-g0,NVIDIA,6000,0:;"}
+    other = replace(pod_view(manifest("other", memory=6000)), uid="other", annotations=given)
+    async with serving(server, tmp_path) as service:
+        await until(lambda: len(service._nodes.sites) == NODES)
+        best = f"n{NODES - 1}"
+        names = [best, *(f"n{n:02}" for n in range(NODES - 1))]
+        looked_at = []
+        tried = filtering.offered_by
+
+        def change():
+            if when == "its node goes":
+                service._nodes.feed.delete(NodeView(name=best))
+            else:
+                service._pods.ledger.put(entry(other, FAMILIES))
+
+        def looked(scene, pod, name):
+            looked_at.append(name)
+            if len(looked_at) == 5:
+                asyncio.get_running_loop().call_soon(change)
+            return tried(scene, pod, name)
+
+        monkeypatch.setattr(filtering, "offered_by", looked)
+        answer = await service.filter({"Pod": server.create_pod(manifest("a", memory=6000)), "NodeNames": names})
+
+    assert answer["NodeNames"] == [f"n{NODES - 2}"]
+    assert best in answer["FailedNodes"]
+
+
+async def test_a_pod_that_needs_no_end_of_trials_gets_what_was_found_within_a_bound(monkeypatch):
+    monkeypatch.setattr(filtering, "MOST_ASKED", 100)
+    card = DeviceInfo(id="", count=100, devmem=10_000, devcore=100, type="NVIDIA-Toy", health=True)
+
+    def site(name):
+        return Site(node=NodeView(name=name), stocks={"NVIDIA": Stock(states=(idle(card),))})
+
+    nodes = {f"n{number}": site(f"n{number}") for number in range(20)}
+    one = manifest("a", memory=1)
+    one["spec"]["containers"] *= 30
+
+    found = at_once(searching(Scene(families=FAMILIES, nodes=nodes), pod_view(one), nodes))
+
+    assert isinstance(found, Filtered)
+    assert found.placed
+    untried = [why for why in found.failed.values() if why.startswith("not tried: 30 containers")]
+    assert len(untried) == 20 - 4
+    assert "fewer containers" in untried[0]
+
+
+async def test_the_next_pod_is_decided_while_the_last_decision_is_written(server, tmp_path):
+    async with serving(server, tmp_path) as service:
+        await until(lambda: len(service._nodes.sites) == NODES)
+        server.hang("PATCH .*/pods/a", count=1)
+        stuck = asyncio.create_task(service.filter(ask(server, server.create_pod(manifest("a")))))
+        await until(lambda: service._pods.promises)
+
+        assert await schedule(server, service, server.create_pod(manifest("b")))
+
+        assert not stuck.done()
+        server.heal()
+        assert (await stuck)["NodeNames"]
