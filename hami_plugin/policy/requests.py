@@ -20,8 +20,10 @@ Fraction = Literal["refuse", "ignore", "round up"]
 
 def written(container: ContainerView, resource: str, *, limits_only: bool = False) -> str | None:
     """What stands in the limits, else in the requests."""
-    places = (container.limits,) if limits_only else (container.limits, container.requests)
-    return next((place[resource] for place in places if resource in place), None) if resource else None
+    if not resource:
+        return None
+    found = container.limits.get(resource)
+    return found if found is not None or limits_only else container.requests.get(resource)
 
 
 def amount(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from hami_plugin.config.scheduler import SchedulerSettings
 from hami_plugin.scheduler.ports import Extender
-from hami_plugin.scheduling.payloads import Json
+from hami_plugin.scheduling.payloads import Json, mapping
 
 MIB = 1 << 20
 
@@ -67,7 +66,7 @@ def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
             path="/webhook",
             answer=extender.review,
             limits=Limits(body=8 * MIB, read_s=read_s, answer_s=settings.review_seconds, at_once=100),
-            refusing=lambda answer: not _mapping(answer.get("response")).get("allowed"),
+            refusing=lambda answer: not mapping(answer.get("response")).get("allowed"),
         ),
     )
 
@@ -86,14 +85,10 @@ def status(code: int, reason: str, message: str) -> Json:
 
 
 def _no_node(answer: Json) -> bool:
-    nodes = _mapping(answer.get("Nodes")).get("items")
+    nodes = mapping(answer.get("Nodes")).get("items")
     return bool(answer.get("Error")) or not (answer.get("NodeNames") or nodes)
 
 
 def _error(why: str) -> Json:
     """kube-scheduler shows this in the pod's Event, and of an HTTP status the number only."""
     return {"Error": why}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

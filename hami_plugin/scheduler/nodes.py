@@ -11,6 +11,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import NodeView, revision
 from hami_plugin.policy.sites import Site
+from hami_plugin.scheduling.possible import Sizes, largest, sizes
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.scheduling.trust import Trust, trusted
 from hami_plugin.vendor import Family
@@ -23,11 +24,12 @@ Clock = Callable[[], datetime]
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """One node. ``site`` has all that it registered, whether its daemons live or not."""
+    """One node. ``site`` has all that it registered, whether its daemons live or not, and ``sizes`` what is largest."""
 
     live: Watched[NodeView | None]
     facts: Hashable = None
     site: Site
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
     trust: Trust = field(default_factory=lambda: Trust(offered=frozenset()))
 
 
@@ -44,6 +46,7 @@ class Nodes:
         self._now = now
         self._known: dict[str, _Known] = {}
         self._sites: dict[str, Site] = {}
+        self._largest: Mapping[str, Sizes] | None = None
         self.listed = Watched(False)
         self.feed: Feed[NodeView] = Feed(replace=self._replace, update=self.deliver, delete=self._delete)
 
@@ -53,9 +56,11 @@ class Nodes:
         return self._sites
 
     @property
-    def whole(self) -> Sequence[Site]:
-        """What all nodes have registered, also while their daemons are away."""
-        return [known.site for known in self._known.values()]
+    def largest(self) -> Mapping[str, Sizes]:
+        """What is largest of all that nodes have registered, also while their daemons are away, by family word."""
+        if self._largest is None:
+            self._largest = largest(known.sizes for known in self._known.values())
+        return self._largest
 
     def live(self, name: str) -> Watched[NodeView | None]:
         """The node at each change; a closed one for a node that nobody knows."""
@@ -93,6 +98,7 @@ class Nodes:
     def _forget(self, name: str) -> None:
         known = self._known.pop(name, None)
         self._sites.pop(name, None)
+        self._largest = None
         if known:
             known.live.set(None)
             known.live.close()
@@ -108,6 +114,9 @@ class Nodes:
             before = None
         if known.facts != facts:
             known.facts, known.site = facts, self._read(node)
+            before_sizes, known.sizes = known.sizes, sizes(known.site, self._families.values())
+            if known.sizes != before_sizes:
+                self._largest = None
             self._sites.pop(node.name, None)
         known.live.set(node)
         self._trust(known, node, before)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hami_plugin.aio import in_slices
 from hami_plugin.errors import WireError
-from hami_plugin.model.views import pod_view
+from hami_plugin.model.views import PodView
 from hami_plugin.policy.admission import Denied
 from hami_plugin.scheduler.choosing import Known
-from hami_plugin.scheduling.admission import Allowed, Scheduling, admitted, review
+from hami_plugin.scheduling.admission import Allowed, Scheduling, crowded, reviewing
 from hami_plugin.scheduling.payloads import admission_response, member, readable
 from hami_plugin.scheduling.possible import impossible
 
@@ -24,7 +25,7 @@ class Reviewer:
         self._scheduling = scheduling
         self._refuse_impossible = refuse_impossible
 
-    def review(self, asked: Json) -> Json:
+    async def review(self, asked: Json) -> Json:
         """Answer in the version that was asked in. WireError when there is no request in it.
 
         What is no pod that is being created is let through. Before the cluster is known only the pod itself is judged.
@@ -32,26 +33,27 @@ class Reviewer:
         request = asked.get("request")
         if not isinstance(request, Mapping):
             raise WireError("admission review: no request", hint="send what the API server sends")
-        response = admission_response(str(request.get("uid", "")), self._decided(request))
+        response = admission_response(str(request.get("uid", "")), await self._decided(request))
         version = str(asked.get("apiVersion") or "admission.k8s.io/v1")
         return {"apiVersion": version, "kind": "AdmissionReview", "response": response}
 
-    def _decided(self, request: Json) -> Allowed | Denied:
+    async def _decided(self, request: Json) -> Allowed | Denied:
         pod = request.get("object")
         kind = member(request, "kind", "admission review")
         if not isinstance(pod, Mapping) or kind.get("kind") != "Pod" or request.get("operation") != "CREATE":
             return Allowed()
         if not isinstance(pod.get("spec"), Mapping):
             raise WireError("admission review: a pod without a spec", hint="send what the API server sends")
-        readable(pod, "admission review")
+        if not crowded(pod):
+            readable(pod, "admission review")
         metadata = {**(pod.get("metadata") or {})}
         metadata["namespace"] = metadata.get("namespace") or str(request.get("namespace") or "default")
         whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet
-        view, known = pod_view(whole), self._known
-        quota = known.limits.quota(view.namespace, known.pods.ledger, without=view.uid)
-        decision = review(whole, known.families, self._scheduling, quota)
-        if isinstance(decision, Denied) or decision.why or not self._refuse_impossible:
-            return decision
-        filled = admitted(view, known.families)
-        why = filled.why if isinstance(filled, Denied) else impossible(filled, known.families, known.nodes.whole)
-        return Denied(why=why) if why else decision
+        known = self._known
+        quota = known.limits.quota(metadata["namespace"], known.pods.ledger, without=str(metadata.get("uid", "")))
+        return await in_slices(reviewing(whole, known.families, self._scheduling, quota, self._impossible))
+
+    def _impossible(self, pod: PodView) -> str:
+        if not self._refuse_impossible:
+            return ""
+        return impossible(pod, self._known.families, self._known.nodes.largest)

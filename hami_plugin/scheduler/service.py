@@ -29,9 +29,9 @@ from hami_plugin.scheduler.retries import PACE
 from hami_plugin.scheduler.reviewing import Reviewer
 from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduler.upkeep import Upkeep
-from hami_plugin.scheduling.admission import Scheduling
+from hami_plugin.scheduling.admission import Scheduling, crowded
 from hami_plugin.scheduling.ages import of_any_age
-from hami_plugin.scheduling.payloads import offer
+from hami_plugin.scheduling.payloads import mapping, offer
 from hami_plugin.vendor import Family
 
 Json = Mapping[str, Any]
@@ -97,6 +97,8 @@ class SchedulerService:
 
     async def filter(self, request: Json) -> Json:
         """ExtenderArgs in, ExtenderFilterResult out. WireError when the request cannot be read."""
+        if why := crowded(mapping(request.get("Pod"))):
+            return {"Error": why}
         asked = offer(request)
         if asked.nodes is None and not (asked.pod.get("metadata") or {}).get("uid"):
             raise WireError("filter request: the Pod has no UID", hint="send the pod as the API server has it")
@@ -124,7 +126,7 @@ class SchedulerService:
 
     async def review(self, request: Json) -> Json:
         """An AdmissionReview with its request in, one with its response out. WireError when it cannot be read."""
-        return self._reviewer.review(request)
+        return await self._reviewer.review(request)
 
     def problems(self) -> tuple[str, ...]:
         """Why no pod can be decided on at present; empty when one can."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import ContainerView, PodView, pod_view
 from hami_plugin.policy.admission import Admitted, Denied
 from hami_plugin.policy.demand import Invalid
@@ -13,12 +14,15 @@ from hami_plugin.policy.order import weights
 from hami_plugin.policy.pods import demands, overlong, requested
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling.patches import Operation, difference
-from hami_plugin.scheduling.quotas import excess
+from hami_plugin.scheduling.quotas import beyond
 from hami_plugin.scheduling.sites import rules
 from hami_plugin.vendor import Family
 
 IGNORE = ("hami.io/webhook", "ignore")
 """The label of pods that admission leaves alone. HAMi's webhook configuration does not even ask about them."""
+
+MOST_CONTAINERS = 512
+_CONTAINERS = ("initContainers", "containers")
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -50,26 +54,61 @@ class Defaults:
 
 
 def review(
-    pod: Mapping[str, Any], families: Sequence[Family], scheduling: Scheduling, quota: Quota | None = None
+    pod: Mapping[str, Any],
+    families: Sequence[Family],
+    scheduling: Scheduling,
+    quota: Quota | None = None,
+    impossible: Callable[[PodView], str] = lambda _pod: "",
 ) -> Allowed | Denied:
-    """Decide on a v1 Pod as the API server hands it over. ``quota`` is its namespace's.
+    """``reviewing``, without a pause."""
+    return at_once(reviewing(pod, families, scheduling, quota, impossible))
+
+
+def reviewing(
+    pod: Mapping[str, Any],
+    families: Sequence[Family],
+    scheduling: Scheduling,
+    quota: Quota | None = None,
+    impossible: Callable[[PodView], str] = lambda _pod: "",
+) -> Pausing[Allowed | Denied]:
+    """Decide on a v1 Pod as the API server hands it over, with pauses. ``quota`` is its namespace's, and ``impossible`` says of the
+    pod as it is stored why no node can ever serve it.
 
     The beginning of each reason is HAMi's.
     """
-    view = pod_view(pod)
-    if view.labels.get(IGNORE[0]) == IGNORE[1]:
-        return Allowed(why=f"pod is labelled {IGNORE[0]}: {IGNORE[1]}")
-    if all(container.init for container in view.containers):
+    too_many = crowded(pod)
+    view = pod_view({**pod, "spec": _without_containers(pod)} if too_many else pod)
+    if why := _ignored(view):
+        return Allowed(why=why)
+    if not too_many and all(container.init for container in view.containers):
         return Denied(why="pod has no containers")
-    if not _ours(view.scheduler, scheduling):
-        return Allowed(why="pod already has different scheduler assigned")
-    filled = defaults(view, families)
+    if why := _elsewhere(view, scheduling):
+        return Allowed(why=why)
+    filled = Denied(why=too_many) if too_many else (yield from _filling(view, families))
     if isinstance(filled, Denied):
         return filled
-    if filled.found and (problem := _problem(filled.pod, families, scheduling, quota or Quota())):
-        return Denied(why=problem)
+    yield
+    problem = filled.found and _problem(filled.pod, families, scheduling, quota or Quota())
+    yield
+    if why := problem or impossible(filled.pod):
+        return Denied(why=why)
+    yield
     scheduler = scheduling.name if filled.found else ""
     return Allowed(changes=difference(pod, _stored(pod, view, filled, scheduler)))
+
+
+def crowded(pod: Mapping[str, Any]) -> str:
+    """Why a v1 Pod has too many containers to be looked at, each by each family; empty when it has not."""
+    spec = pod.get("spec")
+    lists = [spec.get(key) for key in _CONTAINERS] if isinstance(spec, Mapping) else []
+    count = sum(len(one) for one in lists if isinstance(one, Sequence))
+    if count <= MOST_CONTAINERS:
+        return ""
+    return f"pod has {count} containers, and at most {MOST_CONTAINERS} are looked at; split it into several pods"
+
+
+def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {key: value for key, value in pod["spec"].items() if key not in _CONTAINERS}
 
 
 def admitted(pod: PodView, families: Sequence[Family]) -> PodView | Denied:
@@ -87,20 +126,36 @@ def stored(pod: Mapping[str, Any], families: Sequence[Family]) -> Mapping[str, A
 
 def defaults(pod: PodView, families: Sequence[Family]) -> Defaults | Denied:
     """Ask each family about each container, init containers first."""
+    return at_once(_filling(pod, families))
+
+
+def _filling(pod: PodView, families: Sequence[Family]) -> Pausing[Defaults | Denied]:
     containers: list[ContainerView] = []
     annotations, found, runtime_class = dict(pod.annotations), False, pod.runtime_class
+    so_far = pod
     for container in pod.containers:
         seen = container
         for family in families:
-            answer = family.admit(seen, replace(pod, annotations=annotations))
+            answer = family.admit(seen, so_far)
             if isinstance(answer, Denied):
                 return answer
             seen = _changed(seen, answer)
-            annotations |= answer.pod_annotations
+            if answer.pod_annotations:
+                annotations |= answer.pod_annotations
+                so_far = replace(pod, annotations=dict(annotations))
             found, runtime_class = found or answer.found, runtime_class or answer.runtime_class
         containers.append(seen)
+        yield
     stored = replace(pod, annotations=annotations, containers=tuple(containers), runtime_class=runtime_class)
     return Defaults(pod=stored, found=found)
+
+
+def _ignored(pod: PodView) -> str:
+    return f"pod is labelled {IGNORE[0]}: {IGNORE[1]}" if pod.labels.get(IGNORE[0]) == IGNORE[1] else ""
+
+
+def _elsewhere(pod: PodView, scheduling: Scheduling) -> str:
+    return "" if _ours(pod.scheduler, scheduling) else "pod already has different scheduler assigned"
 
 
 def _ours(scheduler: str, scheduling: Scheduling) -> bool:
@@ -124,11 +179,13 @@ def _problem(pod: PodView, families: Sequence[Family], scheduling: Scheduling, q
     assert not isinstance(wanted, Invalid)
     if too_long := overlong(pod, requested(wanted, known)):
         return str(too_long)
-    missing = excess(pod, families, quota)
+    missing = beyond(pod, wanted, families, quota)
     return f"exceeding resource quota: {missing}" if missing else ""
 
 
 def _changed(container: ContainerView, answer: Admitted) -> ContainerView:
+    if not (answer.limits or answer.requests or answer.env):
+        return container
     return replace(
         container,
         limits={**container.limits, **answer.limits},

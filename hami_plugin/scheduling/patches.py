@@ -15,6 +15,8 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Ope
 
 
 def _differences(path: str, before: Any, after: Any) -> list[Operation]:
+    if before is after:  # what was taken over as it is may be large, and nested deep
+        return []
     match before, after:
         case Mapping(), Mapping():
             return _of_maps(path, before, after)

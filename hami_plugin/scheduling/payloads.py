@@ -50,6 +50,11 @@ def readable(pod: Json, what: str) -> None:
         _objects(container, "env", what)
 
 
+def mapping(value: Any) -> Json:
+    """The value, if it is an object; else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def member(parent: Json, key: str, what: str) -> Json:
     """A part that is an object; empty where there is none. WireError for anything else."""
     value = parent.get(key) or {}

@@ -2,68 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.charges import WHOLE
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Policy, trial
 from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.sites import Site, Stock
-from hami_plugin.policy.states import Context
+from hami_plugin.policy.sites import Site
+from hami_plugin.policy.states import Context, DeviceState
 from hami_plugin.vendor import Family
 
+Shape = tuple[Hashable, ...]
+Largest = tuple[int, str]
+"""How much, and on which node."""
 
-def impossible(pod: PodView, families: Iterable[Family], sites: Sequence[Site]) -> str:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What is largest of one family: a device's memory, a device's cores, and how many devices a node has.
+
+    ``again``: some device serves one container twice. ``shapes`` are nodes' devices, of alike nodes one example.
+    """
+
+    memory: Largest
+    cores: Largest
+    devices: Largest
+    again: bool
+    shapes: Mapping[Shape, Sequence[DeviceState]]
+
+    def beside(self, other: Sizes) -> Sizes:
+        """What is largest of both."""
+        return Sizes(
+            memory=max(self.memory, other.memory),
+            cores=max(self.cores, other.cores),
+            devices=max(self.devices, other.devices),
+            again=self.again or other.again,
+            shapes=self.shapes if self.shapes.keys() >= other.shapes.keys() else {**self.shapes, **other.shapes},
+        )
+
+
+def sizes(site: Site, families: Iterable[Family]) -> Mapping[str, Sizes]:
+    """One node's, by family word. To be read once for each change of the node."""
+    found: dict[str, Sizes] = {}
+    for family in families:
+        stock = site.stocks.get(family.word)
+        if stock is None or not stock.states or family.policy is None:
+            continue
+        name, infos = site.node.name, [state.info for state in stock.states]
+        shape = tuple((info.type, info.devmem, info.devcore, info.count, info.mode) for info in infos)
+        found[family.word] = Sizes(
+            memory=(max(info.devmem for info in infos), name),
+            cores=(max(info.devcore for info in infos), name),
+            devices=(len(infos), name),
+            again=any(map(family.policy.again, stock.states)),
+            shapes={shape: stock.states},
+        )
+    return found
+
+
+def largest(nodes: Iterable[Mapping[str, Sizes]]) -> Mapping[str, Sizes]:
+    """All nodes' together."""
+    found: dict[str, Sizes] = {}
+    for node in nodes:
+        for word, one in node.items():
+            found[word] = found[word].beside(one) if word in found else one
+    return found
+
+
+def impossible(pod: PodView, families: Iterable[Family], most: Mapping[str, Sizes]) -> str:
     """Why every known node is too small for a container of the pod, whatever ends on it; empty when one is not.
 
     Only sizes count: a missing model may come, and a sick device may heal. A family of which no device is known at all
     may have its first node tomorrow, so it refuses nothing.
     """
     for family in families:
-        stocks = [(site.node.name, site.stocks[family.word]) for site in sites if family.word in site.stocks]
-        there = [(name, stock) for name, stock in stocks if stock.states]
-        if family.policy is None or not there:
+        if family.policy is None or family.word not in most:
             continue
+        question = _Question(pod=pod, family=family, policy=family.policy, most=most[family.word])
         for container in pod.containers:
             asked = family.policy.request(container)
-            if isinstance(asked, Demand) and (why := _too_large(pod, container, asked, family, there)):
+            if isinstance(asked, Demand) and (why := question.too_large(container, asked)):
                 return why
     return ""
 
 
-def _too_large(
-    pod: PodView, container: ContainerView, demand: Demand, family: Family, there: Sequence[tuple[str, Stock]]
-) -> str:
-    names = family.resources
-    assert family.policy
-    if demand.memory is not None:
-        most, node = max((state.info.devmem, name) for name, stock in there for state in stock.states)
-        if demand.memory > most:
-            return _told(container, names.memory, f"{demand.memory} MiB", f"{most} MiB, on node {node}", "device")
-    if not family.cores_are_bits and not family.cores_are_counted:
-        most, node = max((state.info.devcore, name) for name, stock in there for state in stock.states)
-        if demand.cores > most and not _cores_do(family.policy, Context(demand=demand, pod=pod), there):
-            return _told(container, names.cores, str(demand.cores), f"{most}, on node {node}", "device")
-    if any(family.policy.again(state) for _name, stock in there for state in stock.states):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """One pod, one family. Alike containers are held against the nodes' devices once."""
+
+    pod: PodView
+    family: Family
+    policy: Policy
+    most: Sizes
+    tried: dict[Hashable, bool] = field(default_factory=dict)
+
+    def too_large(self, container: ContainerView, demand: Demand) -> str:
+        names = self.family.resources
+        memory, node = self.most.memory
+        if demand.memory is not None and demand.memory > memory:
+            return _told(container, names.memory, f"{demand.memory} MiB", f"{memory} MiB, on node {node}", "device")
+        if not self.family.cores_are_bits and not self.family.cores_are_counted:
+            cores, node = self.most.cores
+            if demand.cores > cores and not self._cores_do(demand):
+                return _told(container, names.cores, str(demand.cores), f"{cores}, on node {node}", "device")
+        devices, node = self.most.devices
+        if demand.count > devices and not self.most.again:
+            return _told(
+                container, names.count, f"{demand.count} devices", f"{devices} devices, on node {node}", "node"
+            )
         return ""
-    most, node = max((len(stock.states), name) for name, stock in there)
-    if demand.count > most:
-        return _told(container, names.count, f"{demand.count} devices", f"{most} devices, on node {node}", "node")
-    return ""
+
+    def _cores_do(self, demand: Demand) -> bool:
+        """Whether a percentage is enough for the family's rules where devices have a number of cores, if one were
+        well.
+        """
+        if demand.cores > WHOLE:
+            return False
+        key = (demand.count, demand.memory, demand.percent, demand.cores)
+        if key not in self.tried:
+            context = Context(demand=demand, pod=self.pod)
+            self.tried[key] = any(_cores_do(self.policy, context, states) for states in self.most.shapes.values())
+        return self.tried[key]
 
 
-def _cores_do(policy: Policy, context: Context, there: Sequence[tuple[str, Stock]]) -> bool:
-    """Whether a percentage is enough for the family's rules where devices have a number of cores, if one were well."""
-    if context.demand.cores > WHOLE:
-        return False
-    for _name, stock in there:
-        tried = trial(policy, context.among(stock.states))
-        well = [replace(state, info=replace(state.info, health=True)) for state in stock.states]
-        if any(tried(state, ()) is not Reason.NO_CORES for state in well):
-            return True
-    return False
+def _cores_do(policy: Policy, context: Context, states: Sequence[DeviceState]) -> bool:
+    tried = trial(policy, context.among(states))
+    well = [replace(state, info=replace(state.info, health=True)) for state in states]
+    return any(tried(state, ()) is not Reason.NO_CORES for state in well)
 
 
 def _told(container: ContainerView, resource: str, asked: str, most: str, of: str) -> str:

@@ -70,9 +70,13 @@ def excess(pod: PodView, families: Sequence[Family], quota: Quota) -> str:
     A percentage of a device's memory counts for nothing yet.
     """
     wanted = demands(pod, rules(families))
-    if isinstance(wanted, Invalid):
-        return str(wanted)
-    for family in families:
+    return str(wanted) if isinstance(wanted, Invalid) else beyond(pod, wanted, families, quota)
+
+
+def beyond(pod: PodView, wanted: Demands, families: Sequence[Family], quota: Quota) -> str:
+    """The same of what the pod is known to ask for."""
+    words = {word for one in wanted for word in one}
+    for family in (family for family in families if family.word in words):
         needed = _most(pod, wanted, family.word)
         for name, amount, factor in zip(_names(family), needed, (family.memory_factor, 1), strict=True):
             if any(needed) and not quota.allows(name, amount, factor):

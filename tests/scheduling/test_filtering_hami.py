@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from hami_plugin.model.pausing import at_once
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.policy.sites import Circumstances
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling.decisions import assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene
 from hami_plugin.scheduling.ledger import Ledger
-from hami_plugin.model.pausing import at_once
 from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, offer
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.wire.nodes import DeviceInfo, encode_json

@@ -9,7 +9,7 @@ from hami_plugin.conformance.decisions import situation
 from hami_plugin.conformance.questions import read
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.scheduling.filtering import Filtered, Scene, filtered
-from hami_plugin.scheduling.possible import impossible
+from hami_plugin.scheduling.possible import impossible, largest, sizes
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from tests.support.pods import of_vendor
@@ -25,8 +25,13 @@ def sites(*counts: int, **card):
     return [registered(node, FAMILIES).site for node in nodes]
 
 
+def known(families, there):
+    """What is largest of all that these nodes have."""
+    return largest(sizes(site, families) for site in there)
+
+
 def why(there, **asked) -> str:
-    return impossible(pod_view(manifest("a", **asked)), FAMILIES, there)
+    return impossible(pod_view(manifest("a", **asked)), FAMILIES, known(FAMILIES, there))
 
 
 @pytest.mark.parametrize("asked", [{"memory": CARD_MIB}, {"cores": 100}, {"gpus": 4}, {"gpus": 0}])
@@ -90,7 +95,7 @@ def test_a_percentage_of_cores_is_not_held_against_a_number_of_them(vendor, word
 
     assert isinstance(outcome, Filtered)
     assert outcome.placed
-    assert impossible(pod, [family], [there]) == ""
+    assert impossible(pod, [family], known([family], [there])) == ""
 
 
 def test_devices_that_are_sick_may_heal():
@@ -108,6 +113,6 @@ def test_nothing_that_was_ever_placed_is_called_impossible():
         asked = situation(case.question, catalog)
         if case.answers[0]["best"]:
             placed += 1
-            assert impossible(asked.pod, asked.families, asked.sites) == "", case.id
+            assert impossible(asked.pod, asked.families, known(asked.families, asked.sites)) == "", case.id
 
     assert placed > 100
