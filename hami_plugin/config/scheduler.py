@@ -77,6 +77,13 @@ class SchedulerSettings(Section):
         alias="filterMebibytes",
         description="The largest filter request. With `nodeCacheCapable: true` it has names of nodes only.",
     )
+    request_mebibytes: int = Field(
+        160,
+        ge=12,
+        le=4096,
+        alias="requestMebibytes",
+        description="Room for all requests together that are read or answered. The webhook's have a quarter of it.",
+    )
     read_seconds: Seconds = Field(10.0, alias="readSeconds", description="How long a request may take to arrive.")
     answer_seconds: Seconds = Field(
         28.0,
@@ -100,6 +107,11 @@ class SchedulerSettings(Section):
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tlsCert" if self.tls_cert is None else "tlsKey"
             raise ValueError(f"{missing} is missing; TLS needs a certificate and its key")
+        if self.filter_mebibytes > self.request_mebibytes:
+            raise ValueError(
+                f"filterMebibytes ({self.filter_mebibytes}) is more than requestMebibytes ({self.request_mebibytes}), "
+                "the room for all requests together"
+            )
         if self.client_ca and self.tls_cert is None:
             raise ValueError("clientCa needs TLS, and tlsCert is missing")
         return self

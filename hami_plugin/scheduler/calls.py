@@ -6,10 +6,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hami_plugin.config.scheduler import SchedulerSettings
+from hami_plugin.scheduler.bodies import Budget
 from hami_plugin.scheduler.ports import Extender
 from hami_plugin.scheduling.payloads import Json, mapping
 
 MIB = 1 << 20
+
+OPEN_PART = 4
+"""What anybody may send has a quarter of the room for requests: kube-scheduler's always find some."""
+_BY_NAME = (
+    "set nodeCacheCapable: true in the extender's stanza, so that nodes are sent by name, or raise filterMebibytes"
+)
 
 ANSWERED, REFUSED = "answered", "refused"
 
@@ -17,13 +24,16 @@ ANSWERED, REFUSED = "answered", "refused"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one call may take: bytes of its body, seconds until that has arrived, seconds until it is answered, and how
-    many there may be at once. Those above it wait, unread.
+    many are answered at once; those above it wait. ``budget`` is for the bodies of all that are read, wait or are
+    answered. ``remedy`` is what to do about a body that is too large.
     """
 
     body: int
     read_s: float
     answer_s: float
     at_once: int
+    budget: Budget
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +55,20 @@ def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
     """The three calls of HAMi's scheduler, under HAMi's paths."""
     local = settings.extender_peers == "loopback"
     read_s, answer_s = settings.read_seconds, settings.answer_seconds
+    budget = Budget(settings.request_mebibytes * MIB)
+    open_to_all = Budget(budget.most // OPEN_PART, of=budget)
     return (
         Kind(
             path="/filter",
             answer=extender.filter,
-            limits=Limits(body=settings.filter_mebibytes * MIB, read_s=read_s, answer_s=answer_s, at_once=4),
+            limits=Limits(
+                body=settings.filter_mebibytes * MIB,
+                read_s=read_s,
+                answer_s=answer_s,
+                at_once=4,
+                budget=budget,
+                remedy=_BY_NAME,
+            ),
             refusing=_no_node,
             local=local,
             failure=_error,
@@ -57,7 +76,14 @@ def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
         Kind(
             path="/bind",
             answer=extender.bind,
-            limits=Limits(body=MIB, read_s=read_s, answer_s=answer_s, at_once=1000),
+            limits=Limits(
+                body=MIB,
+                read_s=read_s,
+                answer_s=answer_s,
+                at_once=1000,
+                budget=budget,
+                remedy="a bind names a pod and a node",
+            ),
             refusing=lambda answer: bool(answer.get("Error")),
             local=local,
             failure=_error,
@@ -65,7 +91,14 @@ def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
         Kind(
             path="/webhook",
             answer=extender.review,
-            limits=Limits(body=8 * MIB, read_s=read_s, answer_s=settings.review_seconds, at_once=100),
+            limits=Limits(
+                body=3 * MIB,
+                read_s=read_s,
+                answer_s=settings.review_seconds,
+                at_once=100,
+                budget=open_to_all,
+                remedy="an API server itself takes no larger pod",
+            ),
             refusing=lambda answer: not mapping(answer.get("response")).get("allowed"),
         ),
     )

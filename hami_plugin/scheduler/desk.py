@@ -13,9 +13,11 @@ from ipaddress import ip_address
 
 from aiohttp import web
 
+from hami_plugin.aio import in_slices
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
-from hami_plugin.scheduler.calls import ANSWERED, REFUSED, Kind, status
+from hami_plugin.scheduler.bodies import MOST_VALUES, Lease, reading, values
+from hami_plugin.scheduler.calls import ANSWERED, REFUSED, Kind, Limits, status
 from hami_plugin.scheduler.metrics import Metrics
 from hami_plugin.scheduling.payloads import Json
 
@@ -34,12 +36,13 @@ class Reply:
 
 
 class UnreadableError(Exception):
-    """A request that was not read to its end, or is no JSON object."""
+    """A request that was not read to its end, or is no JSON object. ``retry_s``: after so long it may be read."""
 
-    def __init__(self, code: HTTPStatus, outcome: str, why: str) -> None:
+    def __init__(self, code: HTTPStatus, outcome: str, why: str, *, retry_s: int = 0) -> None:
         super().__init__(why)
         self.code = code
         self.outcome = outcome
+        self.retry_s = retry_s
 
 
 class Desk:
@@ -63,9 +66,11 @@ class Desk:
     async def _reply(self, request: web.Request) -> Reply:
         within = time_to_answer(request.query, self._kind.limits.answer_s)
         try:
-            async with asyncio.timeout(within) as deadline, self._places:
-                wanted = await self._read(request)
-                return self._said(await self._kind.answer(wanted))
+            async with asyncio.timeout(within) as deadline:
+                with self._kind.limits.budget.lease() as lease:
+                    wanted = await self._read(request, lease)
+                    async with self._places:
+                        return self._said(await self._kind.answer(wanted))
         except UnreadableError as error:
             return self._unreadable(error)
         except WireError as error:
@@ -93,11 +98,12 @@ class Desk:
 
     def _unreadable(self, error: UnreadableError) -> Reply:
         log.warning("request refused", path=self._kind.path, why=str(error))
-        response = refusal(error.code, str(error))
+        headers = {"Retry-After": str(error.retry_s)} if error.retry_s else None
+        response = refusal(error.code, str(error), headers=headers)
         response.force_close()  # the rest of the request may still be on its way
         return Reply(outcome=error.outcome, response=response)
 
-    async def _read(self, request: web.Request) -> Json:
+    async def _read(self, request: web.Request, lease: Lease) -> Json:
         if self._kind.local and not (_on_this_host(request.remote) or _certified(request)):
             raise UnreadableError(
                 HTTPStatus.FORBIDDEN,
@@ -108,10 +114,11 @@ class Desk:
         limits = self._kind.limits
         try:
             async with asyncio.timeout(limits.read_s):
-                return _object(await _body(request, limits.body))
+                body = await _body(request, limits, lease)
         except TimeoutError as error:
             why = f"the request did not arrive within {limits.read_s:g} s"
             raise UnreadableError(HTTPStatus.REQUEST_TIMEOUT, "slow request", why) from error
+        return await _object(body, trusted=self._kind.local)
 
 
 def answer(body: Json, *, code: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -135,10 +142,15 @@ def time_to_answer(query: Mapping[str, str], most: float) -> float:
     return min(most, max(_LEAST_S, int(said.group(1)) * _EARLIER)) if said else most
 
 
-async def _body(request: web.Request, most: int) -> bytes:
-    """All of a request's body. Refused before it is read when it says itself that it is too large, or packed."""
-    if (request.content_length or 0) > most:
-        raise _too_large(most)
+async def _body(request: web.Request, limits: Limits, lease: Lease) -> bytes:
+    """All of a request's body. Refused before it is read when it says itself that it is too large, or packed; and as
+    soon as all bodies together are.
+    """
+    said = request.content_length or 0
+    if said > limits.body:
+        raise _too_large(limits)
+    if said > lease.budget.left:
+        raise _too_many(lease)
     packed = request.headers.get("Content-Encoding", "identity")
     if packed != "identity":
         why = f"the request is packed ({packed}); send it as it is"
@@ -146,29 +158,39 @@ async def _body(request: web.Request, most: int) -> bytes:
     body = bytearray()
     try:
         async for piece in request.content.iter_any():
+            if len(body) + len(piece) > limits.body:
+                raise _too_large(limits)
+            if not lease.take(len(piece)):
+                raise _too_many(lease)
             body += piece
-            if len(body) > most:
-                raise _too_large(most)
     except (web.RequestPayloadError, ConnectionError) as error:
         why = f"the request broke off: {error or type(error).__name__}"
         raise UnreadableError(HTTPStatus.BAD_REQUEST, "malformed", why) from error
     return bytes(body)
 
 
-def _too_large(most: int) -> UnreadableError:
-    return UnreadableError(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        "too large",
-        f"the request is larger than {most >> 20} MiB; set nodeCacheCapable: true in the extender's stanza, "
-        "so that nodes are sent by name, or raise filterMebibytes",
+def _too_large(limits: Limits) -> UnreadableError:
+    why = f"the request is larger than {limits.body >> 20} MiB; {limits.remedy}"
+    return UnreadableError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too large", why)
+
+
+def _too_many(lease: Lease) -> UnreadableError:
+    budget = lease.budget
+    why = (
+        f"requests of {budget.taken >> 20} MiB are being read or answered, and there is room for {budget.most >> 20} "
+        "MiB of such together (requestMebibytes); try again in a second"
     )
+    return UnreadableError(HTTPStatus.SERVICE_UNAVAILABLE, "busy", why, retry_s=1)
 
 
-def _object(body: bytes) -> Json:
+async def _object(body: bytes, *, trusted: bool) -> Json:
+    if not trusted and (count := values(body)) > MOST_VALUES:
+        why = f"the request has some {count} values, and at most {MOST_VALUES} are read"
+        raise UnreadableError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too large", why)
     try:
-        read = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        why = f"the request is no JSON: {error}"
+        read = await in_slices(reading(body))
+    except ValueError as error:
+        why = f"the request is no JSON that can be read: {error}"
         raise UnreadableError(HTTPStatus.BAD_REQUEST, "malformed", why) from error
     if not isinstance(read, dict):
         why = f"the request is JSON, but no object: {type(read).__name__}"

@@ -11,7 +11,7 @@ from hami_plugin.model.views import PodView
 from hami_plugin.policy.admission import Denied
 from hami_plugin.scheduler.choosing import Known
 from hami_plugin.scheduling.admission import Allowed, Scheduling, crowded, reviewing
-from hami_plugin.scheduling.payloads import admission_response, member, readable
+from hami_plugin.scheduling.payloads import admission_response, member, name, readable
 from hami_plugin.scheduling.possible import impossible
 
 Json = Mapping[str, Any]
@@ -46,8 +46,8 @@ class Reviewer:
             raise WireError("admission review: a pod without a spec", hint="send what the API server sends")
         if not crowded(pod):
             readable(pod, "admission review")
-        metadata = {**(pod.get("metadata") or {})}
-        metadata["namespace"] = metadata.get("namespace") or str(request.get("namespace") or "default")
+        metadata = {**member(pod, "metadata", "admission review")}
+        metadata["namespace"] = metadata.get("namespace") or name(request, "namespace", "admission review") or "default"
         whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet
         known = self._known
         quota = known.limits.quota(metadata["namespace"], known.pods.ledger, without=str(metadata.get("uid", "")))

@@ -31,7 +31,7 @@ from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduler.upkeep import Upkeep
 from hami_plugin.scheduling.admission import Scheduling, crowded
 from hami_plugin.scheduling.ages import of_any_age
-from hami_plugin.scheduling.payloads import mapping, offer
+from hami_plugin.scheduling.payloads import mapping, name, offer
 from hami_plugin.vendor import Family
 
 Json = Mapping[str, Any]
@@ -112,7 +112,7 @@ class SchedulerService:
 
         A kube-scheduler that gave up waiting and asks once more waits for the bind that runs.
         """
-        names = [str(request.get(key) or "") for key in ("PodNamespace", "PodName", "PodUID", "Node")]
+        names = [name(request, key, "bind request") for key in ("PodNamespace", "PodName", "PodUID", "Node")]
         if not all(names):
             raise WireError(
                 "bind request: PodName, PodNamespace, PodUID or Node is missing",

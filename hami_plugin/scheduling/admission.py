@@ -71,8 +71,8 @@ def reviewing(
     quota: Quota | None = None,
     impossible: Callable[[PodView], str] = lambda _pod: "",
 ) -> Pausing[Allowed | Denied]:
-    """Decide on a v1 Pod as the API server hands it over, with pauses. ``quota`` is its namespace's, and ``impossible`` says of the
-    pod as it is stored why no node can ever serve it.
+    """Decide on a v1 Pod as the API server hands it over, with pauses. ``quota`` is its namespace's, and ``impossible``
+    says of the pod as it is stored why no node can ever serve it.
 
     The beginning of each reason is HAMi's.
     """

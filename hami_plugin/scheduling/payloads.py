@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from hami_plugin.scheduling.filtering import Filtered, Scene, Search, Unasked, s
 Json = Mapping[str, Any]
 
 FORBIDDEN, OK = 403, 200
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_AS_STORED = "send what the API server has"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +38,54 @@ def offer(request: Json) -> Offer:
         raise WireError("filter request: no Pod", hint="send kube-scheduler's ExtenderArgs")
     readable(pod, "filter request")
     if isinstance(nodes, Mapping):
-        return Offer(pod=pod, nodes=tuple(_objects(nodes, "items", "filter request")))
+        items = _objects(nodes, "items", "filter request")
+        for node in items:
+            name(member(node, "metadata", "filter request"), "name", "filter request")
+        return Offer(pod=pod, nodes=tuple(items))
     if not isinstance(names, list):
         raise WireError("filter request: neither NodeNames nor Nodes", hint="set nodeCacheCapable: true")
-    return Offer(pod=pod, names=tuple(map(str, names)))
+    if not all(isinstance(one, str) and _NAME.fullmatch(one) for one in names):
+        raise WireError("filter request: NodeNames has what is no name", hint=_AS_STORED)
+    return Offer(pod=pod, names=tuple(names))
 
 
 def readable(pod: Json, what: str) -> None:
     """WireError unless the pod has the shape of one, as far as it is read here."""
-    member(pod, "metadata", what)
-    spec = member(pod, "spec", what)
+    metadata, spec = member(pod, "metadata", what), member(pod, "spec", what)
+    for key in ("name", "namespace", "uid"):
+        name(metadata, key, what)
+    name(spec, "nodeName", what)
+    for parent, key in ((metadata, "annotations"), (metadata, "labels")):
+        _texts(parent, key, what)
     for container in (*_objects(spec, "initContainers", what), *_objects(spec, "containers", what)):
-        member(container, "resources", what)
-        _objects(container, "env", what)
+        _text(container, "name", what)
+        resources = member(container, "resources", what)
+        for key in ("limits", "requests"):
+            _texts(resources, key, what, also=(int, float))
+        for variable in _objects(container, "env", what):
+            _text(variable, "name", what)
+            _text(variable, "value", what)
+
+
+def name(parent: Json, key: str, what: str) -> str:
+    """A name as Kubernetes has them; empty where there is none. WireError for anything else."""
+    value = parent.get(key)
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise WireError(f"{what}: {key} is no name of Kubernetes", hint=_AS_STORED)
+    return value
+
+
+def _text(parent: Json, key: str, what: str) -> None:
+    if not isinstance(parent.get(key), str | None):
+        raise WireError(f"{what}: {key} is no text", hint=_AS_STORED)
+
+
+def _texts(parent: Json, key: str, what: str, *, also: tuple[type, ...] = ()) -> None:
+    for each, value in member(parent, key, what).items():
+        if not isinstance(value, (str, *also)) or isinstance(value, bool):
+            raise WireError(f"{what}: {key}: {each[:64]} is no text", hint=_AS_STORED)
 
 
 def mapping(value: Any) -> Json:
@@ -59,14 +97,14 @@ def member(parent: Json, key: str, what: str) -> Json:
     """A part that is an object; empty where there is none. WireError for anything else."""
     value = parent.get(key) or {}
     if not isinstance(value, Mapping):
-        raise WireError(f"{what}: {key} is no object", hint="send what the API server has")
+        raise WireError(f"{what}: {key} is no object", hint=_AS_STORED)
     return value
 
 
 def _objects(parent: Json, key: str, what: str) -> Sequence[Json]:
     value = parent.get(key) or []
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise WireError(f"{what}: {key} is no list of objects", hint="send what the API server has")
+        raise WireError(f"{what}: {key} is no list of objects", hint=_AS_STORED)
     return value
 
 

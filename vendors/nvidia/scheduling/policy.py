@@ -13,7 +13,7 @@ from hami_plugin.policy.groups import by_numa_if
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import amount, counted, percentage, written
 from hami_plugin.policy.selectors import linked_choice, topology_aware, when
-from hami_plugin.policy.states import Context, DeviceState
+from hami_plugin.policy.states import Context
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID
 from vendors.nvidia.scheduling import mig
 
