@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from hami_plugin.aio import Watched
 from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import PodView, revision
+from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduling.ledger import Entry, Ledger
 from hami_plugin.scheduling.ledger import entry as entry_of
 from hami_plugin.vendor import Family
@@ -34,6 +35,7 @@ class Pods:
     def __init__(self, families: Sequence[Family]) -> None:
         self._families = tuple(families)
         self.ledger = Ledger()
+        self.standing = Standing(self.ledger)
         self.listed = Watched(False)
         self.feed: Feed[PodView] = Feed(replace=self._replace, update=self.see, delete=self._delete)
         self._promises: dict[str, Promise] = {}
@@ -78,6 +80,7 @@ class Pods:
 
     def see(self, pod: PodView) -> None:
         """A version of a pod from the watch. One that is older than our own decision says nothing of it."""
+        self.standing.seen(pod)
         promise = self._promises.get(pod.uid)
         shown = promise and 0 < promise.revision <= revision(pod.resource_version)
         if promise and not shown and not pod.terminal:
@@ -90,6 +93,7 @@ class Pods:
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
+        self.standing.end(uid)
         self._promises.pop(uid, None)
         self._withdrawn.pop(uid, None)
         self.ledger.drop(uid)

@@ -27,7 +27,6 @@ from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE
 from hami_plugin.scheduler.reviewing import Reviewer
-from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduler.upkeep import Upkeep
 from hami_plugin.scheduling.admission import Scheduling, crowded
 from hami_plugin.scheduling.ages import of_any_age
@@ -86,7 +85,7 @@ class SchedulerService:
             limits=self._limits,
             preferences=options.preferences,
         )
-        self._standing = Standing(self._pods.ledger)
+        self._standing = self._pods.standing
         self._chooser = Chooser(cluster, known, self._events, now, standing=self._standing, pace=options.pace)
         self._reviewer = Reviewer(known, options.scheduling, refuse_impossible=options.refuse_impossible)
         locks = NodeLocks(cluster, self._nodes, now, patience=options.lock_patience, pace=options.pace)
@@ -170,7 +169,7 @@ class SchedulerService:
         try:
             async with self._standing.turn(uid):  # a decision that is being written is waited for
                 pod = await self._pod(namespace, name, uid)
-                self._standing.begin(uid, node)
+                self._standing.begin(pod, node)
             await self._binder.bind(pod, node)
         except HamiError as error:
             settle = self._standing.doubt if isinstance(error, UnsureError) else self._standing.end

@@ -7,19 +7,38 @@ may come while the pod is being bound; another answer would name devices that th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
+from hami_plugin.model.views import PodView
 from hami_plugin.scheduling.ledger import Ledger
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """A pod that is being bound, or was, and that the watch has not shown at its node yet."""
+
+    pod: PodView
+    node: str
+    doubtful: bool = False
+
+
 class Standing:
-    """Which pods have a node for good, and whose turn it is to write to a pod."""
+    """Which pods have a node for good, and whose turn it is to write to a pod.
+
+    A pod is kept from the beginning of its bind until the watch shows it at a node, or gone.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._binding: dict[str, str] = {}
-        self._doubtful: set[str] = set()
+        self._binding: dict[str, Binding] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def unsettled(self) -> Mapping[str, Binding]:
+        """By the pod's UID, what the watch has not settled yet."""
+        return self._binding
 
     def turn(self, uid: str) -> asyncio.Lock:
         """Held while a decision about this pod is written, so that no bind begins with half of it."""
@@ -27,26 +46,31 @@ class Standing:
 
     def node_of(self, uid: str) -> str:
         """The node to which the pod is bound or being bound; empty while it may still go anywhere."""
-        return self._bound(uid) or self._binding.get(uid, "")
+        binding = self._binding.get(uid)
+        return self._bound(uid) or (binding.node if binding else "")
 
-    def begin(self, uid: str, node: str) -> None:
+    def begin(self, pod: PodView, node: str) -> None:
         """The pod is being bound from now on. Once the watch shows it at its node, that counts instead."""
-        self._binding = {one: where for one, where in self._binding.items() if not self._bound(one)}
-        self._binding[uid] = node
-        self._doubtful.discard(uid)
+        self._binding[pod.uid] = Binding(pod=pod, node=node)
 
     def end(self, uid: str) -> None:
-        """The pod was not bound."""
+        """The pod was not bound, or is gone."""
         self._binding.pop(uid, None)
-        self._doubtful.discard(uid)
 
     def doubt(self, uid: str) -> None:
         """Nobody knows whether the pod was bound. Its node stands until somebody has looked."""
-        self._doubtful.add(uid)
+        if binding := self._binding.get(uid):  # else the watch knows meanwhile
+            self._binding[uid] = replace(binding, doubtful=True)
 
     def doubtful(self, uid: str) -> bool:
         """Whether it is still to be seen if the pod was bound."""
-        return uid in self._doubtful and not self._bound(uid)
+        binding = self._binding.get(uid)
+        return binding is not None and binding.doubtful
+
+    def seen(self, pod: PodView) -> None:
+        """The API server has shown the pod. At a node it is settled."""
+        if pod.node:
+            self._binding.pop(pod.uid, None)
 
     def _bound(self, uid: str) -> str:
         known = self._ledger.entries.get(uid)

@@ -11,6 +11,7 @@ from hami_plugin.log import logger
 from hami_plugin.scheduler.nodes import Nodes
 from hami_plugin.scheduler.pods import Pods, Promise
 from hami_plugin.scheduler.ports import Cluster
+from hami_plugin.scheduler.standing import Binding
 
 log = logger(__name__)
 
@@ -31,6 +32,8 @@ class Upkeep:
     async def run(self) -> NoReturn:
         await self._nodes.listed.changed(0)
         old: Mapping[str, Promise] = {}
+        unsettled: Mapping[str, Binding] = {}
+        standing = self._pods.standing
         while True:
             async with asyncio.TaskGroup() as group:
                 for name, annotations in self._nodes.judge().items():
@@ -38,6 +41,10 @@ class Upkeep:
                 for uid, promise in old.items():
                     if self._pods.promises.get(uid) == promise:
                         group.create_task(self._look_after(uid, promise), name=f"promise to {promise.entry.pod.key}")
+                for uid, binding in unsettled.items():
+                    if standing.unsettled.get(uid) is binding:
+                        group.create_task(self._settle(binding), name=f"binding of {binding.pod.key}")
+            unsettled = dict(standing.unsettled)
             old = {uid: promise for uid, promise in self._pods.promises.items() if promise.revision}
             await asyncio.sleep(self._every)
 
@@ -68,3 +75,20 @@ class Upkeep:
             self._pods.forget(uid)
         else:
             self._pods.see(found)
+
+    async def _settle(self, binding: Binding) -> None:
+        """The watch has not shown what became of a bind: the pod may have gone in a gap of the watch."""
+        pod = binding.pod
+        async with self._turn:
+            try:
+                found = await self._cluster.get_pod(pod.namespace, pod.name)
+            except ClusterError as error:
+                log.info("pod not looked at", pod=pod.key, problem=error.message)
+                return
+        if found is None or found.uid != pod.uid:
+            self._pods.forget(pod.uid)
+        elif found.node or found.terminal:
+            self._pods.see(found)
+            self._pods.standing.end(pod.uid)
+        elif binding.doubtful:
+            self._pods.standing.end(pod.uid)
