@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import PodView
@@ -10,9 +11,9 @@ from hami_plugin.policy.checks import consulted
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Refused
 from hami_plugin.policy.listings import Listings, oversized
-from hami_plugin.policy.order import weights
+from hami_plugin.policy.order import EVEN, weights
 from hami_plugin.policy.sites import Circumstances, Demands, Placed, Rules, Site, Unplaced
-from hami_plugin.policy.states import ORDER_KEY
+from hami_plugin.policy.states import ORDER_KEY, Piece
 from hami_plugin.policy.walk import Walk, refusal
 
 
@@ -73,6 +74,40 @@ def walking(pod: PodView, rules: Rules, circumstances: Circumstances | None = No
         return _walked(walk, wanted)
 
     return walked
+
+
+def holding_still(pod: PodView, rules: Rules, site: Site, has: Mapping[str, Sequence[Piece]], order: str) -> str:
+    """Why the pod cannot have on this node what it was given; empty when it can. ``has`` are the pieces that are not
+    empty, by family word: the N-th is the N-th asking container's.
+
+    Each container is tried with its own devices alone. The namespace's quota is no matter any more.
+    """
+    wanted = demands(pod, rules)
+    if isinstance(wanted, Invalid):
+        return str(wanted)
+    asked = requested(wanted, rules)
+    left = {word: deque(pieces) for word, pieces in has.items()}
+    walk = Walk(
+        pod=pod,
+        rules=asked,
+        site=site,
+        weighing=EVEN,
+        circumstances=Circumstances(order=order),
+        listings=Listings(pod.annotations),
+    )
+    for container, demands_of in zip(pod.containers, wanted, strict=True):
+        for word, demand in demands_of.items():
+            pieces = left.get(word)
+            if not pieces:
+                return f"the decision has no {word} devices for container {container.name}"
+            names = {grant.uuid for grant in pieces.popleft()}
+            outcome = walk.ask(container, demand, among=names)
+            if isinstance(outcome, Refused):
+                return f"{', '.join(sorted(names))}: {refusal(outcome)}"
+            if conflict := walk.take(word, outcome.grants):
+                return f"{', '.join(sorted(names))}: {conflict}"
+        walk.close(container)
+    return ""
 
 
 def _nowhere(why: str) -> Callable[[Site], Walked]:

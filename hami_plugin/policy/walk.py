@@ -6,7 +6,7 @@ already, and all that they take together is the most that one of them has of a d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.links import NO_LINKS
@@ -42,9 +42,13 @@ class Walk:
         self._running = {word: stock.states for word, stock in self.site.stocks.items()}
         self._now = dict(self._running)
 
-    def ask(self, container: ContainerView, demand: Demand) -> Granted | Refused:
-        """What the family's rules say to one container."""
+    def ask(
+        self, container: ContainerView, demand: Demand, *, among: Collection[str] | None = None
+    ) -> Granted | Refused:
+        """What the family's rules say to one container; ``among`` these devices alone, if they are named."""
         policy, states = self.rules[demand.word], self._now.get(demand.word, ())
+        if among is not None:
+            states = tuple([state for state in states if state.uuid in among])
         context = self._context(demand)
         standing = in_order(policy, states, context, scoring([demand], self.weighing))
         outcome = fit(policy, standing, context)

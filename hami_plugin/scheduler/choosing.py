@@ -9,6 +9,7 @@ from typing import Any
 
 from hami_plugin.aio import Backoff, in_slices
 from hami_plugin.errors import ClusterError, HamiError
+from hami_plugin.log import logger
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.policy.sites import Circumstances, Placed
@@ -18,7 +19,7 @@ from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE, repeated
 from hami_plugin.scheduler.standing import Standing
-from hami_plugin.scheduling.decisions import Changes, assigned
+from hami_plugin.scheduling.decisions import TAKEN_BACK, Changes, assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, offered_by, searching
 from hami_plugin.scheduling.kept import Kept
 from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, standing_result
@@ -26,6 +27,8 @@ from hami_plugin.vendor import Family
 from hami_plugin.wire.keys import ASSIGNED_NODE
 
 Json = Mapping[str, Any]
+
+log = logger(__name__)
 
 SUCCEED, FAILED = "FilteringSucceed", "FilteringFailed"
 
@@ -145,15 +148,18 @@ class Chooser:
     def _enter(self, pod: PodView, outcome: Filtered, names: Sequence[str]) -> Changes | None:
         """What was chosen counts from now on. The decision, if there is one."""
         if outcome.placed is None:
-            self._known.pods.withdraw(pod.uid)
+            known = self._known.pods.withdraw(pod.uid)
             self._events.pod(pod, FAILED, waiting(outcome, names), warning=True)
-            return None
+            return TAKEN_BACK if known else None
         changes = assigned(self._known.families, pod, outcome.placed, self._now())
         self._known.pods.promise(replace(pod, annotations={**pod.annotations, **changes.annotations}))
         return changes
 
     async def _write(self, pod: PodView, changes: Changes) -> None:
         node, pods = changes.annotations[ASSIGNED_NODE], self._known.pods
+        if not node:
+            await self._take_back(pod)
+            return
         try:
             written = await repeated(lambda: self._cluster.patch_pod(pod, changes), pace=self._pace)
         except ClusterError as error:
@@ -163,6 +169,13 @@ class Chooser:
             raise
         pods.confirm(written)
         self._events.pod(pod, SUCCEED, f"devices are kept for the pod on node {node}", warning=False)
+
+    async def _take_back(self, pod: PodView) -> None:
+        """Other schedulers hear that the pod holds nothing. If they do not, they count it until the pod is gone."""
+        try:
+            await self._cluster.patch_pod(pod, TAKEN_BACK)
+        except ClusterError as error:
+            log.info("former decision not taken back", pod=pod.key, problem=error.message)
 
 
 def waiting(outcome: Filtered, names: Sequence[str]) -> str:

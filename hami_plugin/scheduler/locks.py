@@ -27,15 +27,20 @@ LOOK_AGAIN = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Hold:
-    """A node that is being taken for a pod. ``written`` is what was sent, also where no answer came."""
+    """A node that is being taken for a pod. ``written`` is what the API server has taken; ``tried`` whether anything
+    was sent, for which an answer may be missing.
+    """
 
     node: str
     pod: PodView
     rules: Sequence[LockRule]
     written: dict[str, str] = field(default_factory=dict)
+    tried: bool = False
 
     def owns(self, rule: LockRule, text: str) -> bool:
-        """Whether this text is this pod's. One that names nobody must be exactly what was written."""
+        """Whether this text is this pod's. One that names nobody must be exactly what was written; another scheduler
+        writes the same in the same second, so what was only tried is nobody's, and expires.
+        """
         if rule.named:
             return owned_by(text, self.pod.namespace, self.pod.name)
         return bool(text) and text == self.written.get(rule.annotation)
@@ -146,7 +151,7 @@ class _Attempt:
 
     async def _written(self, node: NodeView, wanted: dict[str, str]) -> bool:
         """Whether the node was still as we knew it. If not, it is read again."""
-        self._hold.written |= wanted
+        self._hold.tried = True
         try:
             after = await self._cluster.patch_node(node.name, wanted, resource_version=node.resource_version)
         except ClusterError as error:
@@ -156,6 +161,7 @@ class _Attempt:
             await asyncio.sleep(next(self._delays))
             await self._fresh()
             return False
+        self._hold.written |= wanted
         self._nodes.deliver(after)
         return True
 

@@ -15,6 +15,7 @@ from hami_plugin.scheduling.possible import Sizes, largest, sizes
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.scheduling.trust import Trust, trusted
 from hami_plugin.vendor import Family
+from hami_plugin.wire.keys import BIND_LOCK
 
 log = logger(__name__)
 
@@ -43,6 +44,7 @@ class Nodes:
             for family in families
             for key in (family.annotations.handshake, family.lock.annotation if family.lock else "")
         )
+        self._volatile |= {BIND_LOCK}
         self._now = now
         self._known: dict[str, _Known] = {}
         self._sites: dict[str, Site] = {}

@@ -5,6 +5,7 @@ Several replicas of the process may run: what another one decided is read from t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,7 +38,8 @@ class Pods:
         self.ledger = Ledger()
         self.standing = Standing(self.ledger)
         self.listed = Watched(False)
-        self.feed: Feed[PodView] = Feed(replace=self._replace, update=self.see, delete=self._delete)
+        self.shown = Watched(0)
+        self.feed: Feed[PodView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
         self._promises: dict[str, Promise] = {}
         self._withdrawn: dict[str, tuple[str, str]] = {}
 
@@ -70,13 +72,15 @@ class Pods:
         if promise.before:
             self.ledger.put(promise.before)
 
-    def withdraw(self, uid: str) -> None:
-        """Nothing fits any more: what was decided earlier on a pod that waits holds nothing."""
+    def withdraw(self, uid: str) -> bool:
+        """Nothing fits any more: what was decided earlier on a pod that waits holds nothing. Whether there was any."""
         known = self.ledger.entries.get(uid)
-        if known and not known.pod.node:
-            self._promises.pop(uid, None)
-            self._withdrawn[uid] = _stamp(known.pod)
-            self.ledger.drop(uid)
+        if known is None or known.pod.node:
+            return False
+        self._promises.pop(uid, None)
+        self._withdrawn[uid] = _stamp(known.pod)
+        self.ledger.drop(uid)
+        return True
 
     def see(self, pod: PodView) -> None:
         """A version of a pod from the watch. One that is older than our own decision says nothing of it."""
@@ -98,17 +102,39 @@ class Pods:
         self._withdrawn.pop(uid, None)
         self.ledger.drop(uid)
 
+    async def shown_up_to(self, version: str, *, within: float) -> bool:
+        """Whether the watch has shown everything up to this version of a pod, at the latest after so many seconds.
+
+        The API server gives versions in the order of its writes, and a watch keeps that order.
+        """
+        wanted = revision(version)
+        try:
+            async with asyncio.timeout(within):
+                while self.shown.value < wanted:
+                    await self.shown.changed(self.shown.version)
+        except TimeoutError:
+            return False
+        return True
+
+    def _update(self, pod: PodView) -> None:
+        self.see(pod)
+        self._advance(pod)
+
+    def _advance(self, pod: PodView) -> None:
+        self.shown.set(max(self.shown.value, revision(pod.resource_version)))
+
     def _replace(self, pods: Sequence[PodView]) -> None:
         """A list may be older than our last decisions: those that it does not show are asked about one by one later."""
         there = {pod.uid for pod in pods} | self._promises.keys()
         for uid in (self.ledger.entries.keys() | self._withdrawn.keys()) - there:
             self.forget(uid)
         for pod in pods:
-            self.see(pod)
+            self._update(pod)
         self.listed.set(True)
 
     def _delete(self, pod: PodView) -> None:
         self.forget(pod.uid)
+        self._advance(pod)
 
 
 def _stamp(pod: PodView) -> tuple[str, str]:

@@ -43,6 +43,7 @@ class Options:
     """How the scheduler behaves. Times in seconds.
 
     ``lock_patience`` is how long a pod waits in line for its node: less than kube-scheduler waits for the extender.
+    ``watch_patience`` is how long a bind waits for the watch to show who else is on the node.
     ``refuse_impossible``: admission refuses what no known node can ever give. ``unready_patience`` is how long a filter
     request waits for the first lists.
     """
@@ -51,6 +52,7 @@ class Options:
     preferences: Preferences = field(default_factory=Preferences)
     refuse_impossible: bool = True
     lock_patience: float = 25.0
+    watch_patience: float = 5.0
     unready_patience: float = 5.0
     upkeep_every: float = 15.0
     stop_patience: float = 5.0
@@ -89,7 +91,17 @@ class SchedulerService:
         self._chooser = Chooser(cluster, known, self._events, now, standing=self._standing, pace=options.pace)
         self._reviewer = Reviewer(known, options.scheduling, refuse_impossible=options.refuse_impossible)
         locks = NodeLocks(cluster, self._nodes, now, patience=options.lock_patience, pace=options.pace)
-        self._binder = Binder(cluster, served, locks, self._nodes, now, pace=options.pace)
+        self._binder = Binder(
+            cluster,
+            served,
+            locks,
+            self._nodes,
+            now,
+            pods=self._pods,
+            order=options.preferences.devices,
+            pace=options.pace,
+            patience=options.watch_patience,
+        )
         self._upkeep = Upkeep(cluster, self._nodes, self._pods, every=options.upkeep_every)
         self._unfinished: set[asyncio.Task[Json]] = set()
         self._binds: dict[tuple[str, str], asyncio.Task[Json]] = {}

@@ -49,6 +49,10 @@ def binding(now: datetime) -> Changes:
     return Changes(annotations={BIND_PHASE: PHASE_ALLOCATING, BIND_TIME: _seconds(now)})
 
 
+TAKEN_BACK = Changes(annotations={ASSIGNED_NODE: ""})
+"""The pod holds nothing of any node: what was decided before is no more, for any scheduler that reads it."""
+
+
 def labelled(annotations: Mapping[str, str]) -> Changes:
     """Annotations, and the pod's node as a label too: monitors select pods by it.
 

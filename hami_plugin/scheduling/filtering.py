@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from hami_plugin.model.pausing import Outcome, Pausing, at_once
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.policy.nodes import Scored, node_order, standing, trying
-from hami_plugin.policy.pods import demands
+from hami_plugin.policy.pods import demands, holding_still
 from hami_plugin.policy.reasons import read
 from hami_plugin.policy.sites import Circumstances, Placed, Site, Unplaced
 from hami_plugin.scheduling.kept import Kept
-from hami_plugin.scheduling.ledger import Ledger
-from hami_plugin.scheduling.sites import registered, rules
+from hami_plugin.scheduling.ledger import Entry, Ledger
+from hami_plugin.scheduling.sites import contested, occupied, registered, rules
 from hami_plugin.vendor import Family
 
 UNREGISTERED = "node unregistered"
@@ -104,6 +104,17 @@ def searching(scene: Scene, pod: PodView, names: Iterable[str]) -> Search:
             elif best is None or better(one) >= better(best):
                 best = one
     return Filtered(placed=best.placed if best else None, failed=failed)
+
+
+def confirmed(families: tuple[Family, ...], site: Site, own: Entry, others: Sequence[Entry], *, order: str) -> str:
+    """Why a pod cannot have what was decided, beside those that are bound to its node; empty when it can.
+
+    ``others`` may be of other schedulers' hands, decided at the same time.
+    """
+    held = [one.held for one in others]
+    pieces = {word: [piece for piece in holding.pieces if piece] for word, holding in own.held.items()}
+    why = holding_still(own.pod, rules(families), occupied(site, families, held), pieces, order)
+    return why or contested(site, families, own.held, held)
 
 
 def offered_by(scene: Scene, pod: PodView, name: str) -> Site | None:

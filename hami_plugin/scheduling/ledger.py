@@ -59,9 +59,10 @@ class Ledger:
     def see(self, pod: PodView, families: Iterable[Family]) -> None:
         """A watch tells of a pod. One that has ended has nothing; one that is being deleted keeps what it has.
 
-        A version without a decision may be older than our own: then the decision stands.
+        A version without a decision may be older than our own: then the decision stands. One that was taken back says
+        so.
         """
-        if pod.terminal:
+        if pod.terminal or (not pod.node and pod.annotations.get(ASSIGNED_NODE) == ""):
             self.drop(pod.uid)
         elif pod.deleted and pod.uid in self._entries:
             self.update(pod)

@@ -9,7 +9,7 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.policy.sites import Rules, Site, Stock
-from hami_plugin.policy.states import idle
+from hami_plugin.policy.states import Slice, idle
 from hami_plugin.policy.usage import Holding
 from hami_plugin.policy.usage import used as in_use
 from hami_plugin.vendor import Family
@@ -68,6 +68,28 @@ def occupied(site: Site, families: Iterable[Family], held: Sequence[Mapping[str,
         if theirs := [one[family.word] for one in held if family.word in one and family.word in stocks]:
             stocks[family.word] = _taken(stocks[family.word], family, theirs)
     return replace(site, stocks=stocks)
+
+
+def contested(
+    site: Site, families: Iterable[Family], own: Mapping[str, Holding], others: Sequence[Mapping[str, Holding]]
+) -> str:
+    """Which part of a device, of those that have parts of their own, both this pod and another have; empty for none."""
+    families = tuple(families)
+    mine, theirs = occupied(site, families, [own]), occupied(site, families, others)
+    for family in families:
+        if family.word not in own or family.word not in site.stocks:
+            continue
+        for one, other in zip(mine.stocks[family.word].states, theirs.stocks[family.word].states, strict=True):
+            if family.cores_are_bits and one.cores & other.cores:
+                return f"{one.uuid}: cores {one.cores & other.cores:b} (a mask) are another pod's"
+            if any(overlap(a, b) for a in one.slices for b in other.slices):
+                return f"{one.uuid}: its slices are another pod's"
+    return ""
+
+
+def overlap(one: Slice, other: Slice) -> bool:
+    """Whether two parts of a card have memory slices in common."""
+    return one.start < other.start + other.size and other.start < one.start + one.size
 
 
 def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:

@@ -88,7 +88,7 @@ class MemoryCluster:
         try:
             return action()
         except StatusError as error:
-            raise ClusterError(str(error), status=error.status) from error
+            raise ClusterError(str(error), status=error.code) from error
 
 
 _NO_STATE = (types.ModuleType, type, types.FunctionType, types.CodeType, types.FrameType, types.BuiltinFunctionType)

@@ -1,0 +1,314 @@
+"""Two schedulers that decide at once, each before it hears of the other: what is the last is given to one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from hami_plugin.aio import Backoff
+from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.model.views import node_view, pod_view
+from hami_plugin.scheduler.app import Scheduler
+from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.options import configured
+from hami_plugin.scheduler.service import Options, SchedulerService
+from hami_plugin.scheduling.ledger import entry
+from hami_plugin.scheduling.sites import contested, registered, survey
+from hami_plugin.simulation.api_kinds import RESOURCES, Filter
+from hami_plugin.simulation.api_objects import ObjectStore
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.vendor import LockRule
+from hami_plugin.wire.keys import BIND_LOCK, BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
+from hami_plugin.wire.lock import owned_by
+from tests.support.memory import MemoryCluster
+from tests.support.pods import of_vendor
+from tests.support.scheduling import (
+    COUNT,
+    FAMILIES,
+    FAMILY,
+    HURRY,
+    KEYS,
+    RHYTHM,
+    add_node,
+    annotations,
+    ask,
+    binding,
+    cards,
+    daemons,
+    manifest,
+    serving,
+    until,
+)
+
+SEEDS = range(60)
+UNNAMED = "toy.io/lock"
+OPTIONS = Options(upkeep_every=0.05, lock_patience=20.0, pace=Backoff(first=0.0001, cap=0.001), stop_patience=5.0)
+NEURON = of_vendor("awsneuron", {})
+
+
+class Unhurried(MemoryCluster):
+    """Every call takes a while before and after it counts, and every watch is late: by chance, and by the seed."""
+
+    def __init__(self, store: ObjectStore, chance: random.Random, lag: int) -> None:
+        super().__init__(store)
+        self.chance = chance
+        self.lag = lag
+
+    async def dawdle(self, most: int) -> None:
+        for _ in range(self.chance.randrange(most)):
+            await asyncio.sleep(0)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ("get_pod", "get_node", "patch_pod", "patch_node", "bind"):
+            return found
+
+        async def called(*args: Any, **more: Any) -> Any:
+            await self.dawdle(12)
+            answer = await found(*args, **more)
+            await self.dawdle(12)
+            return answer
+
+        return called
+
+    async def _follow(self, plural: str, view: Any, feed: Any) -> Any:
+        seen = self.store.version.value
+        feed.replace([view(item) for _, item in self.store.select(Filter(resource=RESOURCES[plural]))])
+        while True:
+            version = self.store.version.version
+            for change in self.store.changes(seen):
+                await self.dawdle(self.lag)
+                seen = change.version
+                if change.resource == plural and change.after:
+                    feed.update(view(change.after))
+                elif change.resource == plural:
+                    feed.delete(view(change.before))
+            await self.store.version.changed(version)
+
+
+async def serve(store: ObjectStore) -> None:
+    """The nodes' agents: what is bound is served, and HAMi's lock released."""
+    done: set[str] = set()
+    while True:
+        version = store.version.version
+        for (namespace, name), pod in store.select(Filter(resource=RESOURCES["pods"])):
+            node = pod["spec"].get("nodeName")
+            if not node or pod["metadata"]["uid"] in done:
+                continue
+            done.add(pod["metadata"]["uid"])
+            store.patch(("pods", namespace, name), {"metadata": {"annotations": {BIND_PHASE: PHASE_SUCCESS}}})
+            lock = annotations(store.get("nodes", "", node)).get(NODE_LOCK, "")
+            gone = {UNNAMED: None} | ({NODE_LOCK: None} if owned_by(lock, namespace, name) else {})
+            store.patch(("nodes", "", node), {"metadata": {"annotations": gone}})
+        await store.version.changed(version)
+
+
+@asynccontextmanager
+async def schedulers(
+    store: ObjectStore, chance: random.Random, families: Sequence[Any], *, lag: int, count: int = 2, **more: Any
+):
+    """So many schedulers over the same objects, each of which hears of the others late."""
+    services = [SchedulerService(Unhurried(store, chance, lag), families, OPTIONS, **more) for _ in range(count)]
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(service.run(stop)) for service in services]
+    agents = asyncio.create_task(serve(store))
+    await until(lambda: not any(service.problems() for service in services))
+    try:
+        yield services
+    finally:
+        stop.set()
+        agents.cancel()
+        await asyncio.gather(*tasks)
+
+
+def node(store: ObjectStore, name: str, status: dict[str, str], **texts: str) -> None:
+    meta = {"name": name, "annotations": texts}
+    store.create(RESOURCES["nodes"], "", {"metadata": meta, "status": {"capacity": status, "allocatable": status}})
+
+
+async def scheduled(store: ObjectStore, service: SchedulerService, name: str, nodes: Sequence[str]) -> str:
+    """What a kube-scheduler does until the pod is bound, or fits nowhere."""
+    patience = 5
+    for _try in range(40):
+        pod = store.get("pods", "team", name)
+        answer = await service.filter({"Pod": pod, "NodeNames": list(nodes)})
+        if answer["Error"]:
+            continue
+        if not answer["NodeNames"]:  # maybe another's decision is in the way that is about to fail
+            patience -= 1
+            if not patience:
+                return ""
+            await asyncio.sleep(0.01)
+            continue
+        (chosen,) = answer["NodeNames"]
+        if not (await service.bind(binding(pod, chosen)))["Error"]:
+            return str(chosen)
+    raise AssertionError(f"{name} was neither bound nor refused")
+
+
+def check(store: ObjectStore, families: Sequence[Any]) -> int:
+    """By what stands at the API server alone: nothing that is bound has what another has. How many are bound."""
+    pods = [pod_view(item) for _, item in store.select(Filter(resource=RESOURCES["pods"]))]
+    bound = [pod for pod in pods if pod.node]
+    for (_, name), item in store.select(Filter(resource=RESOURCES["nodes"])):
+        surveyed = survey(node_view(item), families, bound)
+        for state in surveyed.site.states:
+            assert state.slots <= state.info.count, state
+            assert state.memory <= state.info.devmem, state
+        entries = [found for pod in bound if pod.node == name and (found := entry(pod, families))]
+        idle = registered(node_view(item), families).site
+        for at, one in enumerate(entries):
+            others = [other.held for other in entries[at + 1 :]]
+            assert contested(idle, families, one.held, others) == ""
+    return len(bound)
+
+
+@pytest.mark.scenario("A9", "P4")
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_the_last_share_goes_to_one_of_two_pods_that_two_schedulers_decide_at_once(seed):
+    chance, store = random.Random(seed), ObjectStore()
+    node(store, "n1", {COUNT: "10"}, **{KEYS.register: cards("n1", 1)})
+    async with schedulers(store, chance, FAMILIES, lag=chance.choice((1, 20, 300))) as services:
+        names = ["a", "b"]
+        for name in names:
+            store.create(RESOURCES["pods"], "team", manifest(name, memory=6000))
+        nodes = await asyncio.gather(
+            *(scheduled(store, one, name, ["n1"]) for one, name in zip(services, names, strict=True))
+        )
+
+        assert sorted(nodes) == ["", "n1"]
+        assert check(store, FAMILIES) == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_cores_of_a_device_without_a_lock_of_its_own_are_given_once(seed):
+    """No agent of this family releases a lock, and its cores are bits of a mask."""
+    chance, store = random.Random(seed), ObjectStore()
+    node(store, "n1", {"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "2"})
+    wish = {"aws.amazon.com/neuroncore": "1"}
+    spec = {"containers": [{"name": "main", "resources": {"limits": wish}}]}
+    async with schedulers(store, chance, NEURON, lag=chance.choice((1, 20, 300)), count=3) as services:
+        for name in "abc":
+            store.create(RESOURCES["pods"], "team", {"metadata": {"name": name}, "spec": spec})
+        nodes = await asyncio.gather(
+            *(scheduled(store, one, name, ["n1"]) for one, name in zip(services, "abc", strict=True))
+        )
+
+        assert sorted(nodes) == ["", "n1", "n1"]
+        assert check(store, NEURON) == 2
+        assert BIND_LOCK not in annotations(store.get("nodes", "", "n1"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_many_pods_of_three_schedulers_fill_the_nodes_and_no_share_twice(seed):
+    chance, store = random.Random(seed), ObjectStore()
+    for name in ("n1", "n2"):
+        node(store, name, {COUNT: "20"}, **{KEYS.register: cards(name, 2, slots=3)})
+    async with schedulers(store, chance, FAMILIES, lag=100, count=3) as services:
+        names = [f"p{number}" for number in range(18)]
+        for name in names:
+            init = chance.random() < 0.3
+            pod = manifest(name, memory=chance.choice((2000, 3000, 5000)))
+            if init:
+                pod["spec"] = {"initContainers": pod["spec"]["containers"], "containers": [{"name": "main"}]}
+            store.create(RESOURCES["pods"], "team", pod)
+        await asyncio.gather(*(scheduled(store, services[at % 3], name, ["n1", "n2"]) for at, name in enumerate(names)))
+
+        assert check(store, FAMILIES) >= 8
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_lock_of_the_same_second_that_names_nobody_is_not_ones_own(seed):
+    """Such a lock is told from another's by its text alone, and both schedulers would write the same."""
+    chance, store, now = random.Random(seed), ObjectStore(), datetime(2026, 8, 21, 10, tzinfo=UTC)
+    families = [replace(FAMILY, lock=LockRule(annotation=UNNAMED, named=False))]
+    node(store, "n1", {COUNT: "10"}, **{KEYS.register: cards("n1", 1)})
+    async with schedulers(store, chance, families, lag=chance.choice((1, 20)), now=lambda: now) as services:
+        for name in "ab":
+            store.create(RESOURCES["pods"], "team", manifest(name, memory=6000))
+        await asyncio.gather(*(scheduled(store, one, name, ["n1"]) for one, name in zip(services, "ab", strict=True)))
+
+        assert check(store, families) == 1
+
+
+async def test_fifty_binds_at_once_are_all_made_and_no_share_is_given_twice(tmp_path):
+    async with SimulatedApiServer() as server, daemons(server):
+        for number in range(5):
+            add_node(server, f"n{number}", counted=40)
+        async with serving(server, tmp_path, HURRY) as service:
+            await until(lambda: len(service._nodes.sites) == 5)
+            pods = [server.create_pod(manifest(f"p{number}", memory=1000)) for number in range(50)]
+            chosen = []
+            for pod in pods:
+                chosen += (await service.filter(ask(server, pod)))["NodeNames"]
+
+            answers = await asyncio.gather(
+                *(service.bind(binding(pod, node)) for pod, node in zip(pods, chosen, strict=True))
+            )
+
+            assert {answer["Error"] for answer in answers} == {""}
+            assert check(server.store, FAMILIES) == 50
+
+
+@asynccontextmanager
+async def application(server: SimulatedApiServer, folder: Path):
+    """A whole scheduler, with its port, as the command runs it."""
+    kubeconfig = server.write_kubeconfig(folder)
+    registry = CollectorRegistry()
+    configuration = configured({"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}, {})
+    async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, rhythm=RHYTHM, environ={}) as cluster:
+        service = SchedulerService(cluster, FAMILIES, HURRY)
+        process, stop = Scheduler(configuration, service, Metrics(registry, version=""), registry), asyncio.Event()
+        task = asyncio.create_task(process.run(stop))
+        await until(lambda: not service.problems() and process.server.port)
+        try:
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{process.server.port}") as session:
+                yield session
+        finally:
+            stop.set()
+            await task
+
+
+async def test_two_scheduler_processes_give_the_last_share_to_one_pod_each_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("hami_plugin.scheduler.app.asyncio.sleep", _no_linger(asyncio.sleep))
+    rounds, twice = 25, 0
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(SimulatedApiServer())
+        add_node(server)
+        apps = [await stack.enter_async_context(application(server, tmp_path / str(number))) for number in range(2)]
+        await stack.enter_async_context(daemons(server))
+        for number in range(rounds):
+            pods = [server.create_pod(manifest(f"{side}{number}", memory=6000)) for side in "ab"]
+
+            async def posted(session: aiohttp.ClientSession, path: str, body: Any) -> Any:
+                async with session.post(path, json=body) as answer:
+                    return await answer.json()
+
+            chosen = await asyncio.gather(
+                *(posted(app, "/filter", ask(server, pod)) for app, pod in zip(apps, pods, strict=True))
+            )
+            both = [(app, pod) for app, pod, one in zip(apps, pods, chosen, strict=True) if one["NodeNames"]]
+            twice += len(both) == 2
+            bound = await asyncio.gather(*(posted(app, "/bind", binding(pod, "n1")) for app, pod in both))
+
+            assert sum(not one["Error"] for one in bound) == 1
+            assert check(server.store, FAMILIES) == 1
+            for pod in pods:
+                server.delete_pod("team", pod["metadata"]["name"])
+            server.annotate_node("n1", {NODE_LOCK: None})
+            await asyncio.sleep(0.02)
+    assert twice > rounds // 2
+
+
+def _no_linger(sleep):
+    return lambda seconds, *rest: sleep(min(seconds, 0.05), *rest)
