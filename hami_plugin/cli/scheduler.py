@@ -45,6 +45,16 @@ Is it ready, and if not, why:
     "--client-ca", type=_FILE, help="Authority, in PEM, whose client certificates may filter and bind from elsewhere."
 )
 @click.option(
+    "--webhook-client-ca",
+    type=_FILE,
+    help="Authority, in PEM, of the API server's client certificate: then the webhook answers nobody else.",
+)
+@click.option(
+    "--webhook-client-name",
+    multiple=True,
+    help="Common name that such a certificate may have; may be given more than once.  [default: any]",
+)
+@click.option(
     "--extender-peers",
     type=click.Choice(["loopback", "any"]),
     help="Who may filter and bind: a kube-scheduler on this host or in this pod, or anyone.  [default: loopback]",

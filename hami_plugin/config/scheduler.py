@@ -56,6 +56,16 @@ class SchedulerSettings(Section):
         alias="clientCa",
         description="Authority, in PEM, whose client certificates may filter and bind from other hosts too.",
     )
+    webhook_client_ca: AbsolutePath | None = Field(
+        None,
+        alias="webhookClientCa",
+        description="Authority, in PEM, of the API server's client certificate: then the webhook answers nobody else.",
+    )
+    webhook_client_names: tuple[str, ...] = Field(
+        (),
+        alias="webhookClientNames",
+        description="Common names that such a certificate may have; empty: any that the authority has signed.",
+    )
     reload_seconds: Seconds = Field(
         2.0, alias="reloadSeconds", description="Time between looks at these files, which may be replaced."
     )
@@ -112,6 +122,9 @@ class SchedulerSettings(Section):
                 f"filterMebibytes ({self.filter_mebibytes}) is more than requestMebibytes ({self.request_mebibytes}), "
                 "the room for all requests together"
             )
-        if self.client_ca and self.tls_cert is None:
-            raise ValueError("clientCa needs TLS, and tlsCert is missing")
+        for key, authority in (("clientCa", self.client_ca), ("webhookClientCa", self.webhook_client_ca)):
+            if authority and self.tls_cert is None:
+                raise ValueError(f"{key} needs TLS, and tlsCert is missing")
+        if self.webhook_client_names and not self.webhook_client_ca:
+            raise ValueError("webhookClientNames needs webhookClientCa, whose certificates have these names")
         return self

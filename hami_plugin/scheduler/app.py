@@ -58,7 +58,11 @@ class Scheduler:
         self._certificates = None
         if settings.tls_cert and settings.tls_key:
             self._certificates = Certificates(
-                settings.tls_cert, settings.tls_key, client_ca=settings.client_ca, metrics=metrics
+                settings.tls_cert,
+                settings.tls_key,
+                client_ca=settings.client_ca,
+                webhook_ca=settings.webhook_client_ca,
+                metrics=metrics,
             )
         probes = Probes(
             registry=registry,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from hami_plugin.config.scheduler import SchedulerSettings
@@ -38,7 +38,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One path. ``local``: only callers on this host are served. ``refusing`` tells whether an answer says no.
+    """One path. ``local``: only callers on this host are served. ``certified``: only those that show a certificate of
+    the webhook's authority, with one of ``names`` if there are any. ``refusing`` tells whether an answer says no.
 
     ``failure`` is the answer that itself says why there is none, where the protocol has one; else an HTTP status does.
     """
@@ -48,6 +49,8 @@ class Kind:
     limits: Limits
     refusing: Callable[[Json], bool]
     local: bool = False
+    certified: bool = False
+    names: Collection[str] = ()
     failure: Callable[[str], Json] | None = None
 
 
@@ -100,6 +103,8 @@ def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
                 remedy="an API server itself takes no larger pod",
             ),
             refusing=lambda answer: not mapping(answer.get("response")).get("allowed"),
+            certified=settings.webhook_client_ca is not None,
+            names=settings.webhook_client_names,
         ),
     )
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.host.drivers import StuckError, WorkThread
@@ -35,6 +35,17 @@ Stamp = tuple[tuple[int, int, int, int], ...]
 Present = Callable[[ssl.SSLContext], Awaitable[None]]
 
 
+Names = frozenset[tuple[tuple[tuple[str, str], ...], ...]]
+"""Authorities by the names that certificates of theirs have as their issuer's."""
+
+
+class PortContext(ssl.SSLContext):
+    """A context of the port that knows whose client certificates are good for what."""
+
+    extender: Names
+    webhook: Names
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """A certificate with its key, ready to be presented. Each pair has a context of its own, since one context that
@@ -48,7 +59,8 @@ class Pair:
 
 
 class Certificates:
-    """The pair in two files, and an authority of clients in a third. ``now`` is the wall clock, in UTC.
+    """The pair in two files, and authorities of clients in two others: of kube-schedulers elsewhere, and of the API
+    server. ``now`` is the wall clock, in UTC.
 
     ``patience`` is how many seconds a look may take: the files may be on a disk that does not answer.
     """
@@ -59,6 +71,7 @@ class Certificates:
         key: Path,
         *,
         client_ca: Path | None = None,
+        webhook_ca: Path | None = None,
         metrics: Metrics,
         now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
         patience: float = _PATIENCE_S,
@@ -66,6 +79,7 @@ class Certificates:
         self._files = (certificate, key)
         self._patience = patience
         self._client_ca = client_ca
+        self._webhook_ca = webhook_ca
         self._metrics = metrics
         self._now = now
         self._seen: Stamp | None = None
@@ -172,18 +186,26 @@ class Certificates:
             raise HamiError(f"{certificate} and {key} are no pair for TLS: {why}", hint=_HINT) from error
 
     def _context(self) -> ssl.SSLContext:
-        """Clients may show a certificate; one that is not the authority's ends the handshake."""
+        """Clients may show a certificate; one that is of no authority ends the handshake."""
         certificate, key = self._files
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = PortContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(certificate, key, password=lambda: "")  # never ask at a terminal
-        if self._client_ca:
-            _trust(context, self._client_ca)
+        extender, webhook = _trusted(context, self._client_ca), _trusted(context, self._webhook_ca)
+        if both := extender.keys() & webhook.keys():
+            for name in both:
+                if extender[name] != webhook[name]:
+                    raise HamiError(
+                        f"{self._client_ca} and {self._webhook_ca} hold two authorities of one name, {_told(name)}, so "
+                        "what a certificate is good for cannot be told",
+                        hint="give them names of their own, or use one authority for both",
+                    )
+        context.extender, context.webhook = frozenset(extender), frozenset(webhook)
         return context
 
     def _stamp(self) -> Stamp:
         """What changes when a file is replaced, also by a link that is swapped. Zeros for a file that is not there."""
-        return tuple(_stamp(file) for file in (*self._files, self._client_ca) if file)
+        return tuple(_stamp(file) for file in (*self._files, self._client_ca, self._webhook_ca) if file)
 
 
 def _stamp(file: Path) -> tuple[int, int, int, int]:
@@ -198,9 +220,34 @@ def _day(pair: Pair) -> str:
     return pair.expires.isoformat()
 
 
-def _trust(context: ssl.SSLContext, authority: Path) -> None:
+def issued(context: object, certificate: Mapping[str, Any] | None, *, webhook: bool) -> bool:
+    """Whether a client's certificate, which TLS has found good, is of the authority for the webhook, or of that for
+    the extender. An authority between must be in the file too.
+    """
+    if not isinstance(context, PortContext) or not certificate:
+        return False
+    return certificate.get("issuer") in (context.webhook if webhook else context.extender)
+
+
+def common_name(certificate: Mapping[str, Any]) -> str:
+    """The last common name of whom a certificate is for; empty where it has none."""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return names[-1] if names else ""
+
+
+def _trusted(context: ssl.SSLContext, file: Path | None) -> dict[Any, str]:
+    """Trust the authorities in a file. By their names, what tells them from others of the same name."""
+    if file is None:
+        return {}
+    alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        context.load_verify_locations(authority)
+        for each in (alone, context):
+            each.load_verify_locations(file)
     except OSError as error:  # ssl.SSLError is one
-        raise HamiError(f"{authority} is no authority for clients: {error.strerror or error}") from error
+        raise HamiError(f"{file} is no authority for clients: {error.strerror or error}") from error
     context.verify_mode = ssl.CERT_OPTIONAL
+    return {one["subject"]: f"{one['serialNumber']} {one['notBefore']}" for one in alone.get_ca_certs()}
+
+
+def _told(name: Sequence[Sequence[tuple[str, str]]]) -> str:
+    return ", ".join(f"{key}={value}" for part in name for key, value in part)

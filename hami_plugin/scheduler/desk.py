@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
+from typing import Any
 
 from aiohttp import web
 
@@ -18,6 +19,7 @@ from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.scheduler.bodies import MOST_VALUES, Lease, reading, values
 from hami_plugin.scheduler.calls import ANSWERED, REFUSED, Kind, Limits, status
+from hami_plugin.scheduler.certificates import common_name, issued
 from hami_plugin.scheduler.metrics import Metrics
 from hami_plugin.scheduling.payloads import Json
 
@@ -103,14 +105,29 @@ class Desk:
         response.force_close()  # the rest of the request may still be on its way
         return Reply(outcome=error.outcome, response=response)
 
-    async def _read(self, request: web.Request, lease: Lease) -> Json:
-        if self._kind.local and not (_on_this_host(request.remote) or _certified(request)):
-            raise UnreadableError(
-                HTTPStatus.FORBIDDEN,
-                "forbidden",
-                f"{self._kind.path} is for a kube-scheduler on this host, and {request.remote} is not on it; "
-                "run it in the same pod, or give it a certificate of clientCa, or set extenderPeers: any",
+    def _stranger(self, request: web.Request) -> str:
+        """Why whoever calls is not answered here; empty when it is."""
+        kind = self._kind
+        if kind.local and not (_on_this_host(request.remote) or _certificate(request, webhook=False)):
+            return (
+                f"{kind.path} is for a kube-scheduler on this host, and {request.remote} is not on it; "
+                "run it in the same pod, or give it a certificate of clientCa, or set extenderPeers: any"
             )
+        if not kind.certified:
+            return ""
+        shown = _certificate(request, webhook=True)
+        if shown is None:
+            return (
+                f"{kind.path} is for an API server with a client certificate of webhookClientCa; name one for this "
+                "webhook in the file of --admission-control-config-file"
+            )
+        if kind.names and common_name(shown) not in kind.names:
+            return f"{kind.path} is for {', '.join(kind.names)} (webhookClientNames), not for {common_name(shown)!r}"
+        return ""
+
+    async def _read(self, request: web.Request, lease: Lease) -> Json:
+        if why := self._stranger(request):
+            raise UnreadableError(HTTPStatus.FORBIDDEN, "forbidden", why)
         limits = self._kind.limits
         try:
             async with asyncio.timeout(limits.read_s):
@@ -198,9 +215,12 @@ async def _object(body: bytes, *, trusted: bool) -> Json:
     return read
 
 
-def _certified(request: web.Request) -> bool:
-    """Whether TLS has found a client certificate good."""
-    return bool(request.transport and request.transport.get_extra_info("peercert"))
+def _certificate(request: web.Request, *, webhook: bool) -> Mapping[str, Any] | None:
+    """The client certificate, if TLS has found it good and it is of the authority for this."""
+    transport = request.transport
+    tls = transport.get_extra_info("ssl_object") if transport else None
+    shown = transport.get_extra_info("peercert") if transport else None
+    return shown if tls and issued(tls.context, shown, webhook=webhook) else None
 
 
 def _on_this_host(remote: str | None) -> bool:

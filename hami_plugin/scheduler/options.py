@@ -15,6 +15,7 @@ _KEYS = {
     "tls_cert": "tlsCert",
     "tls_key": "tlsKey",
     "client_ca": "clientCa",
+    "webhook_client_ca": "webhookClientCa",
     "extender_peers": "extenderPeers",
     "gpu_scheduler_policy": "gpuSchedulerPolicy",
     "node_scheduler_policy": "nodeSchedulerPolicy",
@@ -25,7 +26,9 @@ _NODE = {"NODE_NAME": "scheduler"}
 
 def configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> Configuration:
     """Read the configuration. ``ConfigError`` holds everything that is wrong with it."""
-    section = {key: _text(options.get(option)) for option, key in _KEYS.items()}
+    section: dict[str, Any] = {key: _text(options.get(option)) for option, key in _KEYS.items()}
+    if names := options.get("webhook_client_name"):
+        section["webhookClientNames"] = list(names)
     section |= _address(options.get("listen"), "listen") | _address(options.get("http"), "http")
     return load(
         config=options.get("config"),

@@ -184,3 +184,7 @@ def test_orders_may_be_chained() -> None:
 def test_an_authority_of_clients_needs_tls(tmp_path: Path) -> None:
     with pytest.raises(HamiError, match="clientCa needs TLS"):
         configured({"client_ca": tmp_path / "ca.crt"}, {})
+    with pytest.raises(HamiError, match="webhookClientCa needs TLS"):
+        configured({"webhook_client_ca": tmp_path / "ca.crt"}, {})
+    with pytest.raises(HamiError, match="webhookClientNames needs webhookClientCa"):
+        configured({"webhook_client_name": ("kube-apiserver",)}, {})

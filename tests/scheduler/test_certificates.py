@@ -66,11 +66,16 @@ async def served(
     trust: ssl.SSLContext,
     extender: FakeExtender | None = None,
     client_ca: Path | None = None,
+    webhook_ca: Path | None = None,
     **changes: object,
 ) -> AsyncIterator[Served]:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version="")
-    certificates = Certificates(files.certificate, files.key, client_ca=client_ca, metrics=metrics)
+    if webhook_ca:
+        changes |= {"webhook_client_ca": webhook_ca, "tls_cert": files.certificate, "tls_key": files.key}
+    certificates = Certificates(
+        files.certificate, files.key, client_ca=client_ca, webhook_ca=webhook_ca, metrics=metrics
+    )
     context = certificates.load().context
     async with listening(
         extender or FakeExtender(), context=context, trust=trust, registry=registry, metrics=metrics, **changes
@@ -190,6 +195,88 @@ async def test_from_another_host_a_certificate_of_the_clients_authority_opens_th
         with pytest.raises(aiohttp.ClientError):
             await status(others.pair("stranger"))
         assert (await rig.post("/filter", ARGS))[0] == 200
+
+
+@pytest.fixture
+def asking(authority: Authority):
+    """Ask a path with a client certificate, if there is one: the status, and what is said."""
+
+    async def asked(url: str, path: str, client: Files | None) -> tuple[int, str]:
+        body = ARGS if path == "/filter" else REVIEW
+        async with (
+            aiohttp.ClientSession(connector=shown(authority, client)) as session,
+            session.post(url + path, json=body) as answer,
+        ):
+            return answer.status, await answer.text()
+
+    return asked
+
+
+async def test_a_webhook_with_an_authority_answers_whom_that_has_signed_for_and_nobody_else(
+    mount: Mount, trust: ssl.SSLContext, tmp_path: Path, asking
+) -> None:
+    servers, clients = Authority(tmp_path / "servers"), Authority(tmp_path / "clients")
+    async with served(mount.files, trust, None, clients.certificate, servers.certificate, listen_host="0.0.0.0") as rig:
+        url = f"https://{other_address()}:{rig.server.port}"
+
+        assert (await asking(url, "/webhook", servers.pair("kube-apiserver")))[0] == 200
+        for stranger in (None, clients.pair("scheduler")):
+            status, said = await asking(url, "/webhook", stranger)
+            assert status == 403
+            assert "client certificate of webhookClientCa" in said
+            assert "--admission-control-config-file" in said
+        assert (await asking(url, "/filter", clients.pair("scheduler")))[0] == 200
+        assert (await asking(url, "/filter", servers.pair("kube-apiserver")))[0] == 403
+        assert (await rig.get("/readyz"))[0] == 200
+        assert (await rig.post("/filter", ARGS))[0] == 200
+        assert (await rig.post("/webhook", REVIEW))[0] == 403
+
+
+async def test_of_an_authority_that_signs_for_many_the_names_that_may_ask_can_be_said(
+    mount: Mount, trust: ssl.SSLContext, tmp_path: Path, asking
+) -> None:
+    servers = Authority(tmp_path / "servers")
+    names = {"webhook_client_names": ("kube-apiserver",)}
+    async with served(mount.files, trust, None, None, servers.certificate, **names) as rig:
+        url = f"https://127.0.0.1:{rig.server.port}"
+
+        assert (await asking(url, "/webhook", servers.pair("kube-apiserver")))[0] == 200
+        status, said = await asking(url, "/webhook", servers.pair("kubelet"))
+
+    assert status == 403
+    assert "is for kube-apiserver (webhookClientNames), not for 'kubelet'" in said
+
+
+async def test_a_new_authority_for_the_webhook_counts_from_then_on(
+    mount: Mount, trust: ssl.SSLContext, tmp_path: Path, asking
+) -> None:
+    before, after = Authority(tmp_path / "before"), Authority(tmp_path / "after")
+    file = tmp_path / "webhook.crt"
+    file.write_bytes(before.certificate.read_bytes())
+    async with served(mount.files, trust, None, None, file) as rig:
+        url = f"https://127.0.0.1:{rig.server.port}"
+        file.write_bytes(after.certificate.read_bytes())
+        await rig.look()
+
+        assert (await asking(url, "/webhook", after.pair("kube-apiserver")))[0] == 200
+        with pytest.raises(aiohttp.ClientError):
+            await asking(url, "/webhook", before.pair("kube-apiserver"))
+
+
+def test_two_authorities_of_one_name_are_refused_since_their_certificates_cannot_be_told_apart(
+    first: Files, tmp_path: Path
+) -> None:
+    one, other = (Authority(tmp_path / name, unit="the same") for name in ("one", "other"))
+    certificates = Certificates(
+        first.certificate,
+        first.key,
+        client_ca=one.certificate,
+        webhook_ca=other.certificate,
+        metrics=Metrics(CollectorRegistry(), version=""),
+    )
+
+    with pytest.raises(HamiError, match=r"two authorities of one name, .*the same"):
+        certificates.load()
 
 
 def _mixed(first: Files, second: Files, folder: Path) -> Files:

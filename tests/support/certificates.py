@@ -24,10 +24,10 @@ class Files:
 class Authority:
     """Signs pairs. ``certificate`` is what clients trust."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, unit: str | None = None) -> None:
         folder.mkdir(exist_ok=True)
         self._folder = folder
-        self._authority = trustme.CA(organization_name="test authority")
+        self._authority = trustme.CA(organization_name="test authority", organization_unit_name=unit)
         self.certificate = folder / "ca.crt"
         self._authority.cert_pem.write_to_path(self.certificate)
 
