@@ -1,7 +1,7 @@
 """Every annotation key that belongs to no vendor, once. Who writes which: docs/protocol.md."""
 
 NODE_LOCK = "hami.io/mutex.lock"
-BIND_LOCK = "hami-plugin.io/bind.lock"
+BIND_LOCK = "hami.io/bind.lock"
 """Of a node, held by a scheduler while it binds a pod whose devices' agents release no lock."""
 ASSIGNED_NODE = "hami.io/vgpu-node"
 ASSIGNED_TIME = "hami.io/vgpu-time"

@@ -33,7 +33,7 @@ def resources() -> str:
 def annotations() -> str:
     """files/annotations.yaml: what is reserved on pods and on nodes. Vendors' own keys are not ours to reserve."""
     pods = {keys.ASSIGNED_NODE, keys.ASSIGNED_TIME, keys.BIND_PHASE, keys.BIND_TIME}
-    nodes = {keys.NODE_LOCK}
+    nodes = {keys.NODE_LOCK, keys.BIND_LOCK}
     for family in families():
         pods |= {family.annotations.allocated, family.annotations.to_allocate}
         nodes |= {family.annotations.register, family.annotations.handshake, family.annotations.score}

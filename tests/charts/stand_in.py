@@ -18,6 +18,7 @@ KINDS = {
     "rbac.authorization.k8s.io/v1": ("ClusterRole/", "ClusterRoleBinding/", "Role", "RoleBinding"),
     "admissionregistration.k8s.io/v1": ("MutatingWebhookConfiguration/",),
     "cert-manager.io/v1": ("Issuer", "Certificate"),
+    "networking.k8s.io/v1": ("NetworkPolicy",),
     "monitoring.coreos.com/v1": ("PodMonitor",),
 }
 POLICIES = ("ValidatingAdmissionPolicy/", "ValidatingAdmissionPolicyBinding/")

@@ -245,3 +245,52 @@ def test_the_service_leads_the_api_server_to_the_ports_of_the_pods(release):
     assert [(p["port"], p["targetPort"] in ports) for p in service["ports"]] == [(asked["port"], True)]
     assert asked["path"] == "/webhook"
     assert re.fullmatch(r"hami-plugin-scheduler\.hami-system\.svc", f"{asked['name']}.{asked['namespace']}.svc")
+
+
+def network_policies(release):
+    """Those of the scheduler."""
+    found = release.kind("NetworkPolicy")
+    return [one["spec"] for one in found if one["metadata"]["name"] == "hami-plugin-scheduler"]
+
+
+def test_only_the_two_ports_that_others_have_a_use_for_are_let_in(release):
+    (policy,) = network_policies(release)
+    deployment = release.one("Deployment")["spec"]["template"]
+    web, probes = policy["ingress"]
+
+    assert policy["podSelector"]["matchLabels"].items() <= deployment["metadata"]["labels"].items()
+    assert policy["policyTypes"] == ["Ingress"]
+    assert [port["port"] for port in web["ports"]] == ["https"]
+    assert "from" not in web
+    assert [port["port"] for port in probes["ports"]] == ["http", 10259]
+    assert probes["from"] == [{"namespaceSelector": {}}]
+
+
+def test_who_is_let_in_can_be_said():
+    monitoring = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    values = {"scheduler": {"networkPolicy": {"apiServers": ["10.0.0.0/28", "fd00::1/128"], "monitoring": monitoring}}}
+    (policy,) = network_policies(rendered(values))
+    web, probes = policy["ingress"]
+
+    assert web["from"] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"ipBlock": {"cidr": "fd00::1/128"}}]
+    assert probes["from"] == monitoring
+
+
+@pytest.mark.parametrize(
+    "values", [{"scheduler": {"networkPolicy": {"enabled": False}}}, {"scheduler": {"enabled": False}}]
+)
+def test_without_it_nobody_is_kept_out(values):
+    assert network_policies(rendered(values)) == []
+
+
+def test_the_api_servers_client_certificate_is_asked_for_where_its_authority_is_given(release):
+    values = {"scheduler": {"webhook": {"clientCaSecret": "front", "clientNames": ["kube-apiserver"]}}}
+    spec = rendered(values).one("Deployment")["spec"]["template"]["spec"]
+    (ours,) = (c for c in spec["containers"] if c["name"] == "hami-plugin")
+    (mount,) = (m for m in ours["volumeMounts"] if m["name"] == "client-ca")
+    (volume,) = (v for v in spec["volumes"] if v["name"] == "client-ca")
+
+    assert f"--webhook-client-ca={mount['mountPath']}/ca.crt" in ours["args"]
+    assert "--webhook-client-name=kube-apiserver" in ours["args"]
+    assert volume["secret"]["secretName"] == "front"
+    assert "client-ca" not in str(release.one("Deployment"))
