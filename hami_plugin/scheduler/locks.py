@@ -84,7 +84,7 @@ class NodeLocks:
             node = await self._cluster.get_node(hold.node)
             if node is None:
                 return
-            self._nodes.deliver(node)
+            self._nodes.answered(node)
             texts = {rule: node.annotations.get(rule.annotation, "") for rule in hold.rules}
             own = {rule.annotation: None for rule, text in texts.items() if hold.owns(rule, text)}
             if not own:
@@ -96,7 +96,7 @@ class NodeLocks:
                     raise
                 await asyncio.sleep(delay)
                 continue
-            self._nodes.deliver(after)
+            self._nodes.answered(after)
             return
         raise ClusterError(f"node {hold.node} changes too fast to release its lock", status=409)
 
@@ -121,6 +121,8 @@ class _Attempt:
                 node = await self._fresh()
             wanted, busy = self._claims(node)
             if busy:
+                if live.closed:  # the watch does not know the node yet
+                    await asyncio.sleep(next(self._delays))
                 if not await live.changed(version, LOOK_AGAIN):
                     await self._look_at(node)
                 continue
@@ -162,14 +164,14 @@ class _Attempt:
             await self._fresh()
             return False
         self._hold.written |= wanted
-        self._nodes.deliver(after)
+        self._nodes.answered(after)
         return True
 
     async def _fresh(self) -> NodeView:
         node = await self._cluster.get_node(self._hold.node)
         if node is None:
             raise HamiError(f"node {self._hold.node} does not exist", hint="the pod is scheduled again")
-        self._nodes.deliver(node)
+        self._nodes.answered(node)
         return node
 
     async def _look_at(self, node: NodeView) -> None:

@@ -72,8 +72,16 @@ class Nodes:
         nobody.close()
         return nobody
 
+    def answered(self, node: NodeView) -> None:
+        """Take the answer to a call of ours. That of a node which the watch does not know, or knows to be another by
+        now, is dropped: nothing would ever tell that it is gone.
+        """
+        known = self._known.get(node.name)
+        if known and known.live.value and known.live.value.uid == node.uid:
+            self.deliver(node)
+
     def deliver(self, node: NodeView) -> None:
-        """Take a view from the watch, or the answer to a call of ours. An older one of the same node is dropped."""
+        """Take a view from the watch. An older one of the same node is dropped."""
         known = self._known.get(node.name)
         seen = known.live.value if known else None
         if seen and seen.uid == node.uid and revision(node.resource_version) < revision(seen.resource_version):

@@ -95,6 +95,11 @@ class Pods:
         self._withdrawn.pop(pod.uid, None)
         self.ledger.see(pod, self._families)
 
+    def answered(self, pod: PodView) -> None:
+        """A version of a pod as an answer to a call of ours. One that the watch has shown to be gone stays gone."""
+        if pod.uid in self._promises or pod.uid in self.ledger.entries or pod.uid in self.standing.unsettled:
+            self.see(pod)
+
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         self.standing.end(uid)

@@ -60,7 +60,7 @@ class Upkeep:
                 if not error.conflict:
                     log.warning("handshake not written", node=name, problem=error.message)
                 return
-        self._nodes.deliver(after)
+        self._nodes.answered(after)
 
     async def _look_after(self, uid: str, promise: Promise) -> None:
         """The watch has not shown a decision that the API server took: the pod may have gone in a gap of the watch."""
@@ -74,7 +74,7 @@ class Upkeep:
         if found is None or found.uid != uid:
             self._pods.forget(uid)
         else:
-            self._pods.see(found)
+            self._pods.answered(found)
 
     async def _settle(self, binding: Binding) -> None:
         """The watch has not shown what became of a bind: the pod may have gone in a gap of the watch."""
@@ -88,7 +88,7 @@ class Upkeep:
         if found is None or found.uid != pod.uid:
             self._pods.forget(pod.uid)
         elif found.node or found.terminal:
-            self._pods.see(found)
+            self._pods.answered(found)
             self._pods.standing.end(pod.uid)
         elif binding.doubtful:
             self._pods.standing.end(pod.uid)
