@@ -39,6 +39,7 @@ class Policy:
     ``book``     what a grant takes of a device.
     ``restore``  what a pod that has a share already takes of a device.
     ``score``    what the node is worth for the decision, beside how full it is.
+    ``detail``   one word that a reason against a device leaves out, or nothing.
     """
 
     request: Request
@@ -52,6 +53,7 @@ class Policy:
     book: Book = booked
     restore: Restore = restored
     score: Score = neutral
+    detail: Callable[[DeviceState, Reason], str] | None = None
 
 
 def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Granted | Refused:

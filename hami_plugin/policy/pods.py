@@ -58,7 +58,8 @@ def _walked(walk: Walk, wanted: Demands) -> Placed | Unplaced:
         for word, demand in asked.items():
             outcome = walk.ask(container, demand)
             if isinstance(outcome, Refused):
-                return Unplaced(site=walk.site, why=refusal(outcome), steps=tuple(walk.steps))
+                why = refusal(outcome, walk.rules[word])
+                return Unplaced(site=walk.site, why=why, steps=tuple(walk.steps))
             if conflict := walk.take(word, outcome.grants):
                 return Unplaced(site=walk.site, why=conflict, steps=tuple(walk.steps))
         walk.close(container)
