@@ -58,8 +58,7 @@ def _walked(walk: Walk, wanted: Demands) -> Placed | Unplaced:
         for word, demand in asked.items():
             outcome = walk.ask(container, demand)
             if isinstance(outcome, Refused):
-                why = refusal(outcome, walk.rules[word])
-                return Unplaced(site=walk.site, why=why, steps=tuple(walk.steps))
+                return Unplaced(site=walk.site, why=refusal(outcome), steps=tuple(walk.steps))
             if conflict := walk.take(word, outcome.grants):
                 return Unplaced(site=walk.site, why=conflict, steps=tuple(walk.steps))
         walk.close(container)

@@ -6,7 +6,6 @@ already, and all that they take together is the most that one of them has of a d
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +15,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Policy, Refused, fit
 from hami_plugin.policy.order import Weights, ordered, scoring
-from hami_plugin.policy.reasons import Reason, detailed, told
+from hami_plugin.policy.reasons import Reason, told
 from hami_plugin.policy.sites import Circumstances, Rules, Site, Step
 from hami_plugin.policy.states import Context, DeviceState, Given, Piece
 
@@ -110,21 +109,9 @@ class Walk:
         )
 
 
-def refusal(outcome: Refused, policy: Policy) -> str:
-    """HAMi's text, and in brackets behind a reason what the family says of it. That a node has too few devices comes
-    without numbers.
-    """
-    if Reason.TOO_FEW_ON_NODE in outcome.reasons:
-        return Reason.TOO_FEW_ON_NODE
-    if policy.detail is None:
-        return str(outcome)
-    counts: Counter[str] = Counter(outcome.reasons)
-    for verdict in outcome.verdicts:
-        said = policy.detail(verdict.state, verdict.reason) if verdict.reason and counts[verdict.reason] else ""
-        if said:
-            counts[str(verdict.reason)] -= 1
-            counts[detailed(str(verdict.reason), said)] += 1
-    return told(+counts, outcome.total)
+def refusal(outcome: Refused) -> str:
+    """HAMi's text, with the family's details. That a node has too few devices comes without numbers."""
+    return Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
 
 
 def in_order(
