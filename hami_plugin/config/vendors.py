@@ -136,6 +136,11 @@ class ServedSettings(VendorSettings):
         return AUTO in self.device_list_strategy and not self.cdi.enabled
 
     @property
+    def unlimited(self) -> str:
+        """What containers with a part of a device are not held to, in words; empty where they are, or have none."""
+        return ""
+
+    @property
     def delivery(self) -> Delivery:
         """How devices are handed over. Where the choice is still to be made, the plain way."""
         ways = tuple(way for way in self.device_list_strategy if isinstance(way, Way))
@@ -164,6 +169,10 @@ class TrustSettings(TreeSettings):
         alias="unlimitedShares",
         description="Serve shares of a device although nothing on this node holds a container to its share.",
     )
+
+    @property
+    def unlimited(self) -> str:
+        return "nothing on this node holds a container to its share of a device" if self.unlimited_shares else ""
 
 
 class ToolSettings(TreeSettings):

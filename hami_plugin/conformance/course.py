@@ -36,7 +36,7 @@ class Course:
                 outcome = walk.ask(container, demand)
                 outcome = (other or {}).get(number, outcome)
                 if isinstance(outcome, Refused):
-                    return refusal(outcome, walk.rules[word])
+                    return refusal(outcome)
                 if conflict := walk.take(word, outcome.grants):
                     return conflict
             walk.close(container)

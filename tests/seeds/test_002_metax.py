@@ -15,6 +15,7 @@ from hami_plugin.demo.stage import NODE
 from hami_plugin.wire.pods import decode_devices
 from tests.seeds.live import Live, examples, living
 from tests.support.scheduling import reasons, until
+from vendors.metax.node import UNLIMITED
 
 BINPACK, SPREAD, AWARE, SHARE = examples("002_metax.yaml")
 QOS = "metax-tech.com/sgpu-qos-policy"
@@ -34,6 +35,7 @@ def cards(live: Live, name: str, key: str = ALLOCATED) -> list[str]:
     return [grant.uuid for piece in decode_devices(live.noted(name)[key]) for grant in piece]
 
 
+@pytest.mark.difference("D-126")
 async def test_the_second_class_on_a_full_node_hears_which_class_is_there(
     live: tuple[Live, AsyncExitStack], tmp_path: Path
 ) -> None:
@@ -59,6 +61,7 @@ async def test_the_second_class_on_a_full_node_hears_which_class_is_there(
     assert cards(node, "third") == held[:1]
 
 
+@pytest.mark.difference("D-125")
 async def test_three_classes_never_share_a_card(live: tuple[Live, AsyncExitStack], tmp_path: Path) -> None:
     """确保不同 QoS 类型的任务从一开始就不会被混合部署在同一张物理卡上。
 
@@ -98,6 +101,71 @@ async def test_a_card_with_room_for_all_three_takes_one_class(
 
     assert alike == first
     assert refused == ["1/1 CardQosPolicyMismatch(best-effort)"] * 4
+
+
+async def test_a_pod_without_a_class_is_best_effort_and_a_whole_card_has_none(
+    live: tuple[Live, AsyncExitStack], tmp_path: Path
+) -> None:
+    """BestEffort (尽力而为): 默认策略。独占任务例外: 请求 100% 算力的任务,因不涉及共享,不受此规则限制。"""
+    node, stack = live
+    await raise_shares(node, 2)
+    await node.restart_scheduler(stack, tmp_path)
+    plain = copy.deepcopy(SHARE)
+    del plain["metadata"]["annotations"]
+    whole = copy.deepcopy(AWARE)
+    whole["spec"]["containers"][0]["resources"]["limits"]["metax-tech.com/sgpu"] = 1
+
+    await node.chosen(await node.created(plain))
+    await node.chosen(await node.created(whole))
+
+    assert node.noted("gpu-pod")[QOS] == "best-effort"
+    assert {*cards(node, "gpu-pod")}.isdisjoint(cards(node, "gpu-pod1"))
+    refused = await outcome(node, "other", "burst-share")
+    assert sorted(refused.split(", ")) == ["1/2 CardInsufficientMemory", "1/2 CardQosPolicyMismatch(best-effort)"]
+
+
+async def test_a_container_has_all_of_its_gpu_and_the_daemon_says_so(live: tuple[Live, AsyncExitStack]) -> None:
+    """允许多个容器任务共享同一张物理 GPU 卡: until GPUs are cut, each container has one alone."""
+    node, _ = live
+    await node.run(SHARE)
+
+    register: list[dict[str, Any]] = json.loads(node.written(REGISTER))
+    assert {card["totalDevCount"] for card in register} == {1}
+    assert node.answers["gpu-pod"].edits.env == {}
+    assert any("parts are not limited" in line and UNLIMITED in line for line in node.stage.log_lines())
+
+
+@pytest.mark.parametrize("count", [4, 5])
+async def test_whole_gpus_come_from_one_zone_where_one_has_enough(
+    count: int, live: tuple[Live, AsyncExitStack]
+) -> None:
+    """第一优先级 (最优解:域内满足), 第二优先级 (次优解:跨域组合)。"""
+    node, _ = live
+    pod = copy.deepcopy(AWARE)
+    pod["spec"]["containers"][0]["resources"]["limits"]["metax-tech.com/sgpu"] = count
+    await node.run(pod)
+
+    zone = {card["uuid"]: card["linkZone"] for card in json.loads(node.written(REGISTER))}
+    zones = [zone[uuid] for uuid in cards(node, "gpu-pod1")]
+    assert len(zones) == count
+    assert len(set(zones)) == (
+        1 if count == AWARE["spec"]["containers"][0]["resources"]["limits"]["metax-tech.com/sgpu"] else 2
+    )
+
+
+@pytest.mark.parametrize("pod", [BINPACK, SPREAD], ids=["binpack", "spread"])
+async def test_whole_gpus_are_scored_by_what_the_node_says_of_them(pod: dict[str, Any], tmp_path: Path) -> None:
+    """当用户申请传统的 metax-tech.com/gpu资源时, 调度器在决策时会读取这些分数,而不会进行任何实时的拓扑计算。"""
+    pod = {**pod, "spec": pod["spec"] or BINPACK["spec"]}
+    async with living("metax-c500-8", tmp_path, vendors={"metax": {"mode": "native"}}) as (node, _stack):
+        losses = json.loads(node.written("metax-tech.com/gpu.topology.losses"))
+        scores = json.loads(node.written("metax-tech.com/gpu.topology.scores"))
+        await node.run(pod)
+        name = pod["metadata"]["name"]
+
+        assert losses["2"] > 0 < scores["2"]
+        assert len(cards(node, name, "hami.io/metax-gpu-devices-allocated")) == 2
+        assert len(node.answers[name].edits.device_nodes) > 2
 
 
 async def raise_shares(node: Live, count: int) -> None:

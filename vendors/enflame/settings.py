@@ -59,3 +59,8 @@ class EnflameSettings(TreeSettings):
         "efsmi", Path("/usr/sbin/efsmi"), "Enflame's tool, which knows the cards' memory and partitions."
     )
     cdi: GcuCdi = Field(default_factory=GcuCdi, description="CDI names and specs.")
+
+    @property
+    def unlimited(self) -> str:
+        shares = "nothing on this node holds a container to its percentage of a card"
+        return shares if self.serve == "shared" else ""
