@@ -17,11 +17,10 @@ import yaml
 from hami_plugin.demo.ground import environment
 from hami_plugin.demo.stage import CONFIGURATION, staged
 from hami_plugin.vendor import vendor_names
-from tests.charts.conftest import helm
 from tests.charts.helm import HelmError, rendered
+from tests.charts.library import library
+from tests.debian.commands import LackingError
 from tests.seeds.live import HERE, examples, living
-
-__all__ = ["helm"]
 
 (VALUES,) = examples("003_values.yaml")
 (DAEMON_SET,) = examples("003_daemonset.yaml")
@@ -30,6 +29,15 @@ SECTIONS: Mapping[str, Any] = {
     name: section for name, section in VALUES["devicePlugin"].items() if name in vendor_names()
 }
 WITHIN_S = 60
+
+
+@pytest.fixture(scope="module")
+def helm() -> None:
+    """Where Helm cannot be had, what needs it is skipped."""
+    try:
+        library()
+    except LackingError as error:
+        pytest.skip(f"no Helm here: {error}")
 
 
 def without(*paths: str) -> dict[str, Any]:
