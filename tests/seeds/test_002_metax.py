@@ -153,6 +153,27 @@ async def test_whole_gpus_come_from_one_zone_where_one_has_enough(
     )
 
 
+async def test_of_two_nodes_the_one_whose_gpus_are_linked_better_is_taken(
+    live: tuple[Live, AsyncExitStack], tmp_path: Path
+) -> None:
+    """Final Score = (10 * allocatedScore) - lossScore: 得分最高的节点胜出。"""
+    node, stack = live
+    register: list[dict[str, Any]] = json.loads(node.written(REGISTER))
+    apart = [{**card, "uuid": f"other-{n}", "linkZone": 1 + n // 2} for n, card in enumerate(register[:4])]
+    node.stage.api.create_node("other", allocatable={"metax-tech.com/sgpu": "4"}, capacity={"metax-tech.com/sgpu": "4"})
+    node.stage.api.annotate_node("other", {REGISTER: json.dumps(apart)})
+    await node.restart_scheduler(stack, tmp_path)
+    blind = copy.deepcopy(AWARE)
+    blind["metadata"]["annotations"]["metax-tech.com/sgpu-topology-aware"] = "false"
+
+    unaware = await node.filtered(await node.created(blind, "unaware"))
+    node.stage.api.delete_pod("team", "unaware")
+    await node.restart_scheduler(stack, tmp_path)  # for which both nodes are idle again
+    aware = await node.filtered(await node.created(AWARE))
+
+    assert (aware["NodeNames"], unaware["NodeNames"]) == ([NODE], ["other"])
+
+
 @pytest.mark.parametrize("pod", [BINPACK, SPREAD], ids=["binpack", "spread"])
 async def test_whole_gpus_are_scored_by_what_the_node_says_of_them(pod: dict[str, Any], tmp_path: Path) -> None:
     """当用户申请传统的 metax-tech.com/gpu资源时, 调度器在决策时会读取这些分数,而不会进行任何实时的拓扑计算。"""
