@@ -34,6 +34,8 @@ def tell_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
 async def look_at_host(families: Iterable[tuple[Guard, Family]], host: HostFiles, events: EventRecorder) -> None:
     """Say what containers will miss. Nothing is refused for it: the runtime tries again until it is there."""
     for guard, family in families:
+        if family.unlimited:
+            log.warning("parts are not limited", resource=family.resources.count, what=family.unlimited)
         try:
             problem = await guard.ask("host problem", partial(family.host_problem, host))
         except HamiError as error:

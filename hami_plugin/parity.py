@@ -65,7 +65,8 @@ class Parity:
     ours where that is not enough. ``settings`` are the vendor's settings that a question implies, spelt as in the
     file. ``answers`` serve kinds of questions that only this vendor has. ``said`` is given a question and our answer
     to ``fit``, and writes into that what HAMi notes down for its own later use. ``one_reason``: a refusal tells a
-    single reason instead of one for each device, which is then for the differences to judge.
+    single reason instead of one for each device, which is then for the differences to judge. ``remembered`` writes what
+    a question says of HAMi's own memory to where our scheduler finds it: the devices, and the pods that have them.
     """
 
     differences: tuple[Difference, ...] = ()
@@ -76,6 +77,7 @@ class Parity:
     settings: Callable[[Json], Json] = lambda _question: {}
     answers: Mapping[str, Callable[[Json], Json]] = field(default_factory=dict)
     said: Callable[[Json, Json], Json] = lambda _question, answer: answer
+    remembered: Callable[[Json], Json] = lambda question: question
 
 
 REQUEST = ("request",)

@@ -16,6 +16,7 @@ from hami_plugin.config.kinds import Section
 from hami_plugin.config.layers import Layers, dotted
 
 _SHOWN = 60
+_SHAPE = ("_type", "_parsing", "_parsing_size", "invalid_key", "_from_float")
 _WRONG = {
     "model_type": "must be a section of keys",
     "model_attributes_type": "must be a section of keys",
@@ -55,12 +56,15 @@ _WRONG = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, as a line. ``unknown``: the key at ``keys`` is one that nobody knows."""
+    """One thing that is wrong, as a line. ``unknown``: the key at ``keys`` is one that nobody knows. ``shape``: what
+    stands there could be no value of the key at all, whatever its range.
+    """
 
     keys: Keys
     text: str
     unknown: bool = False
     missing: bool = False
+    shape: bool = False
 
 
 def explain(error: ValidationError, model: type[BaseModel], layers: Layers, prefix: Keys = ()) -> Iterator[Problem]:
@@ -96,7 +100,9 @@ def _problem(keys: Keys, group: list[ErrorDetails], model: type[BaseModel], laye
     kinds = {details["type"] for details in group}
     if "extra_forbidden" in kinds:
         holder = model_at(model, inside[:-1])
-        return Problem(keys=keys, unknown=True, text=unknown_key(keys, fields(holder) if holder else (), layers))
+        return Problem(
+            keys=keys, unknown=True, shape=True, text=unknown_key(keys, fields(holder) if holder else (), layers)
+        )
     place = layers.place(keys)
     if "missing" in kinds:
         text = f"{place.where}: {place.path}: is missing; {_how_to_give(model, inside)}"
@@ -106,7 +112,8 @@ def _problem(keys: Keys, group: list[ErrorDetails], model: type[BaseModel], laye
     said = "has no value" if value is None else f"{shown(value)}: {wrong}"
     if not inside and value is not None and isinstance(value, Mapping):
         said = wrong  # a rule about several keys; the whole section is no help as a value
-    return Problem(keys=keys, text=f"{place.where}: {place.path}: {said}{_remedy(model, inside, value)}")
+    text = f"{place.where}: {place.path}: {said}{_remedy(model, inside, value)}"
+    return Problem(keys=keys, text=text, shape=all(kind.endswith(_SHAPE) for kind in kinds))
 
 
 def _wrong(details: ErrorDetails) -> str:

@@ -112,12 +112,27 @@ def _validated(
     written = layers.at(("vendors",))
     unknown = [name for name in written if name not in names] if isinstance(written, Mapping) else []
     findings.problems += [unknown_key(("vendors", name), names, layers) for name in unknown]
-    checked = {name: _checked(findings, model, layers, ("vendors", name)) for name, model in models.items()}
+    checked = {name: _section(findings, name, model, layers) for name, model in models.items()}
     vendors = {name: section for name, section in checked.items() if section is not None}
     if settings is not None:
         shown = {name: section.model_dump(mode="json", by_alias=True) for name, section in vendors.items()}
         settings = settings.model_copy(update={"vendors": shown})
     return settings, vendors
+
+
+def _section(findings: Findings, name: str, model: type[VendorSettings], layers: Layers) -> VendorSettings | None:
+    """A vendor's section. Of one that is disabled only the shape is looked at: its keys, and what kind of value each
+    has. Nobody would serve the values.
+    """
+    keys = ("vendors", name)
+    if layers.at((*keys, "enabled")) is not False:
+        findings.problems += findings.of_vendors.get(name, ())
+        return _checked(findings, model, layers, keys)
+    found = Findings()
+    section = _checked(found, model, layers, keys, shape=True)
+    findings.problems += found.problems
+    findings.warnings += found.warnings
+    return section or model.model_validate({"enabled": False}, by_alias=True, by_name=False)
 
 
 def _checked(
@@ -128,8 +143,12 @@ def _checked(
     *,
     value: object | None = None,
     complete: bool = True,
+    shape: bool = False,
 ) -> _Model | None:
-    """The section at ``keys``; None after noting what is wrong. Unknown keys of HAMi's files are left out first."""
+    """The section at ``keys``; None after noting what is wrong. Unknown keys of HAMi's files are left out first.
+
+    ``shape``: a value out of its range is not noted, nor one that is missing.
+    """
     given = layers.at(keys) if value is None else value
     try:
         return model.model_validate({} if given is None else given, by_alias=True, by_name=False)
@@ -140,8 +159,9 @@ def _checked(
         findings.warnings.append(problem.text)
         layers.drop(problem.keys)
     if ignored:
-        return _checked(findings, model, layers, keys, value=value, complete=complete)
-    findings.problems += [problem.text for problem in problems if complete or not problem.missing]
+        return _checked(findings, model, layers, keys, value=value, complete=complete, shape=shape)
+    noted = [problem for problem in problems if complete or not problem.missing]
+    findings.problems += [problem.text for problem in noted if problem.shape or not shape]
     return None
 
 

@@ -20,6 +20,8 @@ class Findings:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    of_vendors: dict[str, list[str]] = field(default_factory=dict)
+    """Problems of a vendor's section that are none where the vendor is disabled."""
 
     def layers(
         self,
@@ -48,7 +50,7 @@ class Findings:
 
 def own_file(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...] | None:
     """Our own file: strict, and must be there when it is named."""
-    return findings.layers(path, read_yaml, lambda document: _own(document, models))
+    return findings.layers(path, read_yaml, lambda document: _own(findings, document, models))
 
 
 def device_config(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...]:
@@ -63,13 +65,16 @@ def node_config(findings: Findings, path: Path | None, models: hami.Models, node
     )
 
 
-def _own(document: Document, models: hami.Models) -> hami.Reading:
+def _own(findings: Findings, document: Document, models: hami.Models) -> hami.Reading:
     value = section(document, (), document.value)
     places: dict[Keys, Place] = {
         keys: Place(where=f"{document.path}:{line}", path=dotted(keys)) for keys, line in document.lines.items() if keys
     }
     layer = Layer(name=str(document.path), values=_with_empty_sections(document, value), places=places)
-    return (helm.respelt(layer, models),), ()
+    respelt, problems = helm.respelt(layer, models)
+    for vendor, found in problems.items():
+        findings.of_vendors.setdefault(vendor, []).extend(found)
+    return (respelt,), ()
 
 
 def _with_empty_sections(document: Document, values: Mapping[str, object]) -> Mapping[str, object]:

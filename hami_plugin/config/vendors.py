@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator
@@ -28,13 +29,35 @@ def setting(key: str, default: Any, description: str, **bounds: Any) -> Any:
     return Field(default, alias=key, description=description, **bounds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """A name of the Helm values that sets nothing here: the ``value`` that is served, as far as a section says it, or
+    None where it is not one number; and ``served`` is what is served, as the end of a sentence.
+    """
+
+    served: str
+    value: Callable[[Mapping[str, object]], object] = lambda _section: None
+
+
+def always(value: object, served: str) -> Fixed:
+    """The same value whatever the section says."""
+    return Fixed(served=served, value=lambda _section: value)
+
+
+AS_IT_IS: Final[Mapping[str, Fixed]] = {
+    "splitCount": always(1, "a device goes whole to one container"),
+    "memoryScaling": always(1, "as much memory is offered as a device has"),
+    "coreScaling": always(1, "as many cores are offered as a device has"),
+}
+
+
 class VendorSettings(Section):
     """What every vendor's section has. A vendor's module extends it.
 
     ``environment`` tells which environment variables fill which keys, ``node_config`` the same for the keys of an entry
     in HAMi's per-node ``config.json``. A key is spelt as in the file; ``a.b`` is key ``b`` of section ``a``.
-    ``helm`` tells which key is meant by a name of the Helm values that HAMi's documentation shows, and ``only`` which
-    value of such a name is served where there is no key for it.
+    ``helm`` tells which key is meant by a name of the Helm values that HAMi's documentation shows, and ``fixed`` what
+    is served where there is no key for it.
     ``hami_section`` is what HAMi calls the section, where that is not the vendor's name; ``hami_list`` our key for it,
     where all of it is one list.
     """
@@ -42,7 +65,7 @@ class VendorSettings(Section):
     environment: ClassVar[Mapping[str, str]] = {}
     node_config: ClassVar[Mapping[str, str]] = {}
     helm: ClassVar[Mapping[str, str]] = {}
-    only: ClassVar[Mapping[str, object]] = {"splitCount": 1, "memoryScaling": 1, "coreScaling": 1}
+    fixed: ClassVar[Mapping[str, Fixed]] = AS_IT_IS
     hami_section: ClassVar[str] = ""
     hami_list: ClassVar[str] = ""
 
@@ -113,6 +136,11 @@ class ServedSettings(VendorSettings):
         return AUTO in self.device_list_strategy and not self.cdi.enabled
 
     @property
+    def unlimited(self) -> str:
+        """What containers with a part of a device are not held to, in words; empty where they are, or have none."""
+        return ""
+
+    @property
     def delivery(self) -> Delivery:
         """How devices are handed over. Where the choice is still to be made, the plain way."""
         ways = tuple(way for way in self.device_list_strategy if isinstance(way, Way))
@@ -141,6 +169,10 @@ class TrustSettings(TreeSettings):
         alias="unlimitedShares",
         description="Serve shares of a device although nothing on this node holds a container to its share.",
     )
+
+    @property
+    def unlimited(self) -> str:
+        return "nothing on this node holds a container to its share of a device" if self.unlimited_shares else ""
 
 
 class ToolSettings(TreeSettings):

@@ -45,11 +45,11 @@ def consistent(question: Json, ours: Json, catalog: Catalog) -> bool:
     if question["fn"] != fits.QUESTION:
         return True
     known = catalog.find(question)
-    return fits.consistent(question, ours, _policy(known), known.parity)
+    return fits.consistent(known.parity.remembered(question), ours, _policy(known), known.parity)
 
 
 def _fit(question: Json, known: Known) -> Json:
-    return fits.answer(question, _policy(known), known.parity)
+    return fits.answer(known.parity.remembered(question), _policy(known), known.parity)
 
 
 def _request(question: Json, known: Known) -> Json:

@@ -45,7 +45,6 @@ def circumstances(question: Json, demand: Demand) -> Context:
         links=values.links(question.get("pair_scores")),
         given={word: values.pieces(given) for word, given in (question.get("allocated") or {}).items()},
         quota=Quota(limits=question.get("quota_limits") or {}, used=question.get("quota_used") or {}),
-        recall=question,
         states=tuple(values.state(item) for item in question["devices"]),
     )
 

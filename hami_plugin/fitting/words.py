@@ -26,7 +26,9 @@ def because(reason: Reason, state: DeviceState, context: Context, policy: Policy
         case Reason.EXCLUSIVE:
             return f"it would be for one container alone, and {_shares(state.slots)} taken"
         case _:
-            return DEVICE.get(reason, WHOLE_NODE.get(reason, str(reason)))
+            said = DEVICE.get(reason, WHOLE_NODE.get(reason, str(reason)))
+            detail = policy.detail(state, reason) if policy.detail else ""
+            return f"{said}: {detail}" if detail else said
 
 
 DEVICE = {

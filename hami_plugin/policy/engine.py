@@ -14,7 +14,7 @@ from hami_plugin.policy.booking import Book, Restore, booked, restored
 from hami_plugin.policy.charges import asked
 from hami_plugin.policy.checks import CHARGED, ChargeCheck, DeviceCheck, prepared
 from hami_plugin.policy.groups import together
-from hami_plugin.policy.outcomes import Granted, Refused, Seen, Verdict
+from hami_plugin.policy.outcomes import Detail, Granted, Refused, Seen, Verdict
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import Request
 from hami_plugin.policy.scores import Score, neutral
@@ -39,6 +39,7 @@ class Policy:
     ``book``     what a grant takes of a device.
     ``restore``  what a pod that has a share already takes of a device.
     ``score``    what the node is worth for the decision, beside how full it is.
+    ``detail``   one word that a reason against a device leaves out, or nothing.
     """
 
     request: Request
@@ -52,6 +53,7 @@ class Policy:
     book: Book = booked
     restore: Restore = restored
     score: Score = neutral
+    detail: Detail | None = None
 
 
 def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Granted | Refused:
@@ -75,7 +77,7 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
     if misfit.instead:
         counted.clear()
     counted.update(misfit.reasons)
-    return Refused(demand=demand, total=misfit.total or total, reasons=counted, seen=seen)
+    return Refused(demand=demand, total=misfit.total or total, reasons=counted, seen=seen, detail=policy.detail)
 
 
 def walked(policy: Policy, group: Sequence[DeviceState], context: Context) -> tuple[tuple[Candidate, ...], Seen]:

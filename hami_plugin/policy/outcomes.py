@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.reasons import Reason, told
+from hami_plugin.policy.reasons import Reason, detailed, told
 from hami_plugin.policy.states import DeviceState
 
 
@@ -21,6 +22,10 @@ class Verdict(NamedTuple):
 
 Seen = tuple[tuple[DeviceState, ...], tuple[Reason | None, ...]]
 """Verdicts that nobody has read yet, as two rows."""
+
+
+Detail = Callable[[DeviceState, Reason], str]
+"""One word about a device that a reason against it leaves out, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +42,33 @@ class Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """No. ``reasons`` are counted over ``total`` devices; ``str`` is HAMi's text."""
+    """No. ``reasons`` are counted over ``total`` devices; ``str`` is HAMi's text.
+
+    ``detail`` is the family's word behind a reason, where a reason alone leaves something out.
+    """
 
     demand: Demand
     total: int
     reasons: Mapping[Reason, int]
     seen: Seen = ((), ())
+    detail: Detail | None = None
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         return tuple(map(Verdict, *self.seen))
+
+    @property
+    def detailed(self) -> str:
+        """HAMi's text with the family's word in brackets behind a reason: each device counts under its own."""
+        if self.detail is None:
+            return str(self)
+        counts: Counter[str] = Counter(self.reasons)
+        for state, reason in zip(*self.seen, strict=True):
+            said = self.detail(state, reason) if reason and counts[reason] else ""
+            if reason and said:
+                counts[reason] -= 1
+                counts[detailed(reason, said)] += 1
+        return told(+counts, self.total)
 
     def __str__(self) -> str:
         return told(self.reasons, self.total)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 _TOLD = re.compile(r"([0-9]+)/[0-9]+ (\S+)")
+_DETAIL = re.compile(r"\([^()\s]*\)$")
 
 
 class Reason(StrEnum):
@@ -36,6 +37,16 @@ class Reason(StrEnum):
 def told(reasons: Mapping[Reason, int] | Mapping[str, int], total: int) -> str:
     """HAMi's text: ``3/8 CardInsufficientMemory, 5/8 CardUuidMismatch``, sorted as strings."""
     return ", ".join(sorted(f"{count}/{total} {reason}" for reason, count in reasons.items()))
+
+
+def detailed(reason: str, detail: str) -> str:
+    """A reason with a word of the family's behind it, as it stands in a ``told`` text: ``CardQosPolicyMismatch(x)``."""
+    return f"{reason}({detail})"
+
+
+def plain(reason: str) -> str:
+    """HAMi's word alone."""
+    return _DETAIL.sub("", reason)
 
 
 def read(text: str) -> Mapping[str, int]:

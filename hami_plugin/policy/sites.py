@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from hami_plugin.model.links import NO_LINKS, Links
 from hami_plugin.model.views import ContainerView, NodeView
@@ -50,7 +49,6 @@ class Circumstances:
 
     order: str = "spread"
     quota: Quota = field(default_factory=Quota)
-    recall: Mapping[str, Any] = field(default_factory=dict)
     solved: Solved | None = None
 
 

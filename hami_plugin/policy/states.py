@@ -137,9 +137,8 @@ class Quota:
 class Context:
     """All that a rule may look at beside the device. ``fit`` fills ``states`` with the devices it was given.
 
-    ``order`` is the cluster's device order, which the pod's annotation overrides. ``recall`` holds what a family
-    remembers from one decision to the next, by names of its own. ``solved`` are questions about links that were
-    answered before, and ``listings`` what of the pod's annotations was read before.
+    ``order`` is the cluster's device order, which the pod's annotation overrides. ``solved`` are questions about links
+    that were answered before, and ``listings`` what of the pod's annotations was read before.
     """
 
     demand: Demand
@@ -149,7 +148,6 @@ class Context:
     given: Given = field(default_factory=dict)
     quota: Quota = field(default_factory=Quota)
     order: str = "spread"
-    recall: Mapping[str, Any] = field(default_factory=dict)
     states: Sequence[DeviceState] = ()
     solved: Solved | None = None
     listings: Listings | None = field(default=None, compare=False, repr=False)
@@ -164,7 +162,6 @@ class Context:
             given=self.given,
             quota=self.quota,
             order=self.order,
-            recall=self.recall,
             states=states,
             solved=self.solved,
             listings=self.listings,

@@ -111,15 +111,14 @@ class Walk:
             given={word: (*inits, *[pieces.get(word, ()) for pieces in running]) for word in self.rules},
             quota=self.circumstances.quota,
             order=self.circumstances.order,
-            recall=self.circumstances.recall,
             solved=self.circumstances.solved,
             listings=self.listings,
         )
 
 
 def refusal(outcome: Refused) -> str:
-    """HAMi's text. That a node has too few devices comes without numbers."""
-    return Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else str(outcome)
+    """HAMi's text, with the family's details. That a node has too few devices comes without numbers."""
+    return Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
 
 
 def in_order(

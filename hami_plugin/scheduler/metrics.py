@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.policy.reasons import Reason, read
+from hami_plugin.policy.reasons import Reason, plain, read
 from hami_plugin.scheduling.filtering import UNREGISTERED
 from hami_plugin.telemetry.calls import ApiCalls
 from hami_plugin.telemetry.gauges import gauge
@@ -83,7 +83,7 @@ class Metrics(ApiCalls):
     def refused(self, failed: Mapping[str, str]) -> None:
         """A filter's ``FailedNodes``: the reason for each node. A text may quote a pod, whose words are no reasons."""
         for why, nodes in Counts(failed.values()).items():
-            for reason in _REASONS & read(why).keys() or [_WORDS.get(why, _OTHER)]:
+            for reason in _REASONS & {*map(plain, read(why))} or [_WORDS.get(why, _OTHER)]:
                 self._nodes.labels(reason).inc(nodes)
 
     def certificate(self, expires: float) -> None:

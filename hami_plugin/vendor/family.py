@@ -43,7 +43,8 @@ class Family:
     was written anew; ``node_notes`` are other annotations of a node that has such devices, and ``announce`` those that
     follow from what it has and what of it is taken.
 
-    ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in words;
+    ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in words,
+    and ``unlimited`` what containers with a part of a device are not held to, whatever the host has;
     ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of all of a
     device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a grant takes;
     ``place`` notes at a grant which part of the device it has, given what others have of it.
@@ -86,6 +87,7 @@ class Family:
     explain: Callable[[HostFiles], Sequence[str]] = lambda _host: ()
     inject: Callable[[Assignment, HostFiles], Injection] = defaults.no_node_side
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
+    unlimited: str = ""
     numa_hints: bool = False
     cores_are_bits: bool = False
     cores_are_counted: bool = False
@@ -110,6 +112,7 @@ class Family:
         return replace(
             self,
             delivery=settings.delivery,
+            unlimited=settings.unlimited,
             device_edits=partial(device_edits, settings),
             shared_edits=partial(shared_edits, settings),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from hami_plugin.cli import main
 from hami_plugin.vendor import Family, load_vendor, vendor_names
 from hami_plugin.wire import keys
 
@@ -28,6 +29,12 @@ def resources() -> str:
         if (name := getattr(family.resources, field))
     }
     return HEAD + yaml.safe_dump(sorted(names))
+
+
+def options() -> str:
+    """files/options.yaml: every option of the daemon's command."""
+    names = {name for option in main.commands["run"].params for name in option.opts if name.startswith("-")}
+    return "# Made from the command: make manifests\n" + yaml.safe_dump({"run": sorted(names)})
 
 
 def annotations() -> str:

@@ -11,6 +11,7 @@ from tests.charts.helm import CHART
 
 MADE: Mapping[Path, Callable[[], str]] = {
     CHART / "files/resources.yaml": facts.resources,
+    CHART / "files/options.yaml": facts.options,
     CHART / "files/annotations.yaml": facts.annotations,
     CHART / "values.schema.json": schema.schema,
     one_file.FILE: one_file.wanted,

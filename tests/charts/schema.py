@@ -75,7 +75,7 @@ def _vendor(name: str) -> Schema:
     """Keys as the daemon knows them; their values it checks itself, and says more of what is wrong."""
     settings = load_vendor(name).settings
     section = _section(settings.model_fields)
-    section["properties"] |= {key: {} for key in (*settings.helm, *settings.only)}
+    section["properties"] |= {key: {} for key in (*settings.helm, *settings.fixed)}
     section["properties"]["enabled"] = TRUTH_OR_AUTO
     return section
 

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 Values = Mapping[str, Any]
 
-SEED: Values = {
-    "devicePlugin": {
-        "enabled": True,
-        "nameOverride": "hami-device-plugin",
-        "image": {"repository": "projecthami/hami", "tag": "v2.5.0", "pullPolicy": "IfNotPresent"},
-        "nvidia": {
-            "enabled": True,
-            "splitCount": 10,
-            "memoryScaling": 1.0,
-            "coreScaling": 1.0,
-            "migStrategy": "none",
-            "computeMode": "Default",
-            "driverRoot": "/run/nvidia/driver",
-            "cdi": {"enabled": False, "vendor": "hami.io", "class": "gpu"},
-        },
-        "ascend": {"enabled": False, "splitCount": 1, "memoryScaling": 1.0},
-        "cambricon": {"enabled": False, "splitCount": 1, "memoryScaling": 1.0},
-        "hygon": {"enabled": False, "splitCount": 4, "memoryScaling": 1.0},
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "512Mi"}},
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "nodeSelector": {"gpu": "true"},
-        "livenessProbe": {
-            "exec": {"command": ["/bin/sh", "-c", "test -S /var/lib/kubelet/device-plugins/hami-gpu.sock"]},
-            "initialDelaySeconds": 30,
-            "periodSeconds": 10,
-            "timeoutSeconds": 5,
-        },
-    }
-}
-"""The values that HAMi's documentation shows, but for numbers of shares that a vendor does not serve."""
+
+def _of_hamis_documentation() -> Values:
+    values = yaml.safe_load((Path(__file__).parents[1] / "seeds/003_values.yaml").read_text(encoding="utf-8"))
+    plugin = values["devicePlugin"]
+    plugin["image"]["repository"] = "registry.example.com/hami-plugin"
+    del plugin["livenessProbe"]
+    return values
+
+
+SEED = _of_hamis_documentation()
+"""The values that HAMi's documentation shows, but for the two that are refused: HAMi's image, and a probe for a socket
+that nobody makes here.
+"""
 
 EVERYTHING: Values = {
     "namespace": {"create": True},

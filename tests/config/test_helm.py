@@ -66,9 +66,44 @@ def test_a_name_and_its_key_at_once_are_one_too_many(loading) -> None:
 
 def test_a_vendor_whose_devices_are_not_shared_takes_the_number_one_and_no_other(loading) -> None:
     assert loading("vendors: {zeta: {splitCount: 1, memoryScaling: 1.0}}\n").vendors["zeta"].speed == 1
-    assert loading.problems("vendors: {zeta: {splitCount: 4}}\n") == (
-        f"{loading.own}:1: vendors.zeta.splitCount: 4: only 1 is served for this vendor; leave it out",
+    (problem,) = loading.problems("vendors: {zeta: {splitCount: 4}}\n")
+    assert problem == (
+        f"{loading.own}:1: vendors.zeta.splitCount: 4: cannot be set for this vendor, "
+        "where a device goes whole to one container; leave it out"
     )
+
+
+def test_what_a_disabled_vendor_would_not_serve_is_nobodys_matter(loading) -> None:
+    acme, zeta = "{enabled: false, splitCount: 0, operatingMode: cut}", "{enabled: false, splitCount: 4}"
+    own = f"vendors:\n  acme: {acme}\n  zeta: {zeta}\n"
+
+    assert loading(own).vendors == {}
+    assert loading(own).effective()["vendors"]["zeta"] == {"enabled": False, "speed": 1}
+
+
+def test_a_vendor_that_another_layer_enables_is_checked_whole(loading) -> None:
+    problems = loading.problems(
+        "vendors: {zeta: {enabled: false, splitCount: 4}}\n", overrides={"vendors": {"zeta": {"enabled": True}}}
+    )
+
+    assert [problem.partition(": cannot")[0] for problem in problems] == [
+        f"{loading.own}:1: vendors.zeta.splitCount: 4"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("{enabled: false, splitcount: 4}", "splitcount: is not a known key"),
+        ("{enabled: false, splitCount: many}", 'splitCount: "many": must be a whole number'),
+        ("{enabled: false, coreScaling: [1]}", "coreScaling: [1]: must be one value"),
+        ("{enabled: false, filterDevices: 7}", "filterDevices: 7: must be a section of keys"),
+    ],
+)
+def test_the_shape_of_a_disabled_vendors_section_is_looked_at(loading, section: str, said: str) -> None:
+    (problem,) = loading.problems(f"vendors: {{acme: {section}}}\n")
+
+    assert f"{loading.own}:1: vendors.acme.{said}" in problem
 
 
 def test_the_example_of_hamis_documentation_is_a_configuration(tmp_path: Path) -> None:
@@ -80,12 +115,16 @@ def test_the_example_of_hamis_documentation_is_a_configuration(tmp_path: Path) -
 
 @pytest.mark.parametrize("vendor", vendor_names())
 def test_every_vendor_takes_the_names(vendor: str, tmp_path: Path) -> None:
-    section = {"enabled": "auto", "splitCount": 1, "memoryScaling": 1.0, "coreScaling": 1.0}
+    any_number = {"splitCount": 4, "memoryScaling": 1.5, "coreScaling": 2}
+    fixed = load_vendor(vendor).settings.fixed
+    served = {name: one.value({}) for name, one in fixed.items() if one.value({}) is not None}
 
-    assert shipped(tmp_path, {vendor: section}).vendors[vendor].enabled == "auto"
-    assert vendor not in shipped(tmp_path, {vendor: {"enabled": False}}).vendors
+    assert shipped(tmp_path, {vendor: {"enabled": "auto", **served}}).vendors[vendor].enabled == "auto"
+    assert vendor not in shipped(tmp_path, {vendor: {"enabled": False, **any_number}}).vendors
 
 
 def test_a_mode_that_is_not_served_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"vendors\.nvidia\.migStrategy: 'mixed': only 'none' is served"):
+    with pytest.raises(
+        ConfigError, match=r'vendors\.nvidia\.migStrategy: "mixed": cannot be set .* MIG instances are not offered'
+    ):
         shipped(tmp_path, {"nvidia": {"migStrategy": "mixed"}})

@@ -155,12 +155,12 @@ def test_text_that_yaml_takes_for_something_else_is_refused_with_the_way_out(loa
     assert problem.startswith(f"{loading.own}:1: nodeName: 2024: must be text; put it in quotes")
 
 
-def test_a_vendor_can_be_turned_off_and_its_section_is_still_checked(loading) -> None:
+def test_a_vendor_can_be_turned_off_and_its_sections_shape_is_still_checked(loading) -> None:
     configuration = loading("vendors: {acme: {enabled: false}}\n")
 
     assert set(configuration.vendors) == {"zeta"}
-    assert loading.problems("vendors: {acme: {enabled: false, deviceSplitCount: 0}}\n") == (
-        f"{loading.own}:1: vendors.acme.deviceSplitCount: 0: must be at least 1; the default is 10",
+    assert loading.problems("vendors: {acme: {enabled: false, deviceSplitCount: ten}}\n") == (
+        f'{loading.own}:1: vendors.acme.deviceSplitCount: "ten": must be a whole number; the default is 10',
     )
 
 

@@ -88,7 +88,6 @@ def test_a_context_beside_other_devices_is_otherwise_the_same():
         given={"W": ((),)},
         quota=Quota(limits={"r": 1}),
         order="binpack",
-        recall={"x": 1},
         solved=Solved(),
     )
 

@@ -245,13 +245,15 @@ async def test_a_decision_that_fails_is_told_without_its_inside(
 
 async def test_an_answer_that_says_no_is_counted_apart_with_its_reasons() -> None:
     full = {"n1": "1/8 CardInsufficientMemory, 7/8 CardUuidMismatch", "n2": "node unregistered", "n3": "who knows"}
+    full |= {"n4": "1/2 CardQosPolicyMismatch(best-effort), 1/2 CardQosPolicyMismatch(fixed-share)"}
     async with listening(FakeExtender(full=full)) as rig:
         await rig.post("/filter", ARGS)
         await rig.post("/webhook", REVIEW)
 
         assert await rig.counted("requests_total", path="/filter", outcome="refused") == 1
         assert await rig.counted("requests_total", path="/webhook", outcome="refused") == 1
-        for reason in ("CardInsufficientMemory", "CardUuidMismatch", "NodeUnregistered", "Other"):
+        once = ("CardInsufficientMemory", "CardUuidMismatch", "CardQosPolicyMismatch", "NodeUnregistered", "Other")
+        for reason in once:
             assert await rig.counted("nodes_refused_total", reason=reason) == 1
 
 

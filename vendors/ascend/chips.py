@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from hami_plugin.config.kinds import Section
-from hami_plugin.config.vendors import ResourceName, setting
+from hami_plugin.config.vendors import AS_IT_IS, Fixed, ResourceName, setting
 from vendors.ascend.node.settings import NodeSettings
 
 _SIXTEENTHS = (("vir02", 2184, 2, 0), ("vir04", 4369, 4, 0), ("vir08", 8738, 8, 0), ("vir16", 17476, 16, 0))
@@ -79,6 +79,11 @@ class Chip(Section):
         return self.memory_allocatable if mib <= self.memory_capacity else None
 
 
+def shares(allocatable: int, templates: Iterable[int]) -> int:
+    """As many containers as a chip has of its smallest template, in MiB; one where it cannot be cut."""
+    return max(1, allocatable // min(templates, default=allocatable))
+
+
 def _known(word: str) -> dict[str, Any]:
     if word not in CHIPS:
         return {}
@@ -102,6 +107,13 @@ class AscendSettings(NodeSettings):
     """HAMi's ``vnpus`` section, with the chips of its chart."""
 
     hami_section: ClassVar[str] = "vnpus"
+    fixed: ClassVar[Mapping[str, Fixed]] = {
+        **AS_IT_IS,
+        "splitCount": Fixed(
+            served="an NPU goes to as many containers as it has of its smallest template: "
+            + ", ".join(f"{shares(known[1], (one[1] for one in known[-1]))} on {word}" for word, known in CHIPS.items())
+        ),
+    }
 
     soft: bool = setting("hamiVnpuCore", False, "Nodes serve hami-core mode unless their annotation says otherwise.")
     chips: tuple[Chip, ...] = Field(

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
 from hami_plugin.config.kinds import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TrustSettings, setting
+from hami_plugin.config.vendors import (
+    AS_IT_IS,
+    CdiClass,
+    CdiSettings,
+    Fixed,
+    ResourceName,
+    TrustSettings,
+    setting,
+)
+from vendors.cambricon.names import SLOTS
 
 
 class MluCdi(CdiSettings):
@@ -19,6 +30,13 @@ class MluCdi(CdiSettings):
 class CambriconSettings(TrustSettings):
     """Keys of HAMi's ``cambricon`` section with its defaults, then ours."""
 
+    fixed: ClassVar[Mapping[str, Fixed]] = {
+        **AS_IT_IS,
+        "splitCount": Fixed(
+            served=f"an MLU goes whole to one container, or in {SLOTS} shares with unlimitedShares: true",
+            value=lambda section: SLOTS if section.get("unlimitedShares") else 1,
+        ),
+    }
     count: ResourceName = setting("resourceCountName", "cambricon.com/vmlu", "Number of MLUs.")
     memory: ResourceName = setting(
         "resourceMemoryName", "cambricon.com/mlu.smlu.vmemory", "Memory of each MLU in 256 MiB."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from hami_plugin.config.kinds import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
+from hami_plugin.config.vendors import AS_IT_IS, CdiClass, CdiSettings, Fixed, ResourceName, TreeSettings, setting
 
 
 class GcuCdi(CdiSettings):
@@ -20,6 +21,14 @@ class GcuCdi(CdiSettings):
 class EnflameSettings(TreeSettings):
     """How this node serves its cards, HAMi's keys of the section with their defaults, and where the tool is."""
 
+    fixed: ClassVar[Mapping[str, Fixed]] = {
+        **AS_IT_IS,
+        "splitCount": Fixed(
+            served="a card goes whole to one container, in 100 shares with serve: shared, or in 6 slices with "
+            "serve: partitions",
+            value=lambda section: {"shared": 100, "partitions": 6}.get(str(section.get("serve")), 1),
+        ),
+    }
     serve: Literal["whole", "shared", "partitions"] = setting(
         "serve",
         "whole",
@@ -50,3 +59,8 @@ class EnflameSettings(TreeSettings):
         "efsmi", Path("/usr/sbin/efsmi"), "Enflame's tool, which knows the cards' memory and partitions."
     )
     cdi: GcuCdi = Field(default_factory=GcuCdi, description="CDI names and specs.")
+
+    @property
+    def unlimited(self) -> str:
+        shares = "nothing on this node holds a container to its percentage of a card"
+        return shares if self.serve == "shared" else ""

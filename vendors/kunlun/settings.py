@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from hami_plugin.config.kinds import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, TrustSettings, setting
+from hami_plugin.config.vendors import (
+    AS_IT_IS,
+    CdiClass,
+    CdiSettings,
+    Fixed,
+    ResourceName,
+    ToolSettings,
+    TrustSettings,
+    setting,
+)
 
 
 class XpuCdi(CdiSettings):
@@ -20,6 +30,13 @@ class XpuCdi(CdiSettings):
 class KunlunSettings(ToolSettings, TrustSettings):
     """What this node serves, HAMi's keys of the section with their defaults, and where the tool is."""
 
+    fixed: ClassVar[Mapping[str, Fixed]] = {
+        **AS_IT_IS,
+        "splitCount": Fixed(
+            served="an XPU goes whole to one container, or to four with serve: parts",
+            value=lambda section: 4 if section.get("serve") == "parts" else 1,
+        ),
+    }
     serve: Literal["whole", "parts"] = setting(
         "serve", "whole", "What this node offers of its XPUs: `whole` ones, or `parts` of a quarter, a half or all."
     )

@@ -26,6 +26,7 @@ from vendors.metax.smi import Smi
 from vendors.metax.zones import foretold
 
 OPTIONAL_CONTROL = ("mxnd", "mxgd")
+UNLIMITED = "sGPUs are not cut on this node: a container has its GPU alone, and all of its memory and cores"
 
 
 def open_driver(settings: MetaxSettings, paths: HostPaths) -> Driver:
@@ -49,7 +50,7 @@ def whole(settings: MetaxSettings, family: Family) -> Family:
 def shared(settings: MetaxSettings, family: Family) -> Family:
     """GPUs to share, with one container each: cutting them is left to MetaX's own tools."""
     handed = replace(family.delivered(settings, device_edits, shared_edits), delivery=settings.shared_delivery)
-    return replace(handed, register=_shared_info, encode=encode, inject=inject)
+    return replace(handed, register=_shared_info, encode=encode, inject=inject, unlimited=UNLIMITED)
 
 
 def card(device: Device) -> Card:

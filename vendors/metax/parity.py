@@ -27,7 +27,7 @@ from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import INT32_MAX
 from vendors.metax import gpu, sgpu
 from vendors.metax.settings import MetaxSettings
-from vendors.metax.tenants import APP_CLASS, OFFLINE, ONLINE
+from vendors.metax.tenants import APP_CLASS, OFFLINE, ONLINE, QOS
 
 CLASSES = (ONLINE, OFFLINE)
 MOST_PARSED = 90 * 2**40
@@ -151,6 +151,23 @@ _RULES = {
 }
 
 
+def _with_classes(question: Json) -> Json:
+    """HAMi remembers which quality of service it last gave a card (``metax_jq``). So does whoever knows its pods: the
+    last of them is one of that quality.
+    """
+    given = question.get("metax_jq")
+    if not given:
+        return question
+    return {**question, "devices": [_given(device, given) for device in question["devices"]]}
+
+
+def _given(device: Json, given: Json) -> Json:
+    if device["id"] not in given:
+        return device
+    tenant = {"annotations": {QOS: given[device["id"]]}}
+    return {**device, "pods": [*(device.get("pods") or ()), tenant]}
+
+
 def parity() -> Parity:
     """MetaX's part in the comparison."""
-    return Parity(differences=differences(_RULES))
+    return Parity(differences=differences(_RULES), remembered=_with_classes)

@@ -65,6 +65,8 @@ def family(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
                 otherwise=when(_whole_cards, then=zones.within_zone, otherwise=first),
             ),
             book=tenants.book,
+            restore=tenants.restored,
+            detail=tenants.there,
             score=_score(aware=settings.topology_aware),
         ),
         admit=_admission(names.count),
@@ -142,7 +144,7 @@ def _admission(resource: str) -> Admit:
             return Admitted(found=True)
         if qos is not None:
             return Denied(why=f"{tenants.QOS}={qos} is none of {', '.join(tenants.QOS_CLASSES)}")
-        return Admitted(found=True, pod_annotations={tenants.QOS: tenants.QOS_CLASSES[0]})
+        return Admitted(found=True, pod_annotations={tenants.QOS: tenants.DEFAULT_QOS})
 
     return admit
 

@@ -6,7 +6,8 @@ An online pod goes before everybody on its card: its cores are not counted, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
@@ -17,21 +18,19 @@ from hami_plugin.policy.checks import ChargeCheck
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.scores import Decision
 from hami_plugin.policy.selectors import enough
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
+from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Tenant
 
 QOS = "metax-tech.com/sgpu-qos-policy"
 QOS_CLASSES = ("best-effort", "fixed-share", "burst-share")
 APP_CLASS = "metax-tech.com/sgpu-app-class"
 ONLINE, OFFLINE = "online", "offline"
 
-EXPECTED_QOS = "metax_jq"
-"""Remembered between decisions: by UUID, the quality of service that a card was given and does not report yet."""
-
+DEFAULT_QOS = QOS_CLASSES[0]
 _QOS_NOTE = "QosPolicy"
 
 
 def is_online(pod: PodView) -> bool:
-    return pod.annotations.get(APP_CLASS) == ONLINE
+    return _online(pod.annotations)
 
 
 def class_fits(state: DeviceState, context: Context) -> Reason | None:
@@ -49,9 +48,22 @@ def qos_fits(state: DeviceState, context: Context) -> Reason | None:
     """A card has the quality of service of its tenants. Idle cards, whole cards and online pods are free of it."""
     if is_online(context.pod) or not state.slots or context.demand.cores == WHOLE:
         return None
-    expected = context.recall.get(EXPECTED_QOS) or {}
-    there = expected.get(state.uuid, state.notes.get(_QOS_NOTE, ""))
-    return None if there in ("", context.pod.annotations.get(QOS, "")) else Reason.QOS_MISMATCH
+    return Reason.QOS_MISMATCH if qualities(state) - {context.pod.annotations.get(QOS, "")} else None
+
+
+def qualities(state: DeviceState) -> AbstractSet[str]:
+    """The qualities of service on a card: what its tenants were admitted with, else what the node says of it. A node
+    says it late, or not at all.
+    """
+    told = {one.annotations[QOS] for one in state.tenants if QOS in one.annotations and not _online(one.annotations)}
+    return (told or {state.notes.get(_QOS_NOTE, "")}) - {""}
+
+
+def there(state: DeviceState, reason: Reason) -> str:
+    """Which qualities of service a card has that is refused for its own; a word of somebody's own is not repeated."""
+    if reason is not Reason.QOS_MISMATCH:
+        return ""
+    return "+".join(sorted({one if one in QOS_CLASSES else "unknown" for one in qualities(state)}))
 
 
 def charge(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
@@ -92,6 +104,19 @@ def book(state: DeviceState, grant: Grant, pod: PodView) -> Booked:
         return after, grant
     qos = "" if grant.cores == WHOLE else pod.annotations.get(QOS, "")
     return replace(after, notes={**state.notes, _QOS_NOTE: qos}), grant
+
+
+def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+    """The card with what a pod has of it. The pod brings its quality of service, the default one where it has none; a
+    pod with a whole card has none.
+    """
+    qos = "" if grant.cores == WHOLE else pod.annotations.get(QOS) or DEFAULT_QOS
+    tenant = Tenant(name=pod.name, annotations={**pod.annotations, QOS: qos})
+    return replace(taken(state, grant, max(1, grant.slots)), tenants=(*state.tenants, tenant))
+
+
+def _online(annotations: Mapping[str, str]) -> bool:
+    return annotations.get(APP_CLASS) == ONLINE
 
 
 def _classes(state: DeviceState) -> Counter[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from hami_plugin.config.vendors import ResourceName, ServedSettings, listed, setting
+from hami_plugin.config.vendors import Fixed, ResourceName, ServedSettings, always, listed, setting
 from hami_plugin.model.delivery import Way
 from vendors.nvidia.sections import FilterDevices, HealthChecks, MigProfiles, NvidiaCdi
 
@@ -51,7 +51,10 @@ class NvidiaSettings(ServedSettings):
         "coreScaling": "deviceCoreScaling",
         "driverRoot": "nvidiaDriverRoot",
     }
-    only: ClassVar[Mapping[str, object]] = {"migStrategy": "none", "computeMode": "Default"}
+    fixed: ClassVar[Mapping[str, Fixed]] = {
+        "migStrategy": always("none", "MIG instances are not offered, and cards in MIG mode are unhealthy"),
+        "computeMode": always("Default", "cards stay in the compute mode that their owner has set"),
+    }
     node_config: ClassVar[Mapping[str, str]] = {
         "operatingmode": "operatingMode",
         "devicesplitcount": "deviceSplitCount",

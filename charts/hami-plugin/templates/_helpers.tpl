@@ -32,7 +32,7 @@ nvidia amd ascend awsneuron biren cambricon enflame gaudi hygon iluvatar kunlun 
 {{- $daemons := list -}}
 {{- range .Values.devicePlugin.pools -}}
 {{- $plugin := mergeOverwrite (deepCopy $base) (omit . "name") -}}
-{{- $daemons = append $daemons (dict "name" (printf "%s-%s" $name .name) "plugin" $plugin) -}}
+{{- $daemons = append $daemons (dict "name" (printf "%s-%s" $name .name) "plugin" $plugin "pool" .name) -}}
 {{- else -}}
 {{- $daemons = append $daemons (dict "name" $name "plugin" $base) -}}
 {{- end -}}
@@ -148,4 +148,59 @@ v1beta1
 {{/* A probe of the values. One that names a command has no HTTP request besides. */}}
 {{- define "hami-plugin.probe" -}}
 {{- if hasKey . "exec" }}{{ toYaml (omit . "httpGet") }}{{ else }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{/* What of a daemon's values would give a pod that cannot live: all of it at once, each with the value's name. */}}
+{{- define "hami-plugin.must-live" -}}
+{{- $plugin := .plugin -}}
+{{- $problems := list -}}
+{{- if regexMatch "(^|/)projecthami/[^/]*$" $plugin.image.repository -}}
+{{- $problems = append $problems (printf "image.repository: %s is an image of HAMi's, which does not have this daemon; name the image that `make image` built" $plugin.image.repository) -}}
+{{- end -}}
+{{- $sockets := list "kubelet.sock" -}}
+{{- range $name := include "hami-plugin.resources" .root | fromYamlArray -}}
+{{- $domain := splitList "/" $name | first -}}
+{{- $sockets = append $sockets (printf "hami-%s-%s.sock" (splitList "." $domain | first) (splitList "/" $name | last)) -}}
+{{- end -}}
+{{- range $probe := list "livenessProbe" "readinessProbe" -}}
+{{- $command := dig "exec" "command" list (index $plugin $probe) | join " " -}}
+{{- range $socket := regexFindAll "[A-Za-z0-9._-]+[.]sock" $command -1 -}}
+{{- if not (has $socket $sockets) -}}
+{{- $problems = append $problems (printf "%s.exec: nothing here makes a socket %s, so the probe would always fail; leave %s out, whose default asks the daemon by HTTP" $probe $socket $probe) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $options := (.root.Files.Get "files/options.yaml" | fromYaml).run -}}
+{{- range $argument := $plugin.extraArgs -}}
+{{- $option := splitList "=" $argument | first -}}
+{{- if and (hasPrefix "-" $option) (not (has $option $options)) -}}
+{{- $problems = append $problems (printf "extraArgs: %s is no option of the daemon, which would not start; the options are %s" $option (join ", " $options)) -}}
+{{- end -}}
+{{- end -}}
+{{- $taken := list "/" "/etc/hami-plugin" "/var/lib/hami-plugin" "/usr/local/vgpu" "/tmp/vgpulock" "/tmp" "/var/run/cdi" "/etc/cdi" "/driver-root" (printf "%s/device-plugins" $plugin.kubeletRoot) (printf "%s/pod-resources" $plugin.kubeletRoot) -}}
+{{- range $mount := $plugin.hostPaths -}}
+{{- $path := $mount.path | default "" -}}
+{{- if not (hasPrefix "/" $path) -}}
+{{- $problems = append $problems (printf "hostPaths: %q is no absolute path; write it as {path: /opt/vendor}" $path) -}}
+{{- else if has (clean $path) $taken -}}
+{{- $problems = append $problems (printf "hostPaths: %s is mounted by the chart itself; leave it out" $path) -}}
+{{- else -}}
+{{- $taken = append $taken (clean $path) -}}
+{{- end -}}
+{{- end -}}
+{{- range $problem := $problems -}}
+{{ printf "devicePlugin.%s%s" $.of $problem }}
+{{ end -}}
+{{- end -}}
+
+{{/* Fails the whole chart where a daemon could not live. */}}
+{{- define "hami-plugin.check" -}}
+{{- $problems := "" -}}
+{{- range $daemon := include "hami-plugin.daemons" . | fromYamlArray -}}
+{{- $of := ternary (printf "pools[%s]." $daemon.pool) "" (hasKey $daemon "pool") -}}
+{{- $problems = printf "%s%s" $problems (include "hami-plugin.must-live" (dict "root" $ "plugin" $daemon.plugin "of" $of)) -}}
+{{- end -}}
+{{- with trim $problems -}}
+{{- fail (printf "\n%s" .) -}}
+{{- end -}}
 {{- end -}}

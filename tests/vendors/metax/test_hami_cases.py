@@ -59,7 +59,7 @@ def fits(known: Known, case: Case) -> None:
     question, expected = renamed(case["input"]), renamed(case["expected"])
     cache = ((question.get("backend") or {}).get("jq_cache") or {}).get("cache") or {}
     unset = {"memreq": 0, "mempercentagereq": 0, "coresreq": 0}
-    question |= {"fn": "fit", "request": {**unset, **question["request"]}, tenants.EXPECTED_QOS: cache}
+    question |= {"fn": "fit", "request": {**unset, **question["request"]}, "metax_jq": cache}
     theirs = {"ok": expected["fit"], "devices": expected["devices"], "reason": expected["reason"]}
     as_asked(known, question, theirs)
 
@@ -104,9 +104,11 @@ def qos(_known: Known, case: Case) -> None:
     context = Context(
         demand=Demand(word=sgpu.WORD, count=1, cores=question["request"].get("coresreq", 0)),
         pod=values.pod({"annotations": {tenants.QOS: question["reqQos"]}}),
-        recall={tenants.EXPECTED_QOS: question["backend"]["jq_cache"]["cache"]},
     )
-    assert (tenants.qos_fits(values.state(question["usage"]), context) is None) == case["expected"]["result"]
+    (device,) = PARITY.remembered(
+        {"devices": [question["usage"]], "metax_jq": question["backend"]["jq_cache"]["cache"]}
+    )["devices"]
+    assert (tenants.qos_fits(values.state(device), context) is None) == case["expected"]["result"]
 
 
 def aware(known: Known, case: Case) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import WireError
+from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted, Denied
 from hami_plugin.policy.demand import Demand, Invalid
@@ -16,6 +17,7 @@ from hami_plugin.policy.scores import Decision, Ranking
 from hami_plugin.policy.states import Context, DeviceState, Given, Tenant, idle
 from vendors.metax import families
 from vendors.metax.settings import MetaxSettings
+from vendors.metax.tenants import qos_fits
 
 DECIDED_AT = 1_700_000_000_000_000_001
 _, SGPU = families(MetaxSettings(), clock=lambda: DECIDED_AT)
@@ -57,11 +59,9 @@ def asked(count: int = 1, cores: int = 100, memory: int | None = None) -> Demand
     return Demand(word="Metax-SGPU", count=count, memory=memory, percent=None if memory else 100, cores=cores)
 
 
-def outcome(
-    states: list[DeviceState], demand: Demand, who: PodView, given: Given | None = None, **recall: object
-) -> Granted | Refused:
+def outcome(states: list[DeviceState], demand: Demand, who: PodView, given: Given | None = None) -> Granted | Refused:
     assert SGPU.policy
-    return fit(SGPU.policy, states, Context(demand=demand, pod=who, given=given or {}, recall=recall))
+    return fit(SGPU.policy, states, Context(demand=demand, pod=who, given=given or {}))
 
 
 def names(answer: Granted | Refused) -> list[str]:
@@ -137,7 +137,8 @@ def test_a_card_in_use_takes_only_tenants_of_its_quality_of_service() -> None:
     assert names(outcome([card], share, pod(qos_policy="fixed-share"))) == ["G0"]
     assert str(outcome([card], share, pod(qos_policy="burst-share"))) == "1/1 CardQosPolicyMismatch"
     assert names(outcome([replace(card, slots=0)], share, pod(qos_policy="burst-share"))) == ["G0"]
-    assert names(outcome([card], share, pod(qos_policy="burst-share"), metax_jq={"G0": "burst-share"})) == ["G0"]
+    newer = replace(card, tenants=(Tenant(annotations={"metax-tech.com/sgpu-qos-policy": "burst-share"}),))
+    assert names(outcome([newer], share, pod(qos_policy="burst-share"))) == ["G0"]
 
 
 def test_a_tenant_gives_the_card_its_quality_of_service_and_a_whole_card_has_none() -> None:
@@ -280,3 +281,52 @@ def test_a_damaged_node_annotation_names_the_device_and_the_field() -> None:
 
     with pytest.raises(WireError, match=r"node-gpu-devices\[1\]\.linkZone: 'one' is not a whole number"):
         SGPU.node_devices(NodeView(name="n", annotations={"metax-tech.com/node-gpu-devices": text}))
+
+
+def held(state: DeviceState, qos: str | None, *, cores: int = 10, app: str = "") -> DeviceState:
+    """With one more pod that has a share of the card, as its annotations tell a scheduler that has just started."""
+    assert SGPU.policy
+    grant = Grant(uuid=state.uuid, word="Metax-SGPU", memory=1024, cores=cores)
+    told = {"metax-tech.com/sgpu-qos-policy": qos, CLASS: app or None}
+    who = PodView(
+        uid="t", namespace="n", name="t", annotations={key: text for key, text in told.items() if text is not None}
+    )
+    return SGPU.policy.restore(state, grant, who)
+
+
+@pytest.mark.parametrize(
+    ("tenants", "joins", "why"),
+    [
+        pytest.param([{"qos": "fixed-share"}], "fixed-share", "", id="its-like"),
+        pytest.param([{"qos": "fixed-share"}], "burst-share", "(fixed-share)", id="another"),
+        pytest.param([{"qos": None}], "fixed-share", "(best-effort)", id="none-is-the-default"),
+        pytest.param([{"qos": None}], "best-effort", "", id="the-default"),
+        pytest.param(
+            [{"qos": "fixed-share"}, {"qos": "burst-share"}], "burst-share", "(burst-share+fixed-share)", id="mixed"
+        ),
+        pytest.param([{"qos": "fixed-share", "app": "online"}], "burst-share", "", id="online-has-none"),
+        pytest.param([{"qos": "own words"}], "burst-share", "(unknown)", id="words-of-somebodys-own"),
+    ],
+)
+def test_the_class_of_a_card_is_that_of_the_pods_that_have_it(
+    tenants: list[dict[str, str | None]], joins: str, why: str
+) -> None:
+    assert SGPU.policy
+    state = cards(0)[0]
+    for one in tenants:
+        state = held(state, **one)
+    context = Context(demand=asked(cores=10, memory=1024), pod=pod(qos_policy=joins))
+
+    reason = qos_fits(state, context)
+
+    assert (reason is None) == (why == "")
+    if reason:
+        assert f"({SGPU.policy.detail(state, reason)})" == why
+
+
+def test_what_the_pods_have_outranks_what_the_node_says_of_its_card() -> None:
+    state = held(cards(0, qos="fixed-share")[0], "burst-share")
+    share = asked(cores=10, memory=1024)
+
+    assert names(outcome([state], share, pod(qos_policy="burst-share"))) == ["G0"]
+    assert str(outcome([state], share, pod(qos_policy="fixed-share"))) == "1/1 CardQosPolicyMismatch"

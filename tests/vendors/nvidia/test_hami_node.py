@@ -208,7 +208,7 @@ OTHERWISE = {
 
 @asks("nvidia_device_plugin", "NvidiaDevicePlugin.Allocate")
 def test_a_request_is_somebodys_when_hami_serves_it(case: Json) -> None:
-    """What is served then is compared in `test_injection.py`. Cards in MIG mode are not offered here (D-075)."""
+    """What is served then is compared in `test_injection.py`. Cards in MIG mode are not offered here (G-01)."""
     found = known_as(case)
 
     serves = not case["expected"]["error"]

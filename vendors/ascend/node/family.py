@@ -11,7 +11,7 @@ from typing import Any
 from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.ascend.chips import MODULES, AscendSettings, Chip
+from vendors.ascend.chips import MODULES, AscendSettings, Chip, shares
 from vendors.ascend.node.injection import device_edits, inject, missing_core, shared_edits
 from vendors.ascend.policy import NETWORKED, NODE_MODE
 
@@ -35,8 +35,7 @@ def node_half(chip: Chip, settings: AscendSettings) -> Mapping[str, Any]:
 
 def replicas(chip: Chip) -> int:
     """As many containers as there are smallest templates on a chip; one where it cannot be cut."""
-    smallest = min((template.memory for template in chip.templates), default=chip.memory_allocatable)
-    return max(1, chip.memory_allocatable // smallest)
+    return shares(chip.memory_allocatable, (template.memory for template in chip.templates))
 
 
 def register(settings: AscendSettings, chip: Chip, device: Device, _legacy: bool) -> DeviceInfo:
