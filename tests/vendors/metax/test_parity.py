@@ -17,7 +17,7 @@ def card(number: int, **more: Any) -> Json:
 
 
 def question(word: str, devices: list[Json], **more: Any) -> Json:
-    request = {"nums": 1, "type": word, "coresreq": 100}
+    request = {"nums": 1, "type": word, "coresreq": 100, "memreq": 0, "mempercentagereq": 0}
     return {"fn": "fit", "vendor": word, "devices": devices, "request": request, "pod": {}, **more}
 
 
@@ -29,7 +29,7 @@ def test_the_second_whole_card_must_be_a_healthy_one() -> None:
     rule = RULES["D-120"]
     devices = [card(0, health=False), card(1)]
     asked = question("Metax-GPU", devices, allocated={"Metax-GPU": [[{"uuid": "G2"}]]})
-    theirs = answer(reason="1/2 CardNotHealth, 1/2 CardNotFoundCustomFilterRule")
+    theirs = {"ok": False, "reason": "1/2 CardNotFoundCustomFilterRule, 1/2 CardNotHealth"}
 
     assert rule.applies(asked)
     assert not rule.applies(question("Metax-GPU", devices))
