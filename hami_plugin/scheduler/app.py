@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -32,6 +33,8 @@ log = logger(__name__)
 
 IN_LINE_S = 3.0
 """How much earlier than its call a pod gives up its place in line for a node."""
+LOOK_EVERY_S = 0.5
+"""How often it is seen whether the first lists have come."""
 PURPOSE = "can a pod be decided on"
 
 
@@ -49,8 +52,16 @@ class Scheduler:
     """An extender behind its ports. ``run`` returns after ``stop``, and raises when a part fails unexpectedly."""
 
     def __init__(
-        self, configuration: Configuration, extender: Extender, metrics: Metrics, registry: CollectorRegistry
+        self,
+        configuration: Configuration,
+        extender: Extender,
+        metrics: Metrics,
+        registry: CollectorRegistry,
+        *,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
+        """``ready`` is called once, when pods can be decided on for the first time."""
+        self._ready = ready
         settings = configuration.settings.scheduler
         self._settings = settings
         self._extender = extender
@@ -110,7 +121,7 @@ class Scheduler:
         ended = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             deciding = group.create_task(self._decide(ended), name="decisions")
-            tasks = [deciding]
+            tasks = [deciding, group.create_task(self._settle(), name="first lists")]
             if self._certificates:
                 follow = self._certificates.follow(self.server.present, every=self._settings.reload_seconds)
                 tasks.append(group.create_task(follow, name="certificates"))
@@ -123,6 +134,11 @@ class Scheduler:
             await asyncio.wait([deciding], timeout=self._settings.stop_seconds)
             for task in tasks:
                 task.cancel()
+
+    async def _settle(self) -> None:
+        while self._extender.problems():  # noqa: ASYNC110  # an extender tells nobody
+            await asyncio.sleep(LOOK_EVERY_S)
+        self._ready()
 
     async def _decide(self, ended: asyncio.Event) -> None:
         await self._extender.run(ended)
@@ -139,7 +155,15 @@ async def serve(process: Process) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     async with _connected(process, metrics) as extender:
-        await Scheduler(process.configuration, extender, metrics, registry).run(stop)
+        await Scheduler(process.configuration, extender, metrics, registry, ready=keep_out_of_collections).run(stop)
+
+
+def keep_out_of_collections() -> None:
+    """What the first lists have brought stays. Going through thousands of nodes for garbage would hold the event loop
+    for hundreds of milliseconds, whenever a large request comes.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @asynccontextmanager

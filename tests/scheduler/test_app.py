@@ -188,3 +188,25 @@ def test_an_authority_of_clients_needs_tls(tmp_path: Path) -> None:
         configured({"webhook_client_ca": tmp_path / "ca.crt"}, {})
     with pytest.raises(HamiError, match="webhookClientNames needs webhookClientCa"):
         configured({"webhook_client_name": ("kube-apiserver",)}, {})
+
+
+async def test_once_pods_can_be_decided_on_and_not_before_the_process_is_told(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(hami_plugin.scheduler.app, "LOOK_EVERY_S", 0.01)
+    extender, told = FakeExtender(unready=("no list",)), []
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps({"scheduler": {"lingerSeconds": 0}}))
+    registry = CollectorRegistry()
+    process = Scheduler(
+        configured({**OPEN, "config": file}, {}),
+        extender,
+        Metrics(registry, version=""),
+        registry,
+        ready=lambda: told.append(extender.unready),
+    )
+    async with running(process):
+        await asked(process, "/readyz")
+        assert told == []
+        extender.unready = ()
+        await until(lambda: told)
+
+    assert told == [()]

@@ -8,11 +8,20 @@ import pytest
 
 from hami_plugin.errors import WireError
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import BIND_PHASE, BIND_TIME, NODE_LOCK, PHASE_ALLOCATING, PHASE_FAILED, PHASE_SUCCESS
+from hami_plugin.wire.keys import (
+    ASSIGNED_NODE,
+    BIND_PHASE,
+    BIND_TIME,
+    NODE_LOCK,
+    PHASE_ALLOCATING,
+    PHASE_FAILED,
+    PHASE_SUCCESS,
+)
 from hami_plugin.wire.lock import NodeLock, parse_lock, render_lock
 from tests.support.pods import of_vendor
 from tests.support.scheduling import (
     HURRY,
+    KEYS,
     add_node,
     annotations,
     ask,
@@ -379,3 +388,57 @@ async def test_pods_come_to_a_node_in_the_order_in_which_they_asked(server, serv
         await asyncio.gather(*map(bind, pods))
 
     assert bound == names
+
+
+def bound_elsewise(server, name, node, given):
+    """A pod that another scheduler has decided on and bound."""
+    one = manifest(name)
+    one["metadata"]["annotations"] = {ASSIGNED_NODE: node, KEYS.allocated: given}
+    one["spec"]["nodeName"] = node
+    return server.create_pod(one)
+
+
+async def test_what_another_scheduler_gave_to_another_pod_meanwhile_is_not_bound_and_taken_back(server, service):
+    pod = await decided(server, service, memory=6000)
+    bound_elsewise(server, "faster", "n1", annotations(pod)[KEYS.allocated])
+
+    answer = await service.bind(binding(pod, "n1"))
+
+    assert (
+        "cannot have what was decided for it on node n1 any more: n1-g7: 1/1 CardInsufficientMemory" in answer["Error"]
+    )
+    assert "nodeName" not in server.pod("team", "a")["spec"]
+    assert annotations(server.pod("team", "a"))[ASSIGNED_NODE] == ""
+    assert annotations(server.pod("team", "a"))[BIND_PHASE] == PHASE_FAILED
+    assert not lock(server)
+    await until(lambda: [one.pod.name for one in service._pods.ledger.on("n1")] == ["faster"])
+
+
+async def test_a_pod_whose_decision_was_replaced_while_it_waited_is_not_bound(server, service):
+    """Another scheduler was asked about the same pod."""
+    pod = await decided(server, service)
+    locked(server, "other")
+    server.create_pod(manifest("other"))
+    bind = asyncio.create_task(service.bind(binding(pod, "n1")))
+    await until(lambda: service._standing.node_of(pod["metadata"]["uid"]))
+    server.annotate_pod("team", "a", {ASSIGNED_NODE: "n2"})
+    server.annotate_node("n1", {NODE_LOCK: None})
+
+    assert "was given devices on node n2 while it was to be bound to n1" in (await bind)["Error"]
+    assert "nodeName" not in server.pod("team", "a")["spec"]
+
+
+@pytest.mark.scenario("P7")
+async def test_while_the_watch_is_behind_nobody_is_bound_and_the_reason_told(server, tmp_path):
+    async with serving(server, tmp_path, replace(HURRY, watch_patience=0.2)) as service:
+        await until(lambda: service._nodes.sites)
+        pod = await decided(server, service)
+        server.hang("GET .*/pods.*watch=")
+        server.error(503, match="GET .*/pods(?!.*watch)", count=None)
+        server.drop_watches()
+
+        answer = await service.bind(binding(pod, "n1"))
+
+        assert "the watch of pods is behind for 0.2 s, so who else is on node n1 is not known" in answer["Error"]
+        assert "nodeName" not in server.pod("team", "a")["spec"]
+        server.heal()
