@@ -19,7 +19,7 @@ from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.extender import listening
-from tests.support.scheduling import FAMILIES, KEYS, add_node, ask, manifest, schedule, serving, until
+from tests.support.scheduling import FAMILIES, HURRY, KEYS, add_node, ask, manifest, schedule, serving, until
 
 NODES = 30
 
@@ -98,9 +98,11 @@ async def test_what_changes_while_nodes_are_looked_at_is_looked_at_again(server,
     """The best node goes, or fills up by another scheduler's hand, after it was looked at."""
     slowly(monkeypatch)
     given = {ASSIGNED_NODE: f"n{NODES - 1}", KEYS.allocated: f"n{NODES - 1}-g0,NVIDIA,6000,0:;"}
+    every = [f"n{number:02}" for number in range(NODES)]
     other = replace(pod_view(manifest("other", memory=6000)), uid="other", annotations=given)
-    async with serving(server, tmp_path) as service:
+    async with serving(server, tmp_path, replace(HURRY, upkeep_every=600.0)) as service:
         await until(lambda: len(service._nodes.sites) == NODES)
+        await until(lambda: all(KEYS.handshake in service._nodes.live(name).value.annotations for name in every))
         best = f"n{NODES - 1}"
         names = [best, *(f"n{n:02}" for n in range(NODES - 1))]
         looked_at = []
