@@ -56,15 +56,15 @@ class ApiServer:
     async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
         call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
-        return pod_view(await self._calls.json(call))
+        return await self._calls.object(call, pod_view)
 
     async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:
         expected = {"resourceVersion": resource_version} if resource_version else {}
         body = {"metadata": {"annotations": dict(annotations), **expected}}
-        return node_view(await self._calls.json(self._node_call("patch", body)))
+        return await self._calls.object(self._node_call("patch", body), node_view)
 
     async def get_node(self) -> NodeView:
-        return node_view(await self._calls.json(self._node_call("get")))
+        return await self._calls.object(self._node_call("get"), node_view)
 
     async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
         await self._events.write(subject, reason=reason, message=message, warning=warning)

@@ -27,7 +27,17 @@ class ApiCalls(NullObserver):
             buckets=BUCKETS,
             registry=registry,
         )
+        self._unreadable = Counter(
+            "hami_plugin_api_objects_unreadable",
+            "Objects from the API server that could not be read, or in part only. The log names them.",
+            ("kind",),
+            registry=registry,
+        )
 
     def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None:
         self._calls.labels(verb, kind, outcome).inc()
         self._call_seconds.labels(verb, kind).observe(seconds)
+        self._unreadable.labels(kind.partition("/")[0])  # from 0 on, so that a rate sees the first one
+
+    def unreadable(self, kind: str) -> None:
+        self._unreadable.labels(kind).inc()
