@@ -94,6 +94,7 @@ class Daemon:
             company=Company(started=self._pods.by_creation),
             metrics=metrics,
             outdated=lambda: cluster.pods_outdated,
+            refresh=cluster.refresh_pods,
         )
         self._serving = wired(process.vendors, equipment)
         self._settlement.questions = [line.plugin.question for line in self._serving.lines]

@@ -43,6 +43,7 @@ class ApiServer:
         self._calls = calls
         self._rhythm = rhythm
         self._events = EventLog(calls, node)
+        self._pods: Follower[PodView] | None = None
 
     @property
     def reachable(self) -> Watched[str]:
@@ -77,7 +78,12 @@ class ApiServer:
             view=pod_view,
             feed=feed,
         )
-        await Follower(self._calls, topic, self._rhythm).run()
+        self._pods = Follower(self._calls, topic, self._rhythm)
+        await self._pods.run()
+
+    def refresh_pods(self) -> bool:
+        """Have this node's pods read again, and delivered, as they are now. False if it is not yet time for that."""
+        return self._pods is not None and self._pods.refresh()
 
     async def follow_node(self, deliver: Callable[[NodeView | None], None]) -> NoReturn:
         def replace(found: Sequence[NodeView]) -> None:

@@ -85,24 +85,31 @@ class Follower(Generic[T]):
         self._version = "" if topic.present else "0"
         self._healthy = False
         self._silent = 0
+        self._refreshing = False
         self._open: asyncio.Timeout | None = None
         self._said, self._said_at = "", 0.0
 
     def refresh(self) -> bool:
-        """Read the present state again, in place of the watch that is open. False if that is not its turn yet."""
-        if self._open is None or self._open.expired() or self._pace.wait:
-            return False
-        self._forget()
-        self._open.reschedule(asyncio.get_running_loop().time())
-        return True
+        """Read the present state again, in place of the watch that is open. False if it is not yet time for that.
+
+        Who asks while it is being read waits for the same answer.
+        """
+        if self._open is not None and not self._refreshing and not self._pace.wait:
+            self._forget()
+            self._refreshing = True
+            self._open.reschedule(asyncio.get_running_loop().time())
+        return self._refreshing
 
     async def run(self) -> NoReturn:
         delays = self._rhythm.backoff.delays()
         while True:
             self._healthy, wait, listing = False, 0.0, not self._listed
             try:
-                if not self._listed:
-                    await self._list()
+                try:
+                    if not self._listed:
+                        await self._list()
+                finally:
+                    self._refreshing = False
                 if await self._refreshed():
                     continue
             except ClusterError as error:

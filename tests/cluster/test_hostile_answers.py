@@ -388,11 +388,12 @@ async def test_the_daemons_own_node_may_have_any_shape(server, cluster):
             await nodes.until(lambda node, n=number: node is not None and node.annotations.get("b") == str(n))
 
 
-KEYS = st.sampled_from(
+WORDS = (
     "metadata spec status name uid namespace annotations labels containers initContainers resources env value limits "
     "phase nodeName resourceVersion creationTimestamp deletionTimestamp hard capacity allocatable schedulingGroup "
-    "podGroupName securityContext".split()
+    "podGroupName securityContext"
 )
+KEYS = st.sampled_from(WORDS.split())
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
