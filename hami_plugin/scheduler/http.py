@@ -16,7 +16,6 @@ from hami_plugin.telemetry.http import Probes, cannot_listen, listening
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_BACKLOG = 1024
 _MOST = 1024
 """Connections: each call that waits for an answer has one of its own, and idle ones go first."""
 _KEPT_S = 120.0
@@ -57,7 +56,7 @@ class Server:
             auto_decompress=False,  # neither kube-scheduler nor the API server packs, and a few KiB may unpack to GiB
         )
         try:
-            self._socket = listening(*self._address, backlog=_BACKLOG)
+            self._socket = listening(*self._address)
         except (OSError, UnicodeError) as error:
             what, keys = "the extender and the webhook", ("listenHost", "listenPort")
             raise cannot_listen(*self._address, error, what=what, keys=keys) from error

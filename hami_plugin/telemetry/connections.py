@@ -24,7 +24,7 @@ MOST = 64
 """Connections to the port of probes and metrics: the kubelet and Prometheus need a handful."""
 HEADER_S = 5.0
 """How long the first request's header may take, and a TLS handshake."""
-AT_ONCE = 8
+AT_ONCE = 16
 """So many are taken in one turn of the loop. Others wait in the kernel, and the kubelet's calls go on between."""
 SAY_AGAIN_S = 60.0
 PAUSE_S = 0.1

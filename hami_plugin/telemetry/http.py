@@ -147,7 +147,7 @@ class TelemetryServer:
         self._connections.close()
 
 
-def listening(host: str, port: int, *, backlog: int = 128) -> socket.socket:
+def listening(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
     """A socket that listens. ``::`` also takes what comes by IPv4, as everything else in a pod does that listens on it.
 
     ``OSError`` or ``UnicodeError`` when the address is not to be had.
