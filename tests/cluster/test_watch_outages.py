@@ -22,6 +22,7 @@ from tests.support.watching import (
 )
 
 
+@pytest.mark.scenario("P1")
 async def test_a_server_that_is_away_shows_and_coming_back_heals(pods, cluster, server):
     await server.refuse()
     away = await reachable(cluster, bool)
@@ -87,6 +88,7 @@ async def test_retry_after_is_kept_by_the_watch_too(cluster, server):
     assert loop.time() - began >= 0.59
 
 
+@pytest.mark.scenario("P8")
 async def test_a_watch_that_is_forbidden_says_so_and_keeps_trying(pods, cluster, server):
     server.error(403, match="GET /api/v1/pods", message="pods is forbidden", count=3)
     server.drop_watches()
@@ -110,6 +112,7 @@ async def test_a_quiet_watch_is_renewed_when_its_time_is_up(server, rhythm, tmp_
     assert server.count(LIST_PODS) == 1
 
 
+@pytest.mark.scenario("P9")
 async def test_the_node_is_followed_through_deletion_and_recreation(cluster, server):
     nodes = Nodes()
 
