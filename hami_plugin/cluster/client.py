@@ -95,6 +95,7 @@ class ApiServer:
             selector=f"metadata.name={self._node}",
             view=node_view,
             feed=Feed(replace=replace, update=deliver, delete=lambda _: deliver(None)),
+            single=True,
         )
         await Follower(self._calls, topic, self._rhythm).run()
 

@@ -38,6 +38,7 @@ class Topic(Generic[T]):
     """What to follow, and where it goes. ``view`` is applied at once, so that no raw object is kept.
 
     ``present``: the first list must be the present state, not what the server has at hand, which may be somewhat old.
+    ``single``: at most one object, which a watch from the beginning shows at once, so that it needs no list before.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Topic(Generic[T]):
     feed: Feed[T]
     selector: str = ""
     present: bool = False
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class Follower(Generic[T]):
         self._topic = topic
         self._rhythm = rhythm
         self._pace = Pace(every=rhythm.list_every, burst=2)
-        self._listed = False
+        self._listed = topic.single
         # "0" accepts what the server has at hand, "" demands the present state, anything else is a lower bound.
         self._version = "" if topic.present else "0"
         self._healthy = False

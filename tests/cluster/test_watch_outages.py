@@ -131,14 +131,25 @@ async def test_the_node_is_followed_through_deletion_and_recreation(cluster, ser
     assert {node.name for node in nodes.seen if node} == {"n1"}
 
 
-async def test_a_node_that_does_not_exist_yet_is_none(cluster, server):
+async def test_a_node_that_does_not_exist_yet_is_told_of_when_it_does(cluster, server):
     server.delete_node("n1")
     nodes = Nodes()
 
     async with running(cluster.follow_node(nodes)):
-        await nodes.until(lambda node: node is None)
+        await requested(server, "GET /api/v1/nodes.*watch")
+        assert nodes.seen == []
         server.create_node("n1")
         await nodes.until(lambda node: node is not None)
+
+
+async def test_a_node_that_was_deleted_before_the_version_was_lost_is_none(cluster, server):
+    nodes = Nodes()
+
+    async with running(cluster.follow_node(nodes)):
+        await nodes.until(lambda node: node is not None)
+        server.expire_watches()
+        server.delete_node("n1")
+        await nodes.until(lambda node: node is None)
 
 
 async def test_a_node_deleted_during_a_gap_is_none(cluster, server):

@@ -90,8 +90,8 @@ async def test_ten_thousand_idle_connections_keep_no_pod_waiting(set_up, tell):
     await bring_up(stage, small("meanwhile", stage.family.resources))  # while 400 are held
     more = len(stage.log_lines()) - lines
     tell(
-        f"{done} connections; Allocate at most {1e3 * max(seconds):.0f} ms; RSS {size:.0f} to {resident(stage):.0f} MiB;"
-        f" descriptors {files} to {descriptors(stage)}; {more} log lines"
+        f"{done} connections; Allocate at most {1e3 * max(seconds):.0f} ms; "
+        f"RSS {size:.0f} to {resident(stage):.0f} MiB; descriptors {files} to {descriptors(stage)}; {more} log lines"
     )
     probes = [(await stage.get(path))[0] for path in ("/healthz", "/readyz", "/metrics")]
     other.kill()
