@@ -77,6 +77,7 @@ class EventRecorder:
         self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MOST_WAITING)
         self._told: dict[tuple[Subject, str, str], float] = {}
         self._again: list[_Attempt] = []
+        self._under_way = 0
         self._numbers = count()
         self._away_until = 0.0
         self._away = self._backoff.delays()
@@ -102,9 +103,10 @@ class EventRecorder:
         """Write what is queued, for ever. An Event that the API server will not take is dropped, and logged."""
         now = asyncio.get_running_loop().time
         while True:
-            attempt = await self._next()
+            attempt, self._under_way = await self._next(), 1
             await asyncio.sleep(max(0.0, self._away_until - now()))
             await self._try(attempt)
+            self._under_way = 0
 
     async def _next(self) -> _Attempt:
         """The one whose time has come, else a new one."""
@@ -152,7 +154,7 @@ class EventRecorder:
             return
         if len(self._told) >= self.MOST_TOLD:  # the older half goes; at worst something is told again too early
             self._told = dict(list(self._told.items())[self.MOST_TOLD // 2 :])
-        if self._queue.qsize() + len(self._again) >= self.MOST_WAITING:
+        if self._queue.qsize() + len(self._again) + self._under_way >= self.MOST_WAITING:
             if not self._full:
                 log.warning("events dropped: too many wait", reason=event.reason, about=event.subject.name)
             self._full = True
