@@ -42,6 +42,7 @@ from hami_plugin.node.settlement import Settlement
 from hami_plugin.opening import look_at_host, tell_handover, tidy_specs
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.condition import Condition
+from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.devices import Devices
 from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.telemetry.metrics import Metrics
@@ -94,6 +95,7 @@ class Daemon:
             company=Company(started=self._pods.by_creation),
             metrics=metrics,
             outdated=lambda: cluster.pods_outdated,
+            refresh=cluster.refresh_pods,
         )
         self._serving = wired(process.vendors, equipment)
         self._settlement.questions = [line.plugin.question for line in self._serving.lines]
@@ -197,6 +199,7 @@ class Daemon:
 async def serve(process: Process) -> None:
     """Run the daemon until SIGTERM or SIGINT."""
     _spare_the_collector()
+    raise_descriptor_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -217,6 +220,7 @@ async def serve(process: Process) -> None:
             ready=daemon.readiness,
             configuration=process.configuration.effective,
             refresh=daemon.account.refresh,
+            dropped=metrics.connection_dropped,
         )
         await http.start()
         try:

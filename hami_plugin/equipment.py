@@ -38,7 +38,10 @@ COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What is there once for all vendors. ``outdated`` says why what is known of pods may be old, if so."""
+    """What is there once for all vendors.
+
+    ``outdated`` says why what is known of pods may be old, if so; ``refresh`` has them read again, if it is its turn.
+    """
 
     settings: Settings
     pods: PodTable
@@ -52,6 +55,7 @@ class Equipment:
     company: Company
     metrics: Metrics
     outdated: Callable[[], str]
+    refresh: Callable[[], bool]
 
     def watch(self, served: Served, observe: Callable[[Snapshot], None]) -> Watch:
         """A vendor's, over its driver. ``observe`` is told of its devices after each look."""
@@ -105,6 +109,7 @@ class Equipment:
             observer=self.metrics,
             units=units,
             outdated=self.outdated,
+            refresh=self.refresh,
         )
         plugin = ResourcePlugin(allocator, self._check(allocator), snapshot)
         endpoint = Endpoint(

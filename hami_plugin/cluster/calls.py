@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -14,45 +15,75 @@ from urllib.parse import urlencode
 import aiohttp
 
 from hami_plugin.errors import ClusterError
+from hami_plugin.model.views import Json, anonymous, misshapen
 from hami_plugin.node.ports import Observer
 
-from .bare import ApiClient
+from .clients import Clients
 from .credentials import Credentials
+from .oddities import Oddities
 from .pacing import Gate
 from .reachability import Reachability
-from .replies import Call, decoded, refused, retry_after, unanswered
+from .replies import Call, Reading, decoded, refused, retry_after, unanswered
 
 UNREACHABLE = "unreachable"
 _LOST = (aiohttp.ClientError, OSError, TimeoutError)
 
+_BEFORE_SENDING = (aiohttp.ClientConnectorError, aiohttp.ClientConnectorCertificateError)
+
+LONGEST_ANSWER = 64 * 2**20
+"""Bytes. A page of 500 usual pods has about 10 MiB."""
+
 T = TypeVar("T")
+
+
+class TooLongError(ClusterError):
+    """An answer that is longer than anybody should read at once."""
 
 
 class ApiCalls:
     """Sends calls. It repeats nothing, but for a token that was replaced at its source: a 401 changed nothing."""
 
     def __init__(self, credentials: Credentials, *, observer: Observer, deadline: float) -> None:
-        # The library's default buffers up to 4 MiB for each watch; lines are split in `lines`, of any length.
-        credentials.configuration.client_session_kwargs = {"read_bufsize": 2**16}
         self.health = Reachability()
-        self._api = ApiClient(credentials.configuration)
+        self.oddities = Oddities(observer)
+        self._clients = Clients(credentials, patience=deadline)
         self._credentials = credentials
         self._observer = observer
         self._deadline = deadline
         self._gate = Gate()
 
     async def close(self) -> None:
-        await self._api.close()
+        await self._clients.close()
 
     async def json(self, call: Call) -> dict[str, Any]:
         """Send, and read the answer, all within the deadline. ``ClusterError`` for anything but success."""
 
-        async def read(response: aiohttp.ClientResponse) -> dict[str, Any]:
-            return decoded(call, await response.read())
+        async def read(response: aiohttp.ClientResponse) -> Reading:
+            return await decoded(call, await _body(call, response))
 
         if call.writes:
             await self._pass_gate(call)
-        return await self._ask(call, aiohttp.ClientTimeout(total=None), read)
+        reading = await self._ask(call, aiohttp.ClientTimeout(total=None), read)
+        self.cut(call.kind, reading)
+        found: dict[str, Any] = reading.value
+        return found
+
+    async def object(self, call: Call, view: Callable[[Json], T]) -> T:
+        """As ``json``, for one object. ``ClusterError`` also for one without a name."""
+        found = await self.json(call)
+        if why := anonymous(found):
+            self.oddities.note(call.kind, call.name, why)
+            raise ClusterError(
+                f"{call}: the answer is not the object that was asked for: {why}", hint="it is tried again"
+            )
+        if why := misshapen(found):
+            self.oddities.note(call.kind, call.name, why)
+        return view(found)
+
+    def cut(self, kind: str, reading: Reading) -> None:
+        """Count and name the objects of which a part was left out."""
+        for name in reading.cut:
+            self.oddities.note(kind, name, reading.why)
 
     @asynccontextmanager
     async def stream(self, call: Call, *, silence: float) -> AsyncIterator[AsyncGenerator[bytes, None]]:
@@ -88,17 +119,16 @@ class ApiCalls:
         try:
             async with asyncio.timeout(self._deadline):
                 response = await self._send(call, timeout)
-                if not response.ok:
-                    raise self._refused(call, response, await response.read())
+                await self._accepted(call, response)
                 result = await read(response)
             outcome = str(response.status)
         except ClusterError as error:
             outcome = str(error.status) if error.status else UNREACHABLE
             self.health.failed(call, error)
             raise
-        except _LOST as error:
+        except Exception as error:  # the line between what a server answers and this process
             why = f"none within {self._deadline:g} s" if isinstance(error, TimeoutError) else error
-            failure = unanswered(call, why or type(error).__name__)
+            failure = unanswered(call, why if str(why) else type(error).__name__)
             self.health.failed(call, failure)
             raise failure from error
         finally:
@@ -108,7 +138,14 @@ class ApiCalls:
 
     async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:  # noqa: ASYNC109  # as above
         identity = self._credentials.authorization()
-        response = await self._exchange(call, identity, timeout)
+        try:
+            response = await self._exchange(call, identity, timeout)
+        except (aiohttp.ClientError, OSError) as error:
+            # A handshake that fails has sent nothing yet, so that even a write may be sent again.
+            if not _untrusted(error) or not await self._clients.renew() or not isinstance(error, _BEFORE_SENDING):
+                raise
+            identity = self._credentials.authorization()
+            response = await self._exchange(call, identity, timeout)
         if response.status == HTTPStatus.UNAUTHORIZED:
             await self._credentials.renew()
             if (renewed := self._credentials.authorization()) != identity:
@@ -125,7 +162,8 @@ class ApiCalls:
         if identity:
             headers["Authorization"] = identity
         query = f"?{urlencode(call.query)}" if call.query else ""
-        reply = await self._api.call_api(
+        client = await self._clients.present()
+        reply = await client.call_api(
             call.method,
             f"{self._credentials.configuration.host}{call.path}{query}",
             header_params=headers,
@@ -135,13 +173,16 @@ class ApiCalls:
         response: aiohttp.ClientResponse = reply.response
         return response
 
-    def _refused(self, call: Call, response: aiohttp.ClientResponse, body: bytes) -> ClusterError:
+    async def _accepted(self, call: Call, response: aiohttp.ClientResponse) -> None:
+        """``ClusterError`` for an answer that is not a success."""
+        if response.ok:
+            return
         wait = retry_after(response.headers)
         if wait is None and response.status == HTTPStatus.TOO_MANY_REQUESTS:
             wait = 1.0
         if wait is not None:
             self._gate.shut(wait)
-        return refused(call, response.status, body, wait)
+        raise await refused(call, response.status, await _body(call, response), wait)
 
     async def _pass_gate(self, call: Call) -> None:
         """Wait until the server's Retry-After has passed; a wait that would eat the deadline is refused at once."""
@@ -154,6 +195,30 @@ class ApiCalls:
                     hint="it is tried again after that",
                 )
             await asyncio.sleep(left)
+
+
+async def _body(call: Call, response: aiohttp.ClientResponse) -> bytes:
+    """The whole answer, up to a length. ``TooLongError`` beyond that."""
+    parts, length = [], 0
+    async for chunk in response.content.iter_any():
+        length += len(chunk)
+        if length > LONGEST_ANSWER:
+            response.close()
+            raise TooLongError(
+                f"{call}: the answer is longer than {LONGEST_ANSWER} bytes",
+                status=response.status,
+                hint="a list is asked for in smaller pages",
+            )
+        parts.append(chunk)
+    response.release()
+    return b"".join(parts)
+
+
+def _untrusted(error: BaseException | None) -> bool:
+    """Whether one side has refused the other's certificate."""
+    while error is not None and not isinstance(error, ssl.SSLError | ssl.CertificateError):
+        error = error.__cause__
+    return error is not None
 
 
 def _probe_peer(response: aiohttp.ClientResponse) -> None:

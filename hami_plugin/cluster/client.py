@@ -43,6 +43,7 @@ class ApiServer:
         self._calls = calls
         self._rhythm = rhythm
         self._events = EventLog(calls, node)
+        self._pods: Follower[PodView] | None = None
 
     @property
     def reachable(self) -> Watched[str]:
@@ -56,15 +57,15 @@ class ApiServer:
     async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
         call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
-        return pod_view(await self._calls.json(call))
+        return await self._calls.object(call, pod_view)
 
     async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:
         expected = {"resourceVersion": resource_version} if resource_version else {}
         body = {"metadata": {"annotations": dict(annotations), **expected}}
-        return node_view(await self._calls.json(self._node_call("patch", body)))
+        return await self._calls.object(self._node_call("patch", body), node_view)
 
     async def get_node(self) -> NodeView:
-        return node_view(await self._calls.json(self._node_call("get")))
+        return await self._calls.object(self._node_call("get"), node_view)
 
     async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
         await self._events.write(subject, reason=reason, message=message, warning=warning)
@@ -77,7 +78,12 @@ class ApiServer:
             view=pod_view,
             feed=feed,
         )
-        await Follower(self._calls, topic, self._rhythm).run()
+        self._pods = Follower(self._calls, topic, self._rhythm)
+        await self._pods.run()
+
+    def refresh_pods(self) -> bool:
+        """Have this node's pods read again, and delivered, as they are now. False if it is not yet time for that."""
+        return self._pods is not None and self._pods.refresh()
 
     async def follow_node(self, deliver: Callable[[NodeView | None], None]) -> NoReturn:
         def replace(found: Sequence[NodeView]) -> None:
@@ -89,6 +95,7 @@ class ApiServer:
             selector=f"metadata.name={self._node}",
             view=node_view,
             feed=Feed(replace=replace, update=deliver, delete=lambda _: deliver(None)),
+            single=True,
         )
         await Follower(self._calls, topic, self._rhythm).run()
 

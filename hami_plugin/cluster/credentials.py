@@ -31,7 +31,10 @@ class Credentials(Protocol):
         """The present ``Authorization`` header; empty when certificates alone identify us."""
 
     async def renew(self) -> None:
-        """The server did not accept the token: read it again from where it came."""
+        """The server did not accept us, or we did not accept it: read all again from where it came."""
+
+    async def follow(self) -> None:
+        """Read again what has changed at its source. ``ClusterError`` while that cannot be used."""
 
 
 class KubeconfigCredentials:
@@ -40,11 +43,12 @@ class KubeconfigCredentials:
     def __init__(self, path: str, configuration: Configuration) -> None:
         self._path = path
         self._configuration = configuration
+        self._seen: list[tuple[int, int, int]] = []
 
     @classmethod
     async def load(cls, path: str) -> KubeconfigCredentials:
         """Read ``path`` (or several, separated as in ``$KUBECONFIG``). ``ConfigError`` when it cannot be used."""
-        if not _any_file(path):
+        if not _files(path):
             raise ConfigError([f"kubeconfig {path!r}: no such file; correct --kubeconfig or ${KUBECONFIG}"])
         credentials = cls(path, Configuration())
         try:
@@ -60,7 +64,12 @@ class KubeconfigCredentials:
     def authorization(self) -> str:
         return str(self._configuration.api_key.get("BearerToken", "")).strip()
 
+    async def follow(self) -> None:
+        if self._stamps() != self._seen:
+            await self.renew()
+
     async def renew(self) -> None:
+        seen = self._stamps()
         try:
             await load_kube_config(self._path, client_configuration=self._configuration, persist_config=False)
         except _MALFORMED as error:
@@ -68,6 +77,11 @@ class KubeconfigCredentials:
                 f"kubeconfig {self._path!r} cannot be used: {error or type(error).__name__}",
                 hint="check it with `kubectl --kubeconfig … config view`",
             ) from error
+        self._seen = seen
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        found = [path.stat() for path in _files(self._path)]
+        return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in found]
 
 
 class ServiceAccountCredentials:
@@ -116,6 +130,9 @@ class ServiceAccountCredentials:
     async def renew(self) -> None:
         self._seen = None
 
+    async def follow(self) -> None:
+        """The token is looked at whenever it is used, and certificates by whoever uses them."""
+
 
 async def find_credentials(
     kubeconfig: Path | None, environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT
@@ -131,5 +148,6 @@ async def find_credentials(
     raise ConfigError([f"{problem}; run in a pod with a service account, or give --kubeconfig"])
 
 
-def _any_file(path: str) -> bool:
-    return any(Path(part).expanduser().is_file() for part in path.split(pathsep) if part)
+def _files(path: str) -> list[Path]:
+    parts = (Path(part).expanduser() for part in path.split(pathsep) if part)
+    return [part for part in parts if part.is_file()]

@@ -35,11 +35,15 @@ class Pace:
         self._clock = clock
         self._due = 0.0
 
+    @property
+    def wait(self) -> float:
+        """For how long the next turn would have to wait."""
+        return max(0.0, self._due - self._allowance - self._clock())
+
     def take(self) -> float:
         """Take the next turn; the answer is how long to wait before using it."""
-        now = self._clock()
-        wait = max(0.0, self._due - self._allowance - now)
-        self._due = max(self._due, now) + self._every
+        wait = self.wait
+        self._due = max(self._due, self._clock()) + self._every
         return wait
 
     async def turn(self) -> None:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 from hami_plugin.errors import ClusterError
 
+DEEPEST = 100
+"""Levels of nesting. A pod needs about a dozen; what manages its fields, a few more."""
+MOST_DIGITS = 40
+
+_TOO_DEEP = "-Infinity"
+"""A word that Python's parser hands to a function, and that no JSON has. Nobody else's number is that."""
+_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""Brackets, and texts as one: possessive, so that a quote without its counterpart costs no second look."""
+
 _TERMINATED = "because it is being terminated"
 """How an API server refuses whatever is new in a namespace that is being deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was read. ``cut`` names the objects of which a part was left out, and ``why``, the first reason."""
+
+    value: Any
+    cut: Sequence[str] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +57,110 @@ class Call:
         return f"{self.verb} {self.kind} {self.name}".rstrip()
 
 
-def decoded(call: Call, body: bytes) -> dict[str, Any]:
+async def read(body: bytes) -> Reading:
+    """JSON, however deep it is. ``ValueError`` for anything else.
+
+    Whoever may create a pod may hide a tree of any depth in its ``managedFields``. What is nested too deeply is left
+    out, and so is a number of too many digits: the object is read without it, and so are all others beside it. Bytes
+    that are no UTF-8 are replaced. This takes several times as long, and so is done beside the event loop.
+    """
+    try:
+        return Reading(value=json.loads(body))
+    except RecursionError:
+        why = f"it is nested more than {DEEPEST} levels deep"
+    except ValueError as error:
+        why = str(error)
+    return await asyncio.to_thread(_Lenient(why).read, body)
+
+
+class _Lenient:
+    """Reads what Python's parser alone refuses."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+        self._left_out = False
+        self._cut: list[str] = []
+
+    def read(self, body: bytes) -> Reading:
+        text = body.decode("utf-8", "replace")
+        self._left_out = "\ufffd" in text and not _is_utf8(body)
+        value = json.loads(
+            _without_depths(text), parse_constant=self._constant, parse_int=self._number, object_hook=self._object
+        )
+        if self._left_out:
+            self._cut.append("")
+        return Reading(value=value, cut=self._cut, why=self._why)
+
+    def _constant(self, word: str) -> float | None:
+        if word == _TOO_DEEP:
+            self._left_out = True
+            return None
+        return float(word.lower())
+
+    def _number(self, digits: str) -> int | None:
+        if len(digits) <= MOST_DIGITS:
+            return int(digits)
+        self._left_out = True
+        return None
+
+    def _object(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Objects are read from the inside out: the first one with a name around a gap is the one that has it."""
+        if self._left_out and (name := named(found)):
+            self._left_out = False
+            self._cut.append(name)
+        return found
+
+
+def _without_depths(text: str) -> str:
+    """The same text, with a constant in place of whatever is nested too deeply."""
+    kept: list[str] = []
+    depth, start = 0, 0
+    for match in _BRACKETS.finditer(text):
+        bracket = match[0]
+        if bracket in "[{":
+            depth += 1
+            if depth == DEEPEST + 1:
+                kept.append(text[start : match.start()])
+        elif bracket in "]}":
+            if depth == DEEPEST + 1:
+                kept.append(_TOO_DEEP)
+                start = match.end()
+            depth -= 1
+    if depth:
+        raise ValueError(f"{abs(depth)} brackets have no counterpart")
+    return "".join((*kept, text[start:]))
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def named(item: object) -> str:
+    """Namespace and name of an object, as far as it has any."""
+    meta = item.get("metadata") if isinstance(item, dict) else None
+    if not isinstance(meta, dict):
+        return ""
+    return "/".join(part[:253] for key in ("namespace", "name") if isinstance(part := meta.get(key), str) and part)
+
+
+async def decoded(call: Call, body: bytes) -> Reading:
     """A JSON object. ``ClusterError`` when the body is cut off or something else."""
     try:
-        value = json.loads(body)
+        found = await read(body)
     except ValueError as error:
         raise _unreadable(call, body) from error
-    if not isinstance(value, dict):
+    if not isinstance(found.value, dict):
         raise _unreadable(call, body)
-    return value
+    return found
 
 
-def refused(call: Call, status: int, body: bytes, retry_after: float | None = None) -> ClusterError:
+async def refused(call: Call, status: int, body: bytes, retry_after: float | None = None) -> ClusterError:
     """The error for an answer that is not a success; its text carries the server's own message."""
-    message = _message(body)
+    message = await _message(body)
     if call.verb == "patch" and status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid" in message:
         # A patch that names another UID changes an immutable field: 422 from some servers, 409 from others.
         status = HTTPStatus.CONFLICT
@@ -90,12 +200,17 @@ def _unreadable(call: Call, body: bytes) -> ClusterError:
     )
 
 
-def _message(body: bytes) -> str:
+async def _message(body: bytes) -> str:
     try:
-        status = json.loads(body)
+        status = (await read(body)).value
     except ValueError:
         return body[:200].decode("utf-8", "replace").strip()
-    return str(status.get("message", ""))[:500] if isinstance(status, dict) else ""
+    return words(status.get("message")) if isinstance(status, dict) else ""
+
+
+def words(message: object) -> str:
+    """What an API server says, at a length that people read; empty when that is no text."""
+    return message[:500] if isinstance(message, str) else ""
 
 
 def _phrase(status: int) -> str:

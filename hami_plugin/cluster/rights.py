@@ -22,7 +22,7 @@ DAEMON = (
     *_rights(
         "nodes",
         get="the newest version of the node, before the node lock is released",
-        list="the own node, at the start and after a gap in the watch",
+        list="the own node, after a gap in the watch",
         watch="notice at once when an annotation of ours is removed, and when the lock changes",
         patch="the register and score annotations; the release of the node lock",
     ),

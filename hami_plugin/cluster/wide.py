@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import NodeView, PodView, QuotaView, node_view, pod_view, quota_view
+from hami_plugin.model.views import Json, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
 from hami_plugin.node.ports import Annotations, NullObserver, Observer, Subject
 from hami_plugin.scheduling.decisions import Changes
 
@@ -21,6 +21,8 @@ from .credentials import SERVICE_ACCOUNT, find_credentials
 from .events import EventLog
 from .replies import Call
 from .watch import Follower, Rhythm, Topic
+
+T = TypeVar("T")
 
 QUOTAS = "/api/v1/resourcequotas"
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
@@ -40,23 +42,21 @@ class WholeCluster:
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
         call = Call(verb="get", kind="pods", path=pod_path(namespace, name), name=f"{namespace}/{name}")
-        found = await self._found(call)
-        return pod_view(found) if found is not None else None
+        return await self._found(call, pod_view)
 
     async def get_node(self, name: str) -> NodeView | None:
-        found = await self._found(Call(verb="get", kind="nodes", path=node_path(name), name=name))
-        return node_view(found) if found is not None else None
+        return await self._found(Call(verb="get", kind="nodes", path=node_path(name), name=name), node_view)
 
     async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
         labels = {"labels": dict(changes.labels)} if changes.labels else {}
         body = {"metadata": {"uid": pod.uid, "annotations": dict(changes.annotations), **labels}}
         call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
-        return pod_view(await self._calls.json(call))
+        return await self._calls.object(call, pod_view)
 
     async def patch_node(self, name: str, annotations: Annotations, *, resource_version: str) -> NodeView:
         body = {"metadata": {"annotations": dict(annotations), "resourceVersion": resource_version}}
         call = Call(verb="patch", kind="nodes", path=node_path(name), name=name, body=body)
-        return node_view(await self._calls.json(call))
+        return await self._calls.object(call, node_view)
 
     async def bind(self, pod: PodView, node: str) -> None:
         body = {
@@ -83,9 +83,9 @@ class WholeCluster:
         topic = Topic(kind="resourcequotas", path=QUOTAS, view=quota_view, feed=feed)
         await Follower(self._calls, topic, self._rhythm).run()
 
-    async def _found(self, call: Call) -> dict[str, Any] | None:
+    async def _found(self, call: Call, view: Callable[[Json], T]) -> T | None:
         try:
-            return await self._calls.json(call)
+            return await self._calls.object(call, view)
         except ClusterError as error:
             if error.not_found:
                 return None

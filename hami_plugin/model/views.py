@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,9 @@ from hami_plugin.model.quantity import whole
 Json = Mapping[str, Any]
 
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+
+_LARGEST = 10**30
+_VERSION_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,74 +100,152 @@ class QuotaView:
 
 def revision(resource_version: str) -> int:
     """A resource version as a number, by which two views of one object can be ordered; 0 for anything else."""
-    return int(resource_version) if resource_version.isdecimal() else 0
+    return int(resource_version) if resource_version.isdecimal() and len(resource_version) <= _VERSION_DIGITS else 0
 
 
 def pod_view(pod: Json) -> PodView:
-    """Read a v1 Pod. Fields that are missing are empty; nothing raises on an object an API server can send."""
+    """Read a v1 Pod. Fields that are missing, or are not what they should be, are empty: nothing in a pod raises."""
     meta, spec, status = _map(pod, "metadata"), _map(pod, "spec"), _map(pod, "status")
     return PodView(
-        uid=str(meta.get("uid", "")),
-        namespace=str(meta.get("namespace", "default")),
-        name=str(meta.get("name", "")),
-        node=str(spec.get("nodeName") or ""),
-        phase=str(status.get("phase") or "Pending"),
-        created=str(meta.get("creationTimestamp") or ""),
+        uid=_text(meta, "uid"),
+        namespace=_text(meta, "namespace") or "default",
+        name=_text(meta, "name"),
+        node=_text(spec, "nodeName"),
+        phase=_text(status, "phase") or "Pending",
+        created=_text(meta, "creationTimestamp"),
         deleted=bool(meta.get("deletionTimestamp")),
-        scheduler=str(spec.get("schedulerName") or ""),
+        scheduler=_text(spec, "schedulerName"),
         annotations=_texts(meta, "annotations"),
         containers=(
-            *(_container(item, init=True) for item in spec.get("initContainers") or ()),
-            *(_container(item, init=False) for item in spec.get("containers") or ()),
+            *(_container(item, init=True) for item in _items(spec, "initContainers")),
+            *(_container(item, init=False) for item in _items(spec, "containers")),
         ),
-        resource_version=str(meta.get("resourceVersion", "")),
+        resource_version=_text(meta, "resourceVersion"),
         labels=_texts(meta, "labels"),
-        runtime_class=str(spec.get("runtimeClassName") or ""),
-        group=str(_map(meta, "labels").get(GROUP_LABEL) or _map(spec, "schedulingGroup").get("podGroupName") or ""),
+        runtime_class=_text(spec, "runtimeClassName"),
+        group=_text(_map(meta, "labels"), GROUP_LABEL) or _text(_map(spec, "schedulingGroup"), "podGroupName"),
     )
 
 
 def node_view(node: Json) -> NodeView:
-    """Read a v1 Node."""
+    """Read a v1 Node, as ``pod_view`` reads a pod."""
     meta, status = _map(node, "metadata"), _map(node, "status")
     return NodeView(
-        name=str(meta.get("name", "")),
-        uid=str(meta.get("uid", "")),
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
         annotations=_texts(meta, "annotations"),
         labels=_texts(meta, "labels"),
         capacity=_texts(status, "capacity"),
         allocatable=_texts(status, "allocatable"),
-        resource_version=str(meta.get("resourceVersion", "")),
+        resource_version=_text(meta, "resourceVersion"),
     )
 
 
 def quota_view(quota: Json) -> QuotaView:
-    """Read a v1 ResourceQuota."""
+    """Read a v1 ResourceQuota, as ``pod_view`` reads a pod."""
     meta = _map(quota, "metadata")
     return QuotaView(
-        namespace=str(meta.get("namespace", "default")),
-        name=str(meta.get("name", "")),
+        namespace=_text(meta, "namespace") or "default",
+        name=_text(meta, "name"),
         hard=_texts(_map(quota, "spec"), "hard"),
     )
+
+
+def anonymous(item: object) -> str:
+    """Why nobody can say which object this is; empty when its name can be read."""
+    if not isinstance(item, Mapping):
+        return f"it is no object, but {_kind(item)}"
+    meta = item.get("metadata")
+    if not isinstance(meta, Mapping):
+        return f"its metadata is {_kind(meta)}"
+    name = meta.get("name")
+    return "" if isinstance(name, str) and name else f"its metadata.name is {_kind(name)}"
+
+
+def misshapen(item: Json) -> str:
+    """The first part that is not what it should be, and so is read as if it were empty; empty when all is well."""
+    meta, spec, status = (_map(item, part) for part in ("metadata", "spec", "status"))
+    parts: list[tuple[str, object, type]] = [
+        ("spec", item.get("spec"), Mapping),
+        ("status", item.get("status"), Mapping),
+    ]
+    parts += [(f"metadata.{key}", meta.get(key), str) for key in ("uid", "namespace", "resourceVersion")]
+    parts += [(f"metadata.{key}", meta.get(key), Mapping) for key in ("annotations", "labels")]
+    parts += [("spec.nodeName", spec.get("nodeName"), str), ("status.phase", status.get("phase"), str)]
+    parts += [(f"status.{key}", status.get(key), Mapping) for key in ("capacity", "allocatable")]
+    for name in ("initContainers", "containers"):
+        parts.append((f"spec.{name}", spec.get(name), list))
+        for at, container in enumerate(_list(spec, name)):
+            parts.append((f"spec.{name}[{at}]", container, Mapping))
+            if isinstance(container, Mapping):
+                parts.append((f"spec.{name}[{at}].name", container.get("name"), str))
+                parts.append((f"spec.{name}[{at}].resources", container.get("resources"), Mapping))
+                parts.append((f"spec.{name}[{at}].env", container.get("env"), list))
+    return next((f"{name} is {_kind(part)}" for name, part, kind in parts if not isinstance(part, kind | None)), "")
 
 
 def _container(item: Json, *, init: bool) -> ContainerView:
     resources = _map(item, "resources")
     return ContainerView(
-        name=str(item.get("name", "")),
+        name=_text(item, "name"),
         init=init,
         restartable=init and item.get("restartPolicy") == "Always",
         limits=_texts(resources, "limits"),
         requests=_texts(resources, "requests"),
-        env={str(e.get("name", "")): str(e["value"]) for e in item.get("env") or () if e.get("value") is not None},
+        env={_text(e, "name"): _text(e, "value") for e in _items(item, "env") if e.get("value") is not None},
         privileged=bool(_map(item, "securityContext").get("privileged")),
     )
 
 
 def _map(parent: Json, key: str) -> Json:
-    value = parent.get(key)
+    value = parent.get(key) if isinstance(parent, Mapping) else None
     return value if isinstance(value, Mapping) else {}
 
 
+def _list(parent: Json, key: str) -> Sequence[Any]:
+    value = parent.get(key)
+    return value if isinstance(value, list) else ()
+
+
+def _items(parent: Json, key: str) -> Iterator[Json]:
+    return (item for item in _list(parent, key) if isinstance(item, Mapping))
+
+
+def _text(parent: Json, key: str) -> str:
+    return _as_text(parent.get(key)) or ""
+
+
 def _texts(parent: Json, key: str) -> dict[str, str]:
-    return {str(k): str(v) for k, v in _map(parent, key).items()}
+    texts = ((_as_text(name), _as_text(value)) for name, value in _map(parent, key).items())
+    return {name: value for name, value in texts if name is not None and value is not None}
+
+
+def _as_text(value: object) -> str | None:
+    """A text, or a number as one. None for what has no text: nobody writes out a list that is a thousand deep."""
+    match value:
+        case str():
+            # Half a surrogate pair is legal in JSON, and in nothing that the text is written to later.
+            return value if value.isascii() else value.encode("utf-8", "replace").decode()
+        case bool() | float():
+            return str(value)
+        case int():
+            return str(value) if abs(value) < _LARGEST else None
+        case _:
+            return None
+
+
+def _kind(value: object) -> str:
+    """What a value is, in JSON's words."""
+    match value:
+        case None:
+            return "null"
+        case str():
+            return "a text" if value else "an empty text"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case Mapping():
+            return "an object"
+        case _:
+            return "a list"

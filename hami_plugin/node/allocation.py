@@ -60,7 +60,8 @@ class AllocationRules:
 class Allocator:
     """Decides and hands out for one family. Everything between two awaits happens at once, so no two can collide.
 
-    ``outdated`` says why what is known of pods may be old; empty while it is not.
+    ``outdated`` says why what is known of pods may be old; empty while it is not. ``refresh`` has them read again, and
+    answers whether it is its turn.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Allocator:
         observer: Observer,
         units: Units | None = None,
         outdated: Callable[[], str] = lambda: "",
+        refresh: Callable[[], bool] = lambda: False,
     ) -> None:
         self.question = question_of(family, units)
         self.resource = self.question.resource
@@ -88,7 +90,13 @@ class Allocator:
         self._observer = observer
         self._offering = Offering(family, units, snapshot)
         self._waiting = Waiting(
-            self.question, pods=pods, ledger=ledger, settlement=settlement, node=rules.node, within=rules.wait
+            self.question,
+            pods=pods,
+            ledger=ledger,
+            settlement=settlement,
+            node=rules.node,
+            within=rules.wait,
+            refresh=refresh,
         )
         self._refusals = Refusals(settlement, events)
         self._granting = Granting(

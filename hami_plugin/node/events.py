@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from http import HTTPStatus
+from itertools import count
 from typing import Protocol
 
 from hami_plugin.aio import Backoff
@@ -15,6 +19,9 @@ from hami_plugin.model.views import PodView
 from hami_plugin.node.ports import Subject
 
 log = logger(__name__)
+
+AWAY = (0, HTTPStatus.TOO_MANY_REQUESTS)
+"""Answers of a server that takes nothing from anybody: none at all, and a request for patience."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,17 @@ class Event:
     warning: bool
 
 
+@dataclass(slots=True, kw_only=True, order=True)
+class _Attempt:
+    """An Event that was not taken yet. Times of the event loop, in seconds."""
+
+    due: float = 0.0
+    number: int = 0
+    event: Event = field(compare=False)
+    delays: Iterator[float] = field(compare=False)
+    tries: int = field(default=0, compare=False)
+
+
 class Recipient(Protocol):
     """Who takes Events. ``ClusterError`` when it does not."""
 
@@ -34,7 +52,10 @@ class Recipient(Protocol):
 
 
 class EventRecorder:
-    """Queues Events and writes them one by one. The same text about the same object is told once in a while."""
+    """Queues Events and writes them one by one. The same text about the same object is told once in a while.
+
+    Each is tried again by itself: one that the API server does not take holds up no other.
+    """
 
     MOST_WAITING = 256
     MOST_TOLD = 1024
@@ -55,6 +76,11 @@ class EventRecorder:
         self._clock = clock
         self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MOST_WAITING)
         self._told: dict[tuple[Subject, str, str], float] = {}
+        self._again: list[_Attempt] = []
+        self._under_way = 0
+        self._numbers = count()
+        self._away_until = 0.0
+        self._away = self._backoff.delays()
         self._full = False
 
     def node(self, reason: str, message: str, *, warning: bool = True) -> None:
@@ -75,24 +101,51 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Write what is queued, for ever. An Event that the API server will not take is dropped, and logged."""
+        now = asyncio.get_running_loop().time
         while True:
-            event = await self._queue.get()
-            await self._write(event)
+            attempt, self._under_way = await self._next(), 1
+            await asyncio.sleep(max(0.0, self._away_until - now()))
+            await self._try(attempt)
+            self._under_way = 0
+
+    async def _next(self) -> _Attempt:
+        """The one whose time has come, else a new one."""
+        now = asyncio.get_running_loop().time
+        while True:
+            if self._again and self._again[0].due <= now():
+                return heappop(self._again)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._again[0].due if self._again else None):
+                    return self._first(await self._queue.get())
+
+    def _first(self, event: Event) -> _Attempt:
+        return _Attempt(number=next(self._numbers), event=event, delays=self._backoff.delays())
 
     async def _write(self, event: Event) -> None:
-        """Try for some minutes: an API server that is away comes back, and the reason is still worth reading."""
-        for _attempt, delay in zip(range(self.MOST_TRIES), self._backoff.delays(), strict=False):
-            try:
-                return await self._cluster.create_event(
-                    event.subject, reason=event.reason, message=event.message, warning=event.warning
-                )
-            except ClusterError as error:
-                problem = error
-            if not problem.temporary:
-                break
-            await asyncio.sleep(max(delay, problem.retry_after or 0.0))
-        log.warning("event not written", reason=event.reason, about=event.subject.name, problem=problem.message)
-        return None
+        await self._try(self._first(event))
+
+    async def _try(self, attempt: _Attempt) -> None:
+        """Try once; later again if that may help, for some minutes: the reason is still worth reading then."""
+        event = attempt.event
+        try:
+            await self._cluster.create_event(
+                event.subject, reason=event.reason, message=event.message, warning=event.warning
+            )
+        except ClusterError as error:
+            problem = error
+        else:
+            self._away = self._backoff.delays()
+            return
+        now = asyncio.get_running_loop().time()
+        if problem.status in AWAY:
+            # Nobody else's Event would be taken either, so all wait.
+            self._away_until = now + max(next(self._away), problem.retry_after or 0.0)
+        attempt.tries += 1
+        if not _worth_another_try(problem) or attempt.tries >= self.MOST_TRIES:
+            log.warning("event not written", reason=event.reason, about=event.subject.name, problem=problem.message)
+            return
+        attempt.due = now + max(next(attempt.delays), problem.retry_after or 0.0)
+        heappush(self._again, attempt)
 
     def _put(self, event: Event) -> None:
         now = self._clock()
@@ -101,13 +154,17 @@ class EventRecorder:
             return
         if len(self._told) >= self.MOST_TOLD:  # the older half goes; at worst something is told again too early
             self._told = dict(list(self._told.items())[self.MOST_TOLD // 2 :])
-        try:
-            self._queue.put_nowait(event)
-        except asyncio.QueueFull:
+        if self._queue.qsize() + len(self._again) + self._under_way >= self.MOST_WAITING:
             if not self._full:
                 log.warning("events dropped: too many wait", reason=event.reason, about=event.subject.name)
             self._full = True
             return
+        self._queue.put_nowait(event)
         self._full = False
         self._told.pop(key, None)
         self._told[key] = now
+
+
+def _worth_another_try(problem: ClusterError) -> bool:
+    """Whether the same Event may be taken later. A 403 is admission's last word, or a right that is missing for all."""
+    return problem.temporary and problem.status != HTTPStatus.FORBIDDEN

@@ -9,7 +9,7 @@ from datetime import datetime
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, WireError
 from hami_plugin.log import logger
-from hami_plugin.model.views import PodView
+from hami_plugin.model.views import PodView, revision
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.pods import PodTable
@@ -129,7 +129,7 @@ class LockReaper:
         """Whether the node's lock is older than the last word of an owner that is gone: its own, not a successor's."""
         last = self._gone.get((lock.namespace, lock.pod), "")
         now = self._node.value.resource_version if self._node.value else ""
-        return last.isdecimal() and now.isdecimal() and int(now) < int(last)
+        return 0 < revision(now) < revision(last)
 
     async def _release(self, text: str) -> bool:
         lock = parse_lock(text)

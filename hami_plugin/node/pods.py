@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from hami_plugin.aio import Watched
-from hami_plugin.model.views import PodView
+from hami_plugin.model.views import PodView, revision
 from hami_plugin.node.ports import PodFeed
 
 
@@ -95,13 +95,11 @@ class PodTable:
 
     def _newer(self, pod: PodView) -> PodView:
         known = self._pods.get(pod.uid)
-        return known if known is not None and _version(known) > _version(pod) else pod
+        if known is None:
+            return pod
+        # Kubernetes calls versions opaque; they are etcd's counter, and only our own patch's echo is compared here.
+        return known if revision(known.resource_version) > revision(pod.resource_version) else pod
 
     def _note_end(self, pod: PodView) -> None:
         if pod.terminal:
             self._gone(pod)
-
-
-def _version(pod: PodView) -> int:
-    """Kubernetes calls versions opaque; they are etcd's counter, and only our own patch's echo is compared here."""
-    return int(pod.resource_version) if pod.resource_version.isdecimal() else 0

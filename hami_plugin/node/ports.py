@@ -156,6 +156,9 @@ class Observer(Protocol):
     def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None:
         """One call to the API server; ``outcome`` is an HTTP status or ``unreachable``."""
 
+    def unreadable(self, kind: str) -> None:
+        """One object from the API server that could not be read, or in part only."""
+
     def snapshot(self, vendor: str, snapshot: Snapshot) -> None:
         """A vendor's devices after a change."""
 
@@ -176,6 +179,8 @@ class NullObserver:
     def container_start(self, resource: str, outcome: str) -> None: ...
 
     def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None: ...
+
+    def unreadable(self, kind: str) -> None: ...
 
     def snapshot(self, vendor: str, snapshot: Snapshot) -> None: ...
 

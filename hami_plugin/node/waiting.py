@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hami_plugin.errors import RefusalReason
 from hami_plugin.node.ledger import Ledger
@@ -14,10 +14,22 @@ from hami_plugin.policy.identity import Again, Found, Identity, Pending, Unknown
 
 
 class Waiting:
-    """``node`` is this node's name. Both waits end after ``within`` seconds with what is known by then."""
+    """``node`` is this node's name. Both waits end after ``within`` seconds with what is known by then.
+
+    A watch may have stalled without anybody noticing. So where nobody fits by then, ``refresh`` has this node's pods
+    read again; it answers whether it is its turn, and then there is as much time once more.
+    """
 
     def __init__(
-        self, question: Question, *, pods: PodTable, ledger: Ledger, settlement: Settlement, node: str, within: float
+        self,
+        question: Question,
+        *,
+        pods: PodTable,
+        ledger: Ledger,
+        settlement: Settlement,
+        node: str,
+        within: float,
+        refresh: Callable[[], bool] = lambda: False,
     ) -> None:
         self._question = question
         self._pods = pods
@@ -25,6 +37,7 @@ class Waiting:
         self._settlement = settlement
         self._node = node
         self._within = within
+        self._refresh = refresh
         self._read = ReadOnce()
 
     def known(self) -> Pending:
@@ -35,8 +48,14 @@ class Waiting:
 
     async def of_size(self, size: int) -> Pending:
         """Who waits, once somebody among them wants ``size`` ids, with a decision or without."""
-        deadline = time.monotonic() + self._within
-        while not self._wants(size) and (left := deadline - time.monotonic()) > 0:
+        deadline, refreshed = time.monotonic() + self._within, False
+        while not self._wants(size):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                if refreshed or not self._refresh():
+                    break
+                deadline, refreshed = time.monotonic() + self._within, True
+                continue
             await self._pods.changes.changed(self._pods.changes.version, timeout=left)
         return self.known()
 
@@ -52,13 +71,19 @@ class Waiting:
 
     async def identify(self, ids: Sequence[str]) -> Identity:
         """Who asks for these ids, where a decision that is still on its way has a moment to arrive."""
-        deadline = time.monotonic() + self._within
+        deadline, refreshed = time.monotonic() + self._within, False
         while True:
             seen = self._pods.changes.version
             identity = self.identified(ids)
             left = deadline - time.monotonic()
-            if isinstance(identity, Found | Again) or left <= 0:
+            if isinstance(identity, Found | Again):
                 return identity
-            if isinstance(identity, Unknown) and identity.reason is RefusalReason.AMBIGUOUS:
+            reason = identity.reason if isinstance(identity, Unknown) else None
+            if reason is RefusalReason.AMBIGUOUS:
                 return identity
+            if left <= 0:
+                if refreshed or reason is not RefusalReason.NO_PENDING_POD or not self._refresh():
+                    return identity
+                deadline, refreshed = time.monotonic() + self._within, True
+                continue
             await self._pods.changes.changed(seen, timeout=left)

@@ -27,6 +27,7 @@ from hami_plugin.scheduler.options import families
 from hami_plugin.scheduler.ports import Extender
 from hami_plugin.scheduler.service import Options, SchedulerService
 from hami_plugin.scheduling.admission import Scheduling
+from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
 
 log = logger(__name__)
@@ -97,6 +98,7 @@ class Scheduler:
             ready=self.readiness,
             configuration=configuration.effective,
             purpose=PURPOSE,
+            dropped=metrics.connection_dropped,
         )
 
     def readiness(self) -> Mapping[str, str]:
@@ -148,6 +150,7 @@ class Scheduler:
 
 async def serve(process: Process) -> None:
     """Run the scheduler until SIGTERM or SIGINT."""
+    raise_descriptor_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,11 +11,13 @@ from aiohttp import web
 from hami_plugin.scheduler.calls import Kind
 from hami_plugin.scheduler.desk import Desk, refusal
 from hami_plugin.scheduler.metrics import Metrics
-from hami_plugin.telemetry.http import Probes, cannot_listen
+from hami_plugin.telemetry.connections import Connections
+from hami_plugin.telemetry.http import Probes, cannot_listen, listening
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_BACKLOG = 1024
+_MOST = 1024
+"""Connections: each call that waits for an answer has one of its own, and idle ones go first."""
 _KEPT_S = 120.0
 """How long an idle connection is kept: longer than Go's clients do (90 s), so that none sends into a closing one."""
 _LINGER_S = 2.0
@@ -28,13 +29,13 @@ class Server:
 
     def __init__(self, *, host: str, port: int, kinds: Sequence[Kind], probes: Probes, metrics: Metrics) -> None:
         self._address = (host, port)
-        self._app = web.Application(middlewares=[_in_json])
+        self._connections = Connections(most=_MOST, dropped=metrics.connection_dropped)
+        self._app = web.Application(middlewares=[self._connections.noticing, _in_json])
         for kind in kinds:
             self._app.router.add_post(kind.path, Desk(kind, metrics).__call__)
         probes.add_to(self._app)
         self._runner: web.AppRunner | None = None
         self._socket: socket.socket | None = None
-        self._taker: _Taker | None = None
 
     @property
     def port(self) -> int:
@@ -55,65 +56,30 @@ class Server:
             auto_decompress=False,  # neither kube-scheduler nor the API server packs, and a few KiB may unpack to GiB
         )
         try:
-            self._socket = _listening(*self._address)
+            self._socket = listening(*self._address)
         except (OSError, UnicodeError) as error:
             what, keys = "the extender and the webhook", ("listenHost", "listenPort")
             raise cannot_listen(*self._address, error, what=what, keys=keys) from error
         await runner.setup()
+        assert runner.server
         self._runner = runner
         await self.present(context)
+        self._connections.start(runner.server, self._socket)
 
     async def present(self, context: ssl.SSLContext | None) -> None:
-        """Use this context for connections from now on. Those that are open go on, and none is refused meanwhile.
-
-        The socket that listens stays; who takes connections from it changes.
-        """
-        if self._runner is None or self._socket is None:
-            return
-        taker = _Taker(self._runner, self._socket.dup(), context)
-        await taker.start()
-        before, self._taker = self._taker, taker
-        if before:
-            await before.stop()
+        """Use this context for connections from now on. Those that are open go on, and none is refused meanwhile."""
+        self._connections.context = context
 
     async def stop(self) -> None:
         """Take no more connections, let the calls that run finish, and close. Harmless when nothing was started."""
         runner, self._runner = self._runner, None
         listener, self._socket = self._socket, None
-        taker, self._taker = self._taker, None
+        self._connections.stop()
         if listener is not None:
             listener.close()
-        if taker is not None:
-            await taker.stop()
         if runner is not None:
             await runner.cleanup()
-
-
-class _Taker:
-    """Takes connections from a socket that listens, with one context. The socket is its own."""
-
-    def __init__(self, runner: web.AppRunner, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        self._listener = listener
-        self._site = web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG)
-
-    async def start(self) -> None:
-        await self._site.start()
-
-    async def stop(self) -> None:
-        """Take no more. A connection that was taken a moment ago gets one turn of the loop to begin its handshake:
-        asyncio resets those whose server has closed before.
-        """
-        asyncio.get_running_loop().remove_reader(self._listener)
-        await asyncio.sleep(0)
-        await self._site.stop()
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """``::`` also takes what comes by IPv4, as everything else in a pod does that listens on it."""
-    if ":" not in host:
-        return socket.create_server((host, port), backlog=_BACKLOG)
-    both = host == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((host, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=both)
+        self._connections.close()
 
 
 @web.middleware

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +16,7 @@ class Fault(Enum):
     HANG = "hang"
     TRUNCATE = "truncate"
     LOSE = "lose"
+    EDIT = "edit"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Order:
     status: int = 0
     message: str = ""
     retry_after: float | None = None
+    edit: Callable[[bytes], bytes] = bytes
 
 
 class Faults:

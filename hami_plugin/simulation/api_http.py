@@ -60,6 +60,7 @@ class ApiHttp:
         self._expired = 0
         self._watches: set[asyncio.Transport] = set()
         self._streaming: set[int] = set()
+        self._open: set[_Stream] = set()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES)
@@ -76,6 +77,10 @@ class ApiHttp:
     def expire_watches(self) -> None:
         self._expired += 1
         self._store.version.touch()
+
+    def stall_watches(self) -> None:
+        for stream in self._open:
+            stream.stalled = True
 
     async def _told(self, _request: web.Request) -> web.Response:
         return web.json_response([asdict(request) for request in self.requests])
@@ -123,6 +128,8 @@ class ApiHttp:
         body = json.dumps(answer).encode()
         if self._faults.take(Fault.TRUNCATE, line):
             body = body[: len(body) // 2]
+        if order := self._faults.take(Fault.EDIT, line):
+            body = order.edit(body)
         headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
         return web.Response(status=code, body=body, content_type="application/json", headers=headers)
 
@@ -204,12 +211,15 @@ class ApiHttp:
         transport = request.transport
         assert isinstance(transport, asyncio.Transport)
         self._watches.add(transport)
+        stream = _Stream(request, response, self._faults)
+        self._open.add(stream)
         try:
-            await self._stream(_Stream(request, response, self._faults), wanted, since)
+            await self._stream(stream, wanted, since)
         except StatusError as error:
             await response.write(json.dumps({"type": "ERROR", "object": error.status}).encode() + b"\n")
         finally:
             self._watches.discard(transport)
+            self._open.discard(stream)
         return response
 
     async def _stream(self, stream: _Stream, wanted: Filter, since: int) -> None:
@@ -242,6 +252,7 @@ class _Stream:
     def __init__(self, request: web.Request, response: web.StreamResponse, faults: Faults) -> None:
         self.request = request
         self.broken = False
+        self.stalled = False
         self._response = response
         self._faults = faults
 
@@ -253,7 +264,10 @@ class _Stream:
         line = json.dumps(event).encode() + b"\n"
         if self._faults.take(Fault.TRUNCATE, f"{self.request.method} {self.request.path}"):
             self.broken, line = True, line[: len(line) // 2]
-        await self._response.write(line)
+        if order := self._faults.take(Fault.EDIT, f"WATCH {self.request.path}"):
+            line = order.edit(line)
+        if not self.stalled:
+            await self._response.write(line)
 
 
 def _bookmark(resource: Resource, version: int) -> Object:

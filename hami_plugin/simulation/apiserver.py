@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any, Self
@@ -153,6 +153,14 @@ class SimulatedApiServer:
     def lose_next_patch(self, match: str = "") -> None:
         """Answer the next PATCH with 200 and the right object, and store nothing."""
         self._order(Fault.LOSE, match, 1)
+
+    def edit(self, edit: Callable[[bytes], bytes], match: str = "", *, count: int | None = None) -> None:
+        """Let ``edit`` change the bytes of answers to ``VERB /path``, and of each line of a watch, ``WATCH /path``."""
+        self._order(Fault.EDIT, match, count, edit=edit)
+
+    def stall_watches(self) -> None:
+        """The watches that are open say nothing more, and their connections stay. Those that come later are well."""
+        self._http.stall_watches()
 
     def heal(self) -> None:
         self.faults.clear()

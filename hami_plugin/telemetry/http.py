@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import json
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,13 +15,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from hami_plugin.errors import HamiError
+from hami_plugin.telemetry.connections import Connections
 
 _INDEX = """hami-plugin
 
 /healthz       is the process alive
 /readyz        {purpose}
 /metrics       for Prometheus
-/debug/config  the configuration in force
+/debug/config  the configuration in force, to whoever asks from this very machine or pod
 """
 NODE_PURPOSE = "are the devices offered to the kubelet"
 _STOP_S = 2.0
@@ -76,7 +79,10 @@ class Probes:
         await self.refresh()
         return web.Response(body=encode(self.registry), headers={"Content-Type": kind})
 
-    async def _config(self, _request: web.Request) -> web.Response:
+    async def _config(self, request: web.Request) -> web.Response:
+        if not _from_loopback(request):
+            why = "the configuration is shown on the loopback address only; use kubectl port-forward or kubectl exec"
+            return _json({"error": why}, status=403)
         return _json(self.configuration())
 
 
@@ -94,6 +100,7 @@ class TelemetryServer:
         configuration: Callable[[], Mapping[str, object]],
         refresh: Callable[[], Awaitable[None]] = nothing,
         purpose: str = NODE_PURPOSE,
+        dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._host = host
         self._wanted = port
@@ -105,33 +112,60 @@ class TelemetryServer:
             refresh=refresh,
             purpose=purpose,
         )
+        self._connections = Connections(dropped=dropped)
         self._runner: web.AppRunner | None = None
+        self._socket: socket.socket | None = None
 
     @property
     def port(self) -> int:
         """The port that is listened on; the wanted one while there is none."""
-        addresses = self._runner.addresses if self._runner else []
-        return int(addresses[0][1]) if addresses else self._wanted
+        return int(self._socket.getsockname()[1]) if self._socket else self._wanted
 
     async def start(self) -> None:
         """Listen. ``HamiError`` when the address is not to be had."""
-        app = web.Application()
-        self._probes.add_to(app)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_PATIENCE_S, keepalive_timeout=75.0)
-        await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self._wanted).start()
+            self._socket = listening(self._host, self._wanted)
         except (OSError, UnicodeError) as error:
-            await runner.cleanup()
             raise cannot_listen(self._host, self._wanted, error) from error
-        self._runner = runner
+        app = web.Application(middlewares=[self._connections.noticing])
+        self._probes.add_to(app)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_PATIENCE_S, keepalive_timeout=75.0)
+        await self._runner.setup()
+        assert self._runner.server
+        self._connections.start(self._runner.server, self._socket)
 
     async def stop(self) -> None:
         """Close the port and every connection, within two seconds. Harmless when nothing was started."""
         runner, self._runner = self._runner, None
+        listener, self._socket = self._socket, None
+        self._connections.stop()
+        if listener is not None:
+            listener.close()
         if runner is not None:
             async with asyncio.timeout(_STOP_S):
                 await runner.cleanup()
+        self._connections.close()
+
+
+def listening(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
+    """A socket that listens. ``::`` also takes what comes by IPv4, as everything else in a pod does that listens on it.
+
+    ``OSError`` or ``UnicodeError`` when the address is not to be had.
+    """
+    if ":" not in host:
+        return socket.create_server((host, port), backlog=backlog)
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=both)
+
+
+def _from_loopback(request: web.Request) -> bool:
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    try:
+        address = ipaddress.ip_address(peer[0]) if peer else None
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address is not None and (mapped or address).is_loopback
 
 
 def _json(value: Mapping[str, object], *, status: int = 200) -> web.Response:

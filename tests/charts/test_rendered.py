@@ -335,6 +335,42 @@ def test_pod_monitors_find_the_pods_and_their_port(releases):
         assert monitor["metadata"]["labels"] == {"release": "prometheus"}
 
 
+def test_only_the_node_and_prometheus_may_connect_to_a_daemons_port(releases):
+    release = releases["default"] if "default" in releases else rendered({})
+    daemons = {daemon["metadata"]["name"]: daemon["spec"]["template"] for daemon in release.kind("DaemonSet")}
+    policies = [one for one in release.kind("NetworkPolicy") if one["metadata"]["name"] in daemons]
+
+    assert len(policies) == len(daemons)
+    for policy in policies:
+        template, spec = daemons[policy["metadata"]["name"]], policy["spec"]
+        assert spec["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        assert spec["policyTypes"] == ["Ingress"]
+        (rule,) = spec["ingress"]
+        (port,) = rule["ports"]
+        assert port["port"] in {one["name"] for c in template["spec"]["containers"] for one in c["ports"]}
+        assert [peer["podSelector"]["matchLabels"] for peer in rule["from"]] == [
+            {"app.kubernetes.io/name": "prometheus"}
+        ]
+
+
+def test_who_may_scrape_a_daemon_can_be_said_and_the_policy_left_out():
+    def policies(**values):
+        release = rendered({**sets.DAEMON, "devicePlugin": {"networkPolicy": values}})
+        return [one["spec"]["ingress"] for one in release.kind("NetworkPolicy")]
+
+    peer = {"ipBlock": {"cidr": "10.0.0.0/8"}}
+    assert policies(enabled=False) == []
+    assert policies(**{"from": []}) == [[]]
+    assert policies(**{"from": [peer]})[0][0]["from"] == [peer]
+
+
+def test_each_pool_of_daemons_has_a_policy_of_its_own():
+    pools = [{"name": "big", "nodeSelector": {"a": "b"}}, {"name": "open", "networkPolicy": {"enabled": False}}]
+    release = rendered({**sets.DAEMON, "devicePlugin": {"pools": pools}})
+
+    assert [one["metadata"]["name"] for one in release.kind("NetworkPolicy")] == ["hami-plugin-big"]
+
+
 def test_the_pod_monitor_of_the_chart_is_the_one_in_deploy():
     deployed = yaml.safe_load((CHART.parents[1] / "deploy/prometheus/podmonitor.yaml").read_text(encoding="utf-8"))
     release = rendered({**sets.DAEMON, "monitoring": {"podMonitor": {"enabled": True}}})

@@ -16,11 +16,14 @@ class Counting(NullObserver):
     """Keeps the reported calls."""
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.unreadable_objects = [], []
 
     def api_call(self, verb, kind, outcome, seconds):
         assert seconds >= 0
         self.calls.append((verb, kind, outcome))
+
+    def unreadable(self, kind):
+        self.unreadable_objects.append(kind)
 
 
 @pytest.fixture(autouse=True)

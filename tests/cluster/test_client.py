@@ -84,6 +84,7 @@ async def test_annotations_that_are_too_large_are_refused_with_the_servers_words
     assert not caught.value.temporary
 
 
+@pytest.mark.scenario("P8")
 async def test_a_missing_permission_names_the_verb_and_shows_until_it_is_granted(cluster, server):
     server.error(403, match=PATCH_NODE, message='nodes "n1" is forbidden: User "x" cannot patch resource')
 
@@ -125,6 +126,7 @@ async def test_what_is_known_of_pods_is_old_where_they_may_not_be_watched(cluste
     assert cluster.pods_outdated == said
 
 
+@pytest.mark.scenario("P5")
 async def test_retry_after_holds_back_every_later_write_but_no_read(cluster, server, pod):
     server.error(429, match=PATCH_NODE, retry_after=110)
     with pytest.raises(ClusterError) as caught:
@@ -162,6 +164,7 @@ async def test_a_short_retry_after_only_delays_the_next_write(cluster, server, p
     assert served.at - refused.at >= 0.19
 
 
+@pytest.mark.scenario("P2")
 async def test_a_call_that_is_never_answered_ends_at_the_deadline(brief, server, observer):
     server.hang("GET /api/v1/nodes")
 
@@ -203,6 +206,7 @@ async def test_an_ailing_server_shows_and_is_temporary(cluster, server):
     assert cluster.reachable.value.startswith("failing: get nodes n1: 503 Service Unavailable")
 
 
+@pytest.mark.scenario("P6")
 async def test_an_answer_cut_in_half_is_no_answer(cluster, server):
     server.truncate_next()
 

@@ -1,5 +1,6 @@
 """Where the address and the token come from, and what is said when they do not."""
 
+import json
 import shutil
 import ssl
 import subprocess
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.cluster import clients
 from hami_plugin.cluster.client import connect
 from hami_plugin.errors import ClusterError, ConfigError
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority
+from tests.support.watching import Pods, running
 
 
 def replace(path: Path, text: str) -> None:
@@ -30,6 +33,7 @@ def certificate(tmp_path):
     return pair.certificate, pair.key
 
 
+@pytest.mark.scenario("P8")
 async def test_a_rotated_token_file_is_read_again_and_no_call_fails(server, rhythm, observer, tmp_path):
     token = tmp_path / "token"
     token.write_text("first\n")
@@ -46,6 +50,7 @@ async def test_a_rotated_token_file_is_read_again_and_no_call_fails(server, rhyt
     assert server.node("n1")["metadata"]["annotations"] == {"a": "1"}
 
 
+@pytest.mark.scenario("P8")
 async def test_a_token_that_stays_refused_is_forbidden_until_it_is_replaced(server, rhythm, tmp_path):
     token = tmp_path / "token"
     token.write_text("old")
@@ -170,3 +175,135 @@ def test_the_models_are_never_loaded():
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+class Rotating:
+    """A simulated API server whose certificate is replaced, on one port; and the account that trusts it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._port = 0
+        self._made = 0
+
+    def authority(self) -> Authority:
+        self._made += 1
+        return Authority(self.folder / f"authority-{self._made}")
+
+    def serve(self, authority: Authority, *, clients: Authority | None = None) -> SimulatedApiServer:
+        """A server with a new certificate of this authority, which may want its clients' to be of another."""
+        pair = authority.pair(f"server-{self._made}")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(pair.certificate, pair.key)
+        if clients:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(clients.certificate)
+        server = SimulatedApiServer(port=self._port, ssl=context)
+        server.create_node("n1")
+        return server
+
+    def trust(self, authority: Authority) -> None:
+        replace(self.folder / "ca.crt", authority.certificate.read_text())
+
+    def environ(self, server: SimulatedApiServer) -> dict[str, str]:
+        self._port = int(server.url.rpartition(":")[2])
+        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self._port)}
+
+
+async def test_a_clusters_authority_that_is_replaced_on_disk_is_picked_up(rhythm, observer, tmp_path):
+    """The kubelet replaces the file; the server presents a certificate that only the new authority vouches for."""
+    (tmp_path / "token").write_text("t")
+    rotating = Rotating(tmp_path)
+    old, new = rotating.authority(), rotating.authority()
+    rotating.trust(old)
+    async with rotating.serve(old) as server:
+        environ = rotating.environ(server)
+        connecting = connect("n1", rhythm=rhythm, observer=observer, environ=environ, service_account=tmp_path)
+        cluster = await connecting.__aenter__()
+        await cluster.get_node()
+    try:
+        async with rotating.serve(new) as server:
+            with pytest.raises(ClusterError, match="certificate"):
+                await cluster.get_node()
+            rotating.trust(new)
+            assert (await cluster.get_node()).name == "n1"
+            pods = Pods()
+            async with running(cluster.follow_pods(pods.feed)):
+                await pods.until(lambda pods: pods.replaced)
+        async with rotating.serve(old):
+            with pytest.raises(ClusterError, match="certificate"):  # what is no longer in the file is not trusted
+                await cluster.get_node()
+    finally:
+        await connecting.__aexit__(None, None, None)
+
+
+async def test_a_file_that_is_half_written_leaves_the_last_authority_in_use(rhythm, tmp_path):
+    (tmp_path / "token").write_text("t")
+    rotating = Rotating(tmp_path)
+    authority = rotating.authority()
+    rotating.trust(authority)
+    async with rotating.serve(authority) as server:
+        environ = rotating.environ(server)
+        async with connect("n1", rhythm=rhythm, environ=environ, service_account=tmp_path) as cluster:
+            await cluster.get_node()
+            for text in ("-----BEGIN CERTI", ""):
+                replace(tmp_path / "ca.crt", text)
+                assert (await cluster.get_node()).name == "n1"
+            (tmp_path / "ca.crt").unlink()
+            assert (await cluster.get_node()).name == "n1"
+            rotating.trust(authority)
+            assert (await cluster.get_node()).name == "n1"
+
+
+def _kubeconfig(path: Path, url: str, authority: Authority, files) -> Path:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url, "certificate-authority": str(authority.certificate)}}],
+        "users": [{"name": "u", "user": {"client-certificate": str(files.certificate), "client-key": str(files.key)}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    replace(path, json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize("way", ["the files", "the kubeconfig"])
+async def test_a_clients_certificate_that_is_replaced_on_disk_is_presented(rhythm, tmp_path, way):
+    rotating = Rotating(tmp_path)
+    servers, old, new = rotating.authority(), rotating.authority(), rotating.authority()
+    used, fresh = old.pair("client"), new.pair("client")
+    path = tmp_path / "kubeconfig"
+    async with rotating.serve(servers, clients=old) as server:
+        rotating.environ(server)
+        connecting = connect("n1", kubeconfig=_kubeconfig(path, server.url, servers, used), rhythm=rhythm, environ={})
+        cluster = await connecting.__aenter__()
+        await cluster.get_node()
+    try:
+        async with rotating.serve(servers, clients=new) as server:
+            with pytest.raises(ClusterError):
+                await cluster.get_node()
+            if way == "the files":
+                replace(used.key, fresh.key.read_text())
+                replace(used.certificate, fresh.certificate.read_text())
+            else:
+                _kubeconfig(path, server.url, servers, fresh)
+            assert (await cluster.get_node()).name == "n1"
+    finally:
+        await connecting.__aexit__(None, None, None)
+
+
+async def test_a_server_that_is_not_trusted_costs_no_new_client_for_each_call(rhythm, tmp_path, monkeypatch):
+    made = []
+    client = clients.ApiClient
+    monkeypatch.setattr(clients, "ApiClient", lambda configuration: made.append(1) or client(configuration))
+    (tmp_path / "token").write_text("t")
+    rotating = Rotating(tmp_path)
+    rotating.trust(rotating.authority())
+    async with rotating.serve(rotating.authority()) as server:
+        environ = rotating.environ(server)
+        async with connect("n1", rhythm=rhythm, environ=environ, service_account=tmp_path) as cluster:
+            for _ in range(20):
+                with pytest.raises(ClusterError, match="certificate"):
+                    await cluster.get_node()
+
+    assert len(made) <= 3

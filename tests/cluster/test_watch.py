@@ -37,6 +37,7 @@ async def test_what_exists_comes_as_a_list_and_then_each_change_in_order(cluster
     assert cluster.reachable.value == ""
 
 
+@pytest.mark.scenario("P13")
 async def test_only_this_nodes_pods_are_read_out_of_two_thousand(cluster, server):
     for number in range(2000):
         server.create_pod(manifest(f"other{number}", f"m{number % 40}"))
@@ -70,17 +71,18 @@ async def test_a_long_list_comes_in_pages_and_is_delivered_once(server, rhythm, 
     assert server.count(LIST_PODS) == 3
 
 
-async def test_an_idle_daemon_writes_nothing_and_reads_four_times(cluster, server, observer):
+async def test_an_idle_daemon_writes_nothing_and_reads_three_times(cluster, server, observer):
     pods, nodes = Pods(), Nodes()
 
     async with running(cluster.follow_pods(pods.feed)), running(cluster.follow_node(nodes)):
         await requested(server, "watch", 2)
         await asyncio.sleep(0.5)  # five bookmarks long
 
-    assert [request.verb for request in server.requests] == ["GET"] * 4
-    assert sorted(observer.calls) == [(verb, kind, "200") for verb in ("list", "watch") for kind in ("nodes", "pods")]
+    assert [request.verb for request in server.requests] == ["GET"] * 3
+    assert sorted(observer.calls) == [("list", "pods", "200"), ("watch", "nodes", "200"), ("watch", "pods", "200")]
 
 
+@pytest.mark.scenario("P7")
 async def test_a_dropped_watch_goes_on_where_it_was_without_a_list(pods, server):
     server.create_pod(manifest("a"))
     await pods.until(lambda pods: pods.names == {"a"})
@@ -105,6 +107,7 @@ async def test_a_deletion_during_a_gap_is_not_missed(pods, server):
     assert pods.log[-1] == ("delete", "a")
 
 
+@pytest.mark.scenario("P7")
 @pytest.mark.parametrize("as_http", [False, True])
 async def test_a_version_that_is_gone_is_answered_by_a_list(pods, server, as_http):
     server.create_pod(manifest("a"))
@@ -154,6 +157,7 @@ async def test_an_error_event_in_an_open_watch_leads_to_a_list(pods, server):
     assert pods.replaced == 2
 
 
+@pytest.mark.scenario("P7")
 async def test_lists_are_rare_however_often_the_watch_breaks(cluster, server, rhythm):
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -166,6 +170,7 @@ async def test_lists_are_rare_however_often_the_watch_breaks(cluster, server, rh
     assert server.count(LIST_PODS) <= 2 + (loop.time() - began) / rhythm.list_every
 
 
+@pytest.mark.scenario("P7")
 async def test_a_bookmark_moves_the_version_so_that_compaction_costs_nothing(pods, server):
     await requested(server, WATCH_PODS)
     for number in range(5):
@@ -183,6 +188,7 @@ async def test_a_bookmark_moves_the_version_so_that_compaction_costs_nothing(pod
     assert server.count(LIST_PODS) == 1
 
 
+@pytest.mark.scenario("P7", "P11")
 async def test_a_version_from_a_lost_future_heals_by_itself(server, rhythm, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     brief = dataclasses.replace(rhythm, watch=(1.0, 1.0))
@@ -199,6 +205,7 @@ async def test_a_version_from_a_lost_future_heals_by_itself(server, rhythm, tmp_
         await pods.until(lambda pods: pods.names == {"a"})
 
 
+@pytest.mark.scenario("P6")
 async def test_a_line_cut_in_half_is_read_again(pods, server):
     await requested(server, WATCH_PODS)
 

@@ -3,7 +3,11 @@
 import asyncio
 import dataclasses
 
+import pytest
+
 from hami_plugin.cluster.client import connect
+from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import until
 from tests.support.watching import (
     LIST_PODS,
@@ -18,6 +22,7 @@ from tests.support.watching import (
 )
 
 
+@pytest.mark.scenario("P1")
 async def test_a_server_that_is_away_shows_and_coming_back_heals(pods, cluster, server):
     await server.refuse()
     away = await reachable(cluster, bool)
@@ -83,6 +88,7 @@ async def test_retry_after_is_kept_by_the_watch_too(cluster, server):
     assert loop.time() - began >= 0.59
 
 
+@pytest.mark.scenario("P8")
 async def test_a_watch_that_is_forbidden_says_so_and_keeps_trying(pods, cluster, server):
     server.error(403, match="GET /api/v1/pods", message="pods is forbidden", count=3)
     server.drop_watches()
@@ -106,6 +112,7 @@ async def test_a_quiet_watch_is_renewed_when_its_time_is_up(server, rhythm, tmp_
     assert server.count(LIST_PODS) == 1
 
 
+@pytest.mark.scenario("P9")
 async def test_the_node_is_followed_through_deletion_and_recreation(cluster, server):
     nodes = Nodes()
 
@@ -124,14 +131,25 @@ async def test_the_node_is_followed_through_deletion_and_recreation(cluster, ser
     assert {node.name for node in nodes.seen if node} == {"n1"}
 
 
-async def test_a_node_that_does_not_exist_yet_is_none(cluster, server):
+async def test_a_node_that_does_not_exist_yet_is_told_of_when_it_does(cluster, server):
     server.delete_node("n1")
     nodes = Nodes()
 
     async with running(cluster.follow_node(nodes)):
-        await nodes.until(lambda node: node is None)
+        await requested(server, "GET /api/v1/nodes.*watch")
+        assert nodes.seen == []
         server.create_node("n1")
         await nodes.until(lambda node: node is not None)
+
+
+async def test_a_node_that_was_deleted_before_the_version_was_lost_is_none(cluster, server):
+    nodes = Nodes()
+
+    async with running(cluster.follow_node(nodes)):
+        await nodes.until(lambda node: node is not None)
+        server.expire_watches()
+        server.delete_node("n1")
+        await nodes.until(lambda node: node is None)
 
 
 async def test_a_node_deleted_during_a_gap_is_none(cluster, server):
@@ -144,3 +162,71 @@ async def test_a_node_deleted_during_a_gap_is_none(cluster, server):
         server.compact()
         await server.accept()
         await nodes.until(lambda node: node is None)
+
+
+@pytest.mark.scenario("P7")
+async def test_a_watch_that_stalls_while_its_connection_lives_is_lost_after_a_few_bookmarks(server, rhythm, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    brief = dataclasses.replace(rhythm, bookmarks=0.4)  # the server sends one each 0.1 s
+    pods = Pods()
+
+    async with (
+        connect("n1", kubeconfig=kubeconfig, rhythm=brief, environ={}) as cluster,
+        running(cluster.follow_pods(pods.feed)),
+    ):
+        await pods.until(lambda pods: pods.replaced)
+        await requested(server, WATCH_PODS)
+        server.stall_watches()
+        server.create_pod(manifest("a"))
+        await pods.until(lambda pods: pods.names == {"a"})
+
+    assert server.count(LIST_PODS) == 1
+
+
+def test_a_watch_may_be_silent_for_two_and_a_half_bookmarks():
+    assert Rhythm().silence == 150.0
+    assert Rhythm().silence < Rhythm().watch[0]
+
+
+async def test_a_server_that_never_sends_bookmarks_is_listed_now_and_then_and_not_at_each_watch(rhythm, tmp_path):
+    brief = dataclasses.replace(rhythm, bookmarks=0.08, list_every=0.01)
+    async with SimulatedApiServer(bookmark_seconds=3600) as server:
+        server.create_node("n1")
+        kubeconfig, pods = server.write_kubeconfig(tmp_path / "kubeconfig"), Pods()
+        async with (
+            connect("n1", kubeconfig=kubeconfig, rhythm=brief, environ={}) as cluster,
+            running(cluster.follow_pods(pods.feed)),
+        ):
+            await requested(server, WATCH_PODS, 7)
+
+    assert 2 <= server.count(LIST_PODS) <= 1 + server.count(WATCH_PODS) // 2
+
+
+async def test_the_present_state_is_read_at_once_when_somebody_asks_and_not_too_often(pods, cluster, server):
+    await requested(server, WATCH_PODS)
+    server.stall_watches()
+    server.create_pod(manifest("a"))
+
+    asked = [cluster.refresh_pods(), cluster.refresh_pods()]
+    await pods.until(lambda pods: pods.names == {"a"})
+    await requested(server, WATCH_PODS, 2)
+    asked.append(cluster.refresh_pods())
+    server.create_pod(manifest("b"))
+    await pods.until(lambda pods: pods.names == {"a", "b"})
+
+    assert asked == [True, True, False]
+    assert [one.query.get("resourceVersion") for one in server.requests if one.path.endswith("/pods")][:3:2] == [
+        "0",
+        None,
+    ]
+    assert server.count(LIST_PODS) == 2
+
+
+async def test_nobody_reads_the_present_state_while_there_is_no_watch(cluster, server):
+    before = cluster.refresh_pods()
+    await server.refuse()
+    pods = Pods()
+
+    async with running(cluster.follow_pods(pods.feed)):
+        await reachable(cluster, lambda text: text.startswith("unreachable: list pods"))
+        assert (before, cluster.refresh_pods()) == (False, False)

@@ -70,6 +70,7 @@ async def heal(stage):
         await stage.api.accept()
 
 
+@pytest.mark.scenario("P1", "P2", "P3", "P4", "P5", "P6")
 @pytest.mark.parametrize(
     "fault", [refuse, hang, slow, broken, throttled, in_conflict], ids=lambda fault: fault.__name__
 )
@@ -106,6 +107,7 @@ async def test_a_pod_that_is_not_known_is_refused_in_time_with_the_reason(runnin
     await stage.until(lambda: any(e["reason"] == "NoPendingPod" for e in stage.api.events()), "the Event", 20)
 
 
+@pytest.mark.scenario("P5")
 async def test_writers_wait_as_long_as_retry_after_says(running):
     stage = await running()
     (pod,) = await known(stage, ["throttled"])
@@ -120,6 +122,7 @@ async def test_writers_wait_as_long_as_retry_after_says(running):
     assert later[0].at - refused.at >= 1.4
 
 
+@pytest.mark.scenario("P7")
 @pytest.mark.parametrize("loss", ["drop_watches", "expire_watches", "compact"])
 async def test_a_lost_watch_is_taken_up_again_and_misses_nothing(loss, running):
     stage = await running()
@@ -135,6 +138,7 @@ async def test_a_lost_watch_is_taken_up_again_and_misses_nothing(loss, running):
     await sound(stage)
 
 
+@pytest.mark.scenario("P9", "P10")
 async def test_annotations_that_somebody_removes_or_that_were_lost_come_back(running):
     stage = await running()
     key = stage.family.annotations.register

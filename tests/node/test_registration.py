@@ -135,6 +135,7 @@ async def test_a_change_of_health_is_written_at_once(start):
     await until(lambda: [i.health for i in decode_json(rig.annotations[REGISTER])] == [True, False])
 
 
+@pytest.mark.scenario("P10", "X9")
 @pytest.mark.parametrize("text", [None, "edited"])
 async def test_what_somebody_removes_or_edits_is_healed(start, text):
     rig = start(snapshot(2)).attach()
@@ -177,6 +178,7 @@ async def test_an_api_server_that_is_away_shows_as_a_problem(start):
     await until(lambda: rig.registration.problem == "connection refused")
 
 
+@pytest.mark.scenario("P11")
 async def test_a_patch_that_was_confirmed_and_lost_is_written_again(start):
     rig = start(snapshot(2)).attach()
     await until(lambda: REGISTER in rig.annotations)
@@ -186,6 +188,7 @@ async def test_a_patch_that_was_confirmed_and_lost_is_written_again(start):
     await until(lambda: REGISTER in rig.annotations)
 
 
+@pytest.mark.scenario("P9")
 async def test_a_node_that_is_deleted_and_created_again_is_registered_again(start):
     rig = start(snapshot(2)).attach()
     await until(lambda: REGISTER in rig.annotations)
@@ -204,6 +207,7 @@ async def test_scores_can_be_left_out(start):
     assert SCORE not in rig.annotations
 
 
+@pytest.mark.scenario("P12")
 async def test_scores_give_way_and_old_ones_go_when_the_node_would_say_too_much(start):
     rig = start(snapshot(2, links=PAIR)).attach()
     await until(lambda: SCORE in rig.annotations)
@@ -218,6 +222,7 @@ async def test_scores_give_way_and_old_ones_go_when_the_node_would_say_too_much(
     assert rig.told() == {"AnnotationsTooLarge"}
 
 
+@pytest.mark.scenario("P12")
 async def test_scores_of_more_devices_than_fit_are_removed(start):
     rig = start(snapshot(2, links=PAIR)).attach()
     await until(lambda: SCORE in rig.annotations)

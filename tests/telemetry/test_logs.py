@@ -95,6 +95,7 @@ def test_other_libraries_take_the_same_way_out(start: Start) -> None:
     }
 
 
+@pytest.mark.scenario("X10")
 def test_debug_records_of_other_libraries_are_never_written_as_they_may_hold_secrets(start: Start) -> None:
     logs, stream = start("debug")
 
@@ -124,6 +125,7 @@ def test_warnings_of_python_are_logged(start: Start) -> None:
     assert "UserWarning: old" in event["event"]
 
 
+@pytest.mark.scenario("X10")
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_nothing_in_a_value_starts_a_new_line_or_drives_the_terminal(start: Start, form: Format) -> None:
     hostile = "pod\nlevel=info event=forged\r\x1b[2J\x9b\u2028\u202e\x00"
@@ -222,6 +224,7 @@ print(logs.dropped, slowest, file=sys.stderr)
 """
 
 
+@pytest.mark.scenario("H9")
 def test_a_full_stdout_neither_stops_the_daemon_nor_its_exit() -> None:
     with subprocess.Popen([sys.executable, "-c", BLOCKED], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
