@@ -73,8 +73,8 @@ class _Fit:
             return "CardNotHealth"
         if card["id"] in [one.strip() for one in cordoned.get("hami.io/device-cordon", "").split(",")]:
             return "CardCordoned"
-        wrong = (
-            self.request["type"] != "NVIDIA" or use is not None and not any(one and one.lower() in kind for one in use)
+        wrong = self.request["type"] != "NVIDIA" or (
+            use is not None and not any(one and one.lower() in kind for one in use)
         )
         if wrong or any(one and one.lower() in kind for one in avoid or ()):
             return "CardTypeMismatch"
