@@ -15,10 +15,11 @@ from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.nodes import Choice, choose
 from hami_plugin.policy.pods import demands
 from hami_plugin.policy.sites import Circumstances, Rules, Site
-from hami_plugin.policy.states import Given
+from hami_plugin.policy.states import Given, Piece
 from hami_plugin.policy.usage import Holding
 from hami_plugin.scheduling import patch, rules, stock
 from hami_plugin.vendor import Family
+from hami_plugin.wire.pods import decode_devices, encode_devices
 
 MOMENT = re.compile(r"^[0-9]{10,}$")
 """Seconds or nanoseconds since 1970."""
@@ -55,7 +56,7 @@ def situation(question: Json, catalog: Catalog) -> Situation:
     """Read the question, with all families there are."""
     known = catalog.all(question)
     running = [
-        (one["node"], values.pod(one["pod"]), {word: values.pieces(p) for word, p in one["devices"].items()})
+        (one["node"], values.pod(one["pod"]), {word: _as_annotated(p) for word, p in one["devices"].items()})
         for one in question.get("running") or ()
     ]
     sites = []
@@ -75,6 +76,11 @@ def situation(question: Json, catalog: Catalog) -> Situation:
         }
         sites.append(Site(node=node, stocks=stocks))
     return Situation(question=question, pod=values.pod(question["pod"]), known=known, sites=tuple(sites))
+
+
+def _as_annotated(recorded: Sequence[Sequence[Json]]) -> tuple[Piece, ...]:
+    """What a running pod has, as far as its annotation tells it: a scheduler knows no more."""
+    return decode_devices(encode_devices(values.pieces(recorded)))[:-1]
 
 
 def answer(question: Json, catalog: Catalog) -> Json:

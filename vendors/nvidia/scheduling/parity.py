@@ -9,7 +9,6 @@ from itertools import groupby
 
 from hami_plugin.conformance import fits, linked, values
 from hami_plugin.parity import (
-    CHOICE,
     NO_PERCENTAGE,
     PLACED,
     Json,
@@ -31,6 +30,9 @@ from vendors.nvidia.scheduling.pairs import even_pairs_alike, odd_pairs, pair_sc
 from vendors.nvidia.scheduling.policy import NUMA_BIND, policy
 from vendors.nvidia.settings import NvidiaSettings
 
+MOST_TAKEN = 1000
+"""More than a node has cards and instances."""
+
 OTHERWISE = (Reason.NUMA, Reason.TOO_FEW)
 """What HAMi and we count otherwise when cards of several NUMA nodes would do."""
 
@@ -44,7 +46,7 @@ def parity() -> Parity:
             {
                 "D-023": (odd_pairs, even_pairs_alike, ("asymmetric", "scores")),
                 "D-110": (_numa_bound, _in_one_numa_node, PLACED),
-                "D-111": (_by_topology, _linked_best, CHOICE),
+                "D-111": (_by_topology, _linked_best, PLACED),
                 "D-112": (_part_of_a_cut_card, _largest_instance, PLACED),
             }
         ),
@@ -92,40 +94,51 @@ def _numa_bound(question: Json) -> bool:
 
 
 def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
-    """The first NUMA node with enough cards serves; or none does, for the same other reasons. HAMi finds none, or by
-    topology what is linked best of the last run.
+    """The first NUMA node with enough cards serves; or none does, for the same other reasons. HAMi takes the first run
+    of neighbours that has enough, and by topology what is linked best of the last run; or there is none.
     """
-    able = _pool(question)
-    if theirs["ok"]:
-        (last, *_), wanted = _runs(question), question["request"]["nums"]
-        if not (_topology(question) and len(last) >= wanted and _chosen_of(question, theirs, last, whole=False)):
-            return False
+    able, wanted, runs = _pool(question), question["request"]["nums"], _runs(question)
+    run = next((run for run in (runs[-1:] if _topology(question) else runs) if len(run) >= wanted), None)
+    if bool(theirs["ok"]) != (run is not None) or (run and not _chosen_of(question, theirs, run, whole=False)):
+        return False
     if ours["ok"]:
         return sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able)
     no_node = len(able) < question["request"]["nums"]
-    return not theirs["ok"] and no_node and but_for(ours["reason"], *OTHERWISE) == but_for(theirs["reason"], *OTHERWISE)
+    return no_node and but_for(ours["reason"], *OTHERWISE) == but_for(theirs["reason"], *OTHERWISE)
 
 
 def _runs(question: Json) -> list[list[str]]:
-    """What could be granted, by runs of neighbours of one NUMA node, in walking order; the last run first."""
-    able = Counter(fits.serving(question, policy(NvidiaSettings()), Parity().demand(question["request"])))
+    """What could be granted, by runs of neighbours of one NUMA node, in walking order."""
+    able = Counter(_all_taken(question))
     runs = groupby(question["devices"][::-1], key=lambda device: device.get("numa", 0))
-    return [[one["id"] for one in run for _ in range(able[one["id"]])] for _, run in runs][::-1]
+    return [[one["id"] for one in run for _ in range(able[one["id"]])] for _, run in runs]
 
 
 def _by_topology(question: Json) -> bool:
-    """Several cards are wanted whole, so that the rest counts; or one of several instances of a card."""
+    """Several cards are wanted whole, so that the rest counts; or HAMi, which first takes all that would do, finds
+    others: each instance of a card counts as one, and each counts against a namespace's quota.
+    """
     if not (asks_fit(question, FAMILY) and _topology(question)) or _bound(question):
         return False
     pool = _pool(question)
-    return question["request"]["nums"] > 1 and _taken_whole(question, pool)
+    return list(pool) != list(_all_taken(question)) or (
+        question["request"]["nums"] > 1 and _taken_whole(question, pool)
+    )
 
 
 def _linked_best(question: Json, ours: Json, theirs: Json) -> bool:
-    """Both grant. HAMi the first of those that are linked best, and we the one that leaves the best-linked rest."""
-    pool = _pool(question)
-    grants = bool(theirs["ok"]) and sound(question, ours)
-    return grants and _chosen_of(question, ours, pool) and _chosen_of(question, theirs, pool, whole=False)
+    """HAMi's are the first of those that are linked best, and ours those that leave the best-linked rest."""
+    taken = _all_taken(question)
+    if bool(theirs["ok"]) != (len(taken) >= question["request"]["nums"]) or not sound(question, ours):
+        return False
+    his = not theirs["ok"] or _chosen_of(question, theirs, taken, whole=False)
+    return his and _chosen_of(question, ours, _pool(question))
+
+
+def _all_taken(question: Json) -> Sequence[str]:
+    """What HAMi takes one after the other before it chooses by links."""
+    demand = Parity().demand(question["request"])
+    return fits.serving(question, policy(NvidiaSettings()), replace(demand, count=MOST_TAKEN))
 
 
 def _pool(question: Json) -> Sequence[str]:
