@@ -128,4 +128,5 @@ class Equipment:
             events=self.events,
             observer=self.metrics,
             fail=self.settlement.fail,
+            afresh=allocator.afresh,
         )

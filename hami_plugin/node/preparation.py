@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.host.files import make_shared_directory, write_shared
+from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.host.files import make_shared_directory, remove_files, write_shared
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer, Way
@@ -19,9 +22,11 @@ from hami_plugin.node.ports import Observer
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.policy.answers import answered
 from hami_plugin.policy.identity import Held
-from hami_plugin.vendor import Family, Injection
+from hami_plugin.vendor import Family, Injection, Leftovers
 
 log = logger(__name__)
+
+REMOVAL_S = 5.0
 
 
 class Preparation:
@@ -45,6 +50,7 @@ class Preparation:
         self._guard = guard
         self._refusals = refusals
         self._observer = observer
+        self._thread = WorkThread(f"starts of {resource}")
 
     async def require(self) -> None:
         """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again.
@@ -59,6 +65,23 @@ class Preparation:
             raise RefusedError(
                 RefusalReason.NOT_PREPARED, problem, code="UNAVAILABLE", hint="the kubelet tries again by itself"
             )
+
+    async def afresh(self, starting: Iterable[tuple[str, str]]) -> None:
+        """Remove what former starts have left of these containers, each by its pod's UID and its name.
+
+        None of them runs: the kubelet asks before it starts one, and one of several is an init container that has
+        ended, or the one that it left its devices to. All of it happens on one thread, so that a removal that came
+        late is done before the next start of its container is allowed.
+        """
+        left = [self._family.leftovers(uid, container, self._host.paths) for uid, container in starting]
+        for each in filter(None, left):
+            try:
+                await self._thread.call(partial(_remove, each, self._host.writable(each.directory)), REMOVAL_S)
+            except (OSError, StuckError) as error:
+                message = f"what a former start left in {each.directory} cannot be removed: {error}"
+                raise RefusedError(
+                    RefusalReason.NOT_PREPARED, message, code="UNAVAILABLE", hint="the kubelet tries again by itself"
+                ) from error
 
     def assigned(self, held: Held, pod: PodView, container: ContainerView) -> Assignment:
         """Each grant beside its device, in device order: the order in which the container will number them."""
@@ -113,3 +136,9 @@ class Preparation:
             return ContainerEdits()
         devices = (self._family.device_edits(share.device, self._host) for share in assignment.shares)
         return self._family.shared_edits(self._host).merged(*devices)
+
+
+def _remove(left: Leftovers, directory: Path) -> None:
+    """A directory that is missing is made: a runtime would make one that no other user may write to."""
+    make_shared_directory(directory)
+    remove_files(directory, left.names, left.suffix)

@@ -59,7 +59,7 @@ async def test_the_golden_pod_of_the_protocol_receives_exactly_what_hami_would_g
     assert {(mount.container_path, mount.host_path, mount.read_only) for mount in edits.mounts} == {
         (f"{hook}/vgpu/libvgpu.so", f"{hook}/vgpu/libvgpu.so.v2.10.0", True),
         (f"{hook}/vgpu", f"{hook}/vgpu/containers/1111_main", False),
-        ("/tmp/vgpulock", "/tmp/vgpulock", False),
+        ("/tmp/vgpulock", f"{hook}/vgpu/containers/1111_main", False),
         ("/etc/ld.so.preload", f"{hook}/vgpu/ld.so.preload", True),
     }
     assert [replica.rpartition("-")[0] for replica in ids] == [uuid]

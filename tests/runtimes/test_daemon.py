@@ -23,7 +23,6 @@ from tests.support.rigs import decision
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 BY_PROFILE = {machine.profile: machine for machine in MACHINES}
-LOCKS = "/tmp/vgpulock"  # where HAMi-core's processes of all containers meet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,6 @@ class Node:
 def running(shown, enclosure, monkeypatch):
     """``running(profile, ways)``: a node whose files and spec directories the enclosure has."""
     monkeypatch.setattr(tempfile, "tempdir", str(shown))
-    enclosure.path(LOCKS).mkdir(exist_ok=True)
 
     @asynccontextmanager
     async def run(profile: str, ways: str, **settings: object):

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.placement import Assignment, Share
-from hami_plugin.vendor import Injection
+from hami_plugin.vendor import Injection, Leftovers
 from vendors.nvidia.host import VISIBLE, VOID
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
 
 DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
-LOCK_FOLDER = Path("/tmp/vgpulock")  # noqa: S108  # HAMi-core's contract; a host path, not our scratch space
+LOCK_FOLDER = "/tmp/vgpulock"  # noqa: S108  # where HAMi-core looks for its lock in a container
+LOCK = "lock"
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+USAGE_FILES = ".cache"
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
 
 # What becomes part of a host path. Kubernetes promises as much; a forged annotation or a peer may not.
@@ -40,12 +42,31 @@ def inject(settings: NvidiaSettings, assignment: Assignment, host: HostFiles) ->
     )
     folder = container_folder(assignment, host)
     mounts = _library_mounts(settings, assignment, folder, host)
-    return Injection(edits=edits.merged(ContainerEdits(mounts=mounts)), directories=(folder, LOCK_FOLDER))
+    return Injection(edits=edits.merged(ContainerEdits(mounts=mounts)), directories=(folder,))
 
 
 def container_folder(assignment: Assignment, host: HostFiles) -> Path:
     """Host directory of one container's usage file, where HAMi's monitor looks for it."""
-    return host.paths.hook / f"vgpu/containers/{assignment.pod.uid}_{assignment.container.name}"
+    return _folder(assignment.pod.uid, assignment.container.name, host.paths)
+
+
+def leftovers(uid: str, container: str, paths: HostPaths) -> Leftovers:
+    """The usage file and the lock of a container's former start, under the names that HAMi's plugin gives them too.
+
+    HAMi-core joins a usage file that it finds, whatever library has written it and whatever limits it was made for. Of
+    a killed process it keeps the bytes as used, for good where another program has its number now.
+    """
+    for what, value, pattern in (("pod UID", uid, _POD_UID), ("container name", container, _CONTAINER)):
+        if not pattern.fullmatch(value):
+            message = f"{what} {value[:80]!r} in the kubelet's checkpoint is not one that Kubernetes makes"
+            raise RefusedError(RefusalReason.INVALID_REQUEST, message, code="INVALID_ARGUMENT")
+    return Leftovers(
+        directory=_folder(uid, container, paths), names=(_usage_file(uid, container), LOCK), suffix=USAGE_FILES
+    )
+
+
+def _folder(uid: str, container: str, paths: HostPaths) -> Path:
+    return paths.hook / f"vgpu/containers/{uid}_{container}"
 
 
 def check_names(assignment: Assignment) -> None:
@@ -131,7 +152,8 @@ def _limits(
     if len(set(cores)) > 1:
         # HAMi gives all cards the first one's limit. A zero here would fall back to it, so 100 is "no limit".
         env |= {f"{CORE_LIMIT}_{i}": str(percent or 100) for i, percent in enumerate(cores)}
-    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_vgpu(host)}/{_usage_file(assignment)}.cache"
+    own = _usage_file(assignment.pod.uid, assignment.container.name)
+    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_vgpu(host)}/{own}"
     if settings.device_memory_scaling > 1:
         env["CUDA_OVERSUBSCRIBE"] = "true"
     if settings.lib_cuda_log_level is not None:
@@ -141,9 +163,9 @@ def _limits(
     return ContainerEdits(env=env)
 
 
-def _usage_file(assignment: Assignment) -> uuid.UUID:
+def _usage_file(uid: str, container: str) -> str:
     """The same for the same container, so that an Allocate that is repeated gives the same answer."""
-    return uuid.uuid5(uuid.NAMESPACE_OID, f"{assignment.pod.uid}/{assignment.container.name}")
+    return f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{uid}/{container}')}{USAGE_FILES}"
 
 
 def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
@@ -178,7 +200,8 @@ def _library_mounts(
     mounts = [
         Mount(host_path=_library(settings, host), container_path=f"{vgpu}/libvgpu.so"),
         Mount(host_path=str(folder), container_path=vgpu, read_only=False),
-        Mount(host_path=str(LOCK_FOLDER), container_path=str(LOCK_FOLDER), read_only=False),
+        # A lock of the container's own. One for all, as HAMi has it, lets one container stall the others.
+        Mount(host_path=str(folder), container_path=LOCK_FOLDER, read_only=False),
     ]
     if assignment.container.env.get("CUDA_DISABLE_CONTROL", "") not in _TRUE:
         mounts.append(Mount(host_path=f"{vgpu}/ld.so.preload", container_path="/etc/ld.so.preload"))
