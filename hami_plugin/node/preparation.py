@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,9 @@ from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
+from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.ports import Observer
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.policy.answers import answered
@@ -27,6 +30,66 @@ from hami_plugin.vendor import Family, Injection, Leftovers
 log = logger(__name__)
 
 REMOVAL_S = 5.0
+LOOK_S = 2.0
+
+
+class HostCheck:
+    """Looks again and again for what one family's containers would miss on this host, and says what is new.
+
+    ``problem`` is empty while they would miss nothing. The family is asked on a thread, so it need not be guarded.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        *,
+        snapshot: Watched[Snapshot],
+        host: HostFiles,
+        events: EventRecorder,
+        mistakes: Mistakes,
+        period: float = 2.0,
+    ) -> None:
+        self.resource = family.resources.count
+        self.snapshot = snapshot
+        self.problem = ""
+        self._family = family
+        self._host = host
+        self._events = events
+        self._mistakes = mistakes
+        self._period = period
+        self._thread = WorkThread(f"host of {self.resource}")
+        self._asked: asyncio.Future[str] | None = None
+
+    async def run(self) -> None:
+        """Until the snapshot is closed."""
+        while not self.snapshot.closed:
+            self._tell(await self._look())
+            await self.snapshot.changed(self.snapshot.version, timeout=self._period)
+        self._thread.close()
+
+    async def _look(self) -> str:
+        """One look. The next one begins when the one before has come back."""
+        asked = self._asked or self._thread.start(lambda: self._family.host_problem(self._host))
+        done, _waiting = await asyncio.wait([asked], timeout=LOOK_S)
+        self._asked = None if done else asked
+        if not done:
+            return self._wrong(StuckError(f"no answer within {LOOK_S:g} s"))
+        try:
+            problem = asked.result()
+        except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
+            return str(error) if isinstance(error, HamiError) else self._wrong(error)
+        return problem if isinstance(problem, str) else self._wrong(TypeError(f"{problem!r:.64} is no text"))
+
+    def _wrong(self, error: Exception) -> str:
+        return str(self._mistakes.made("host problem", error))
+
+    def _tell(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            log.warning("host not prepared", resource=self.resource, problem=problem)
+            self._events.node("HostNotPrepared", problem)
+        if self.problem and not problem:
+            log.info("host is prepared again", resource=self.resource)
+        self.problem = problem
 
 
 class Preparation:

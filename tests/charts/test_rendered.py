@@ -340,3 +340,26 @@ def test_the_pod_monitor_of_the_chart_is_the_one_in_deploy():
     release = rendered({**sets.DAEMON, "monitoring": {"podMonitor": {"enabled": True}}})
 
     assert release.one("PodMonitor") == deployed
+
+
+@pytest.mark.parametrize("hook", ["/usr/local", "/opt/hami"])
+def test_the_library_is_installed_preloaded_and_mounted_by_one_path(hook, loaded):
+    chosen = {} if hook == "/usr/local" else {"devicePlugin": {"config": {"hookPath": hook}}}
+    release = rendered(chosen)
+    spec = release.one("DaemonSet")["spec"]["template"]["spec"]
+    (installer,), (daemon,) = spec["initContainers"], spec["containers"]
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    variables = {name: {e["name"]: e.get("value") for e in c["env"]} for name, c in (("i", installer), ("d", daemon))}
+    mounted = {(c["name"], m["name"]): m["mountPath"] for c in (installer, daemon) for m in c["volumeMounts"]}
+
+    configured = loaded(next(m["data"] for m in release.kind("ConfigMap") if "config.json" in m["data"]))
+
+    assert {
+        host["hook"],
+        mounted["hami-core", "hook"],
+        mounted["hami-plugin", "hook"],
+        variables["i"]["TARGET"],
+        f"{variables['d']['HOOK_PATH']}/vgpu",
+        f"{configured.settings.hook_path}/vgpu",
+    } == {f"{hook}/vgpu"}
+    assert "/usr/local" not in installer["args"][0]

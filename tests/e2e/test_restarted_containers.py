@@ -48,14 +48,14 @@ async def test_every_start_of_a_container_finds_no_region_of_an_earlier_one(runn
         regions[name] = await begin(stage, pod, name)
         regions[name].write_bytes(left_by(layout))
     for name in ("first", "second", "second", "first"):
-        others = {other: os.stat(regions[other]).st_ino for other in ("first", "second") if other != name}
+        others = {other: regions[other].stat().st_ino for other in ("first", "second") if other != name}
 
         assert await begin(stage, pod, name) == regions[name]
 
         assert not regions[name].exists(), f"{name} finds what it left"
-        assert {other: os.stat(regions[other]).st_ino for other in others} == others
+        assert {other: regions[other].stat().st_ino for other in others} == others
         regions[name].write_bytes(left_by(layout))
-    assert os.listdir(regions["first"].parent) == [regions["first"].name]
+    assert [path.name for path in regions["first"].parent.iterdir()] == [regions["first"].name]
 
     regions["init"].write_bytes(left_by(layout))  # the pod's sandbox is made anew, and its init containers run again
     await begin(stage, pod, "init")
@@ -75,7 +75,7 @@ async def test_a_daemon_that_was_started_anew_clears_what_an_older_one_left(runn
     await start(stage)
     await begin(stage, pod, "main")
 
-    assert sorted(os.listdir(region.parent)) == ["kept.txt"]
+    assert [path.name for path in region.parent.iterdir()] == ["kept.txt"]
 
 
 @pytest.mark.parametrize("check", ["required", "off"])
@@ -122,7 +122,7 @@ async def test_what_a_container_puts_in_the_place_of_its_region_harms_nobody_els
 
         await begin(stage, pod, "main")
 
-        assert not os.path.lexists(region), kind
+        assert region not in region.parent.iterdir(), kind
         assert precious.read_text() == "the host's", kind
         assert not (stage.directory / "nowhere").exists()
     await bring_up(stage, small("neighbour", stage.family.resources))
@@ -156,7 +156,7 @@ async def test_a_folder_that_was_replaced_by_a_link_is_not_followed(running):
     (elsewhere / region.name).write_bytes(left_by("v1.2"))
     region.parent.symlink_to(elsewhere)
 
-    with pytest.raises(StartError, match="HostNotPrepared|not a directory"):
+    with pytest.raises(StartError, match="not a directory"):
         await begin(stage, pod, "main")
 
     assert (elsewhere / region.name).exists()

@@ -8,6 +8,7 @@ import pytest
 
 from hami_plugin.demo.stage import NODE
 from hami_plugin.model.views import pod_view
+from hami_plugin.simulation.kubelet import StartError
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.wire import keys
 from hami_plugin.wire.legacy import decode_legacy
@@ -268,3 +269,35 @@ async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(run
     else:
         with pytest.raises(AdmissionError, match=f"demo/first holds {memory}"):
             await stage.kubelet.admit(second)
+
+
+async def test_a_preload_file_that_names_another_library_than_the_mounted_one_stops_containers_and_readiness(running):
+    """As where HAMi-core was installed for another ``hookPath``: its library would be there, and loaded by nobody."""
+    stage = await running()
+    vgpu = stage.directory / "hook/vgpu"
+    pod = await bring_up(stage, small("before", stage.family.resources))
+    assert (await stage.get("/readyz"))[0] == 200
+
+    (vgpu / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
+
+    body = await probed(stage, 503)
+    assert f"{vgpu}/ld.so.preload names /usr/local/vgpu/libvgpu.so, and not {vgpu}/libvgpu.so" in body
+    with pytest.raises(StartError, match=r"names /usr/local/vgpu/libvgpu\.so"):
+        await stage.kubelet.start_container(pod.uid, "main")
+    await stage.until(lambda: any(e["reason"] == "HostNotPrepared" for e in stage.api.events()), "the Event")
+
+    (vgpu / "ld.so.preload").write_text(f"# ours\n/opt/other.so {vgpu}/libvgpu.so\n")
+    await probed(stage, 200)
+    assert (await stage.kubelet.start_container(pod.uid, "main")).edits.env
+
+
+async def test_a_host_without_the_library_is_not_ready_until_it_is_there(set_up):
+    stage = await set_up()
+    library = stage.directory / "hook/vgpu/libvgpu.so"
+    library.unlink()
+    await start(stage)
+
+    assert f"no file {library} on the host" in await probed(stage, 503)
+
+    library.touch()
+    await probed(stage, 200)

@@ -21,6 +21,7 @@ from tests.runtimes.simulated import prepare
 from tests.runtimes.wanted import Wanted
 from tests.support.rigs import decision
 
+CONTENTS = {"vgpu/ld.so.preload": "{hook}/vgpu/libvgpu.so"}
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 BY_PROFILE = {machine.profile: machine for machine in MACHINES}
 
@@ -97,7 +98,7 @@ def running(shown, enclosure, monkeypatch):
                 for name in machine.portion.files:
                     path = stage.directory / "hook" / name
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(name)
+                    path.write_text(CONTENTS.get(name, name).format(hook=stage.directory / "hook"))
                 await stage.start_daemon()
                 node = Node(machine=machine, stage=stage)
                 await node.ready()
@@ -210,6 +211,6 @@ async def test_hamis_library_is_readable_and_preloaded_and_an_image_that_asks_fo
         refused = await run(containerd, replace(nothing, image=GREEDY))
 
         check(node, card, greedy.beyond(bare))
-        assert greedy.files == {library: b"vgpu/libvgpu.so", preload: b"vgpu/ld.so.preload"}
+        assert greedy.files == {library: b"vgpu/libvgpu.so", preload: library.encode()}
         assert (refused.beyond(bare).devices, refused.beyond(bare).mounts) == ({}, {})
         assert refused.env["NVIDIA_VISIBLE_DEVICES"] == "all"  # the image's own, which opens nothing

@@ -23,6 +23,7 @@ DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
 LOCK_FOLDER = "/tmp/vgpulock"  # noqa: S108  # where HAMi-core looks for its lock in a container
 LOCK = "lock"
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+LIBRARY = "libvgpu.so"
 USAGE_FILES = ".cache"
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
 
@@ -169,15 +170,31 @@ def _usage_file(uid: str, container: str) -> str:
 
 
 def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
-    """Which files of HAMi-core this host lacks. A container that started without them would have no limits."""
-    needed = (_library(settings, host), f"{_vgpu(host)}/ld.so.preload")
-    missing = [path for path in needed if not host.is_file(path)]
-    if not missing:
+    """What of HAMi-core this host lacks. A container that started without it would have no limits."""
+    preload = f"{_vgpu(host)}/ld.so.preload"
+    missing = [path for path in (_library(settings, host), preload) if not host.is_file(path)]
+    if missing:
+        return (
+            f"no file {' and no file '.join(missing)} on the host; "
+            "containers with limits do not start until HAMi-core is there"
+        )
+    mounted = f"{_vgpu(host)}/{LIBRARY}"
+    try:
+        named = _preloaded(host.text(preload))
+    except OSError as error:
+        return f"{preload} on the host cannot be read: {error.strerror or error}"
+    if mounted in named:
         return ""
     return (
-        f"no file {' and no file '.join(missing)} on the host; "
-        "containers with limits do not start until HAMi-core is there"
+        f"{preload} names {' and '.join(named) or 'no library'}, and not {mounted}, where containers have HAMi-core: "
+        f"nothing would be limited; write that path into it, or set hookPath to where HAMi-core was installed for"
     )
+
+
+def _preloaded(text: str) -> list[str]:
+    """The libraries that the loader reads out of a preload file."""
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    return [name for line in lines for name in re.split(r"[\s:]+", line) if name]
 
 
 def _vgpu(host: HostFiles) -> str:
@@ -187,7 +204,7 @@ def _vgpu(host: HostFiles) -> str:
 
 def _library(settings: NvidiaSettings, host: HostFiles) -> str:
     """HAMi-core under its versioned name where that is installed, else under the plain one."""
-    plain = f"{_vgpu(host)}/libvgpu.so"
+    plain = f"{_vgpu(host)}/{LIBRARY}"
     versioned = f"{plain}.{settings.libvgpu_version}"
     return versioned if settings.libvgpu_version and host.is_file(versioned) else plain
 
@@ -198,7 +215,7 @@ def _library_mounts(
     """HAMi-core, its usage file's folder, its lock, and what makes every process load it."""
     vgpu = _vgpu(host)
     mounts = [
-        Mount(host_path=_library(settings, host), container_path=f"{vgpu}/libvgpu.so"),
+        Mount(host_path=_library(settings, host), container_path=f"{vgpu}/{LIBRARY}"),
         Mount(host_path=str(folder), container_path=vgpu, read_only=False),
         # A lock of the container's own. One for all, as HAMi has it, lets one container stall the others.
         Mount(host_path=str(folder), container_path=LOCK_FOLDER, read_only=False),

@@ -300,7 +300,41 @@ def test_a_host_without_hami_core_is_told_by_name_whatever_a_runtime_has_left_th
 
 
 def test_a_host_with_hami_core_lacks_nothing(tmp_path: Path) -> None:
-    node = host(tmp_path, "/usr/local/vgpu/libvgpu.so.v2.10.0", "/usr/local/vgpu/ld.so.preload")
+    node = host(tmp_path, "/usr/local/vgpu/libvgpu.so.v2.10.0")
+    node.writable("/usr/local/vgpu/ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
+
+    assert missing_library(NvidiaSettings(), node) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/libvgpu.so"),
+        ("", "no library"),
+        ("# /opt/hami/vgpu/libvgpu.so\n", "no library"),
+        ("/opt/hami/vgpu/libvgpu.so.v2.10.0\n", "/opt/hami/vgpu/libvgpu.so.v2.10.0"),
+        ("/a.so:/b.so\n", "/a.so and /b.so"),
+    ],
+)
+def test_a_preload_file_that_does_not_name_the_mounted_library_is_told_with_the_remedy(
+    text: str, named: str, tmp_path: Path
+) -> None:
+    node = host(tmp_path, "/opt/hami/vgpu/libvgpu.so", hook=Path("/opt/hami"))
+    node.writable("/opt/hami/vgpu/ld.so.preload").write_text(text)
+
+    problem = missing_library(NvidiaSettings(), node)
+
+    assert problem.startswith(f"/opt/hami/vgpu/ld.so.preload names {named}, and not /opt/hami/vgpu/libvgpu.so, ")
+    assert "write that path into it" in problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/x.so /opt/hami/vgpu/libvgpu.so", "/x.so:/opt/hami/vgpu/libvgpu.so # ours", "\n/opt/hami/vgpu/libvgpu.so\n"],
+)
+def test_the_mounted_library_may_be_one_of_several_that_are_preloaded(text: str, tmp_path: Path) -> None:
+    node = host(tmp_path, "/opt/hami/vgpu/libvgpu.so", hook=Path("/opt/hami"))
+    node.writable("/opt/hami/vgpu/ld.so.preload").write_text(text)
 
     assert missing_library(NvidiaSettings(), node) == ""
 
