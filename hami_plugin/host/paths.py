@@ -68,10 +68,10 @@ class HostFiles:
         """Whether a host path is a file. A directory of that name is what a runtime made when the file was missing."""
         return self._seen(path).is_file()
 
-    def text(self, path: str | Path, *, most: int = 65536) -> str:
+    def read(self, path: str | Path, *, most: int = 65536) -> bytes:
         """How a host file begins. OSError where it cannot be read."""
         with self._seen(path).open("rb") as file:
-            return file.read(most).decode(errors="replace")
+            return file.read(most)
 
     def _seen(self, path: str | Path) -> Path:
         text, paths = str(path), self.paths

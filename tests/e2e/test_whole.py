@@ -301,3 +301,20 @@ async def test_a_host_without_the_library_is_not_ready_until_it_is_there(set_up)
 
     library.touch()
     await probed(stage, 200)
+
+
+@pytest.mark.parametrize(("says", "served"), [(b"set core utilization limit to  %d", False), (b"", True)])
+async def test_core_limits_that_differ_are_served_only_where_the_installed_library_obeys_them(running, says, served):
+    stage = await running()
+    (stage.directory / "hook/vgpu/libvgpu.so").write_bytes(b"\x7fELF" + says)
+    pod = stage.scheduler.place(manifest("two", [asking("main", stage.family.resources, count=2, cores=30)]))
+    text = fresh(stage, pod).annotations[TO_ALLOCATE].replace(",30:", ",20:", 1)
+    stage.api.annotate_pod("demo", "two", {TO_ALLOCATE: text, ALLOCATED: text})
+
+    if not served:
+        with pytest.raises(AdmissionError, match=r"one limit for all cards; install HAMi-core of after April 2026"):
+            await stage.kubelet.admit(pod)
+        return
+    await stage.kubelet.admit(pod)
+    env = (await stage.kubelet.start_container(pod.uid, "main")).edits.env
+    assert sorted(env[f"CUDA_DEVICE_SM_LIMIT_{i}"] for i in range(2)) == ["20", "30"]

@@ -24,6 +24,8 @@ LOCK_FOLDER = "/tmp/vgpulock"  # noqa: S108  # where HAMi-core looks for its loc
 LOCK = "lock"
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 LIBRARY = "libvgpu.so"
+LIMIT_FOR_ALL, LIMIT_OF_EACH = b"set core utilization limit to", b": core utilization limit = "
+MOST_OF_LIBRARY = 64 * 1024 * 1024
 USAGE_FILES = ".cache"
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
 
@@ -145,23 +147,43 @@ def _features(settings: NvidiaSettings) -> ContainerEdits:
 def _limits(
     settings: NvidiaSettings, assignment: Assignment, shares: Sequence[Share], host: HostFiles
 ) -> ContainerEdits:
-    grants = [share.grant for share in shares]
-    # No entry is no limit. A zero would say the same, and HAMi-core would call it invalid.
-    env = {f"{MEMORY_LIMIT}_{i}": f"{grant.memory}m" for i, grant in enumerate(grants) if grant.memory}
-    cores = [grant.cores for grant in grants]
+    # Without a limit, or with 0, HAMi-core tells a program that the card has 0 bytes. So it is all that the card has.
+    env = {f"{MEMORY_LIMIT}_{i}": f"{share.grant.memory or share.device.memory}m" for i, share in enumerate(shares)}
+    cores = [share.grant.cores for share in shares]
     env[CORE_LIMIT] = str(cores[0] if cores else 0)
-    if len(set(cores)) > 1:
+    if len({percent or 100 for percent in cores}) > 1:
+        if not settings.disable_core_limit:
+            _require_limits_of_each(cores, _library(settings, host), assignment, host)
         # HAMi gives all cards the first one's limit. A zero here would fall back to it, so 100 is "no limit".
         env |= {f"{CORE_LIMIT}_{i}": str(percent or 100) for i, percent in enumerate(cores)}
     own = _usage_file(assignment.pod.uid, assignment.container.name)
     env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_vgpu(host)}/{own}"
-    if settings.device_memory_scaling > 1:
+    if settings.device_memory_scaling > 1:  # no open build of HAMi-core reads it; HAMi says it to those that may
         env["CUDA_OVERSUBSCRIBE"] = "true"
     if settings.lib_cuda_log_level is not None:
         env["LIBCUDA_LOG_LEVEL"] = str(settings.lib_cuda_log_level)
     if settings.disable_core_limit:
         env["GPU_CORE_UTILIZATION_POLICY"] = "disable"
     return ContainerEdits(env=env)
+
+
+def _require_limits_of_each(cores: Sequence[int], library: str, assignment: Assignment, host: HostFiles) -> None:
+    """Refuse limits that differ where HAMi-core is known to hold all cards to the first one's.
+
+    After a first card without a limit it would limit nothing. A build says in its log how it understands the limits,
+    and what it can say stands in its file.
+    """
+    try:
+        content = host.read(library, most=MOST_OF_LIBRARY)
+    except OSError:
+        return  # before the container starts it must be there
+    if LIMIT_FOR_ALL in content and LIMIT_OF_EACH not in content:
+        raise RefusedError(
+            RefusalReason.NOT_PREPARED,
+            f'container "{assignment.container.name}" of pod {assignment.pod.key} is granted {", ".join(map(str, cores))} '
+            f"percent of its cards' cores, and {library} on the host is a HAMi-core that has one limit for all cards",
+            hint="install HAMi-core of after April 2026 (HAMi 2.8.2, 2.9 or newer), or grant as much of each card",
+        )
 
 
 def _usage_file(uid: str, container: str) -> str:
@@ -180,7 +202,7 @@ def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
         )
     mounted = f"{_vgpu(host)}/{LIBRARY}"
     try:
-        named = _preloaded(host.text(preload))
+        named = _preloaded(host.read(preload).decode(errors="replace"))
     except OSError as error:
         return f"{preload} on the host cannot be read: {error.strerror or error}"
     if mounted in named:

@@ -155,13 +155,58 @@ def test_each_card_has_its_own_core_limit_when_they_differ(tmp_path: Path) -> No
     assert [env[f"CUDA_DEVICE_SM_LIMIT_{i}"] for i in range(3)] == ["30", "100", "70"]
 
 
-def test_memory_without_a_limit_has_no_entry(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scaling", [1.0, 2.0])
+def test_a_grant_of_no_memory_is_all_that_the_card_has(scaling: float, tmp_path: Path) -> None:
+    """Without a limit, or with 0, HAMi-core lets cuDeviceTotalMem say 0 bytes, and programs plan by that."""
     shares = (share("GPU-a", memory=0, index=0), share("GPU-b", memory=500, index=1))
+    settings = NvidiaSettings(deviceMemoryScaling=scaling)
 
-    env = inject(NvidiaSettings(), assignment(*shares), host(tmp_path)).edits.env
+    env = inject(settings, assignment(*shares), host(tmp_path)).edits.env
 
-    assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in env
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "81920m"
     assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "500m"
+
+
+# What HAMi-core's builds say of the limits of cores, in their log. Builds with one limit for all cards are of before
+# April 2026.
+ONE_FOR_ALL = b"\0[HAMI-core Info(%d:%ld:%s:%d)]: set core utilization limit to  %d\n\0"
+ONE_EACH = b"\0[HAMI-core Info(%d:%ld:%s:%d)]: device %d: core utilization limit = %d\n\0"
+
+
+def differing(node: HostFiles, **settings: Any) -> Mapping[str, str]:
+    shares = (share("GPU-a", cores=0, index=0), share("GPU-b", cores=30, index=1))
+    return inject(NvidiaSettings(**settings), assignment(*shares), node).edits.env
+
+
+def with_library(tmp_path: Path, content: bytes) -> HostFiles:
+    node = host(tmp_path, "/usr/local/vgpu/libvgpu.so")
+    node.writable("/usr/local/vgpu/libvgpu.so").write_bytes(b"\x7fELF" + bytes(300_000) + content + bytes(300_000))
+    return node
+
+
+def test_core_limits_that_differ_are_refused_where_the_library_knows_one_for_all_cards(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="0, 30.*one limit for all cards") as caught:
+        differing(with_library(tmp_path, ONE_FOR_ALL))
+
+    assert caught.value.reason is RefusalReason.NOT_PREPARED
+    assert "April 2026" in caught.value.hint
+
+
+@pytest.mark.parametrize("content", [ONE_EACH, ONE_EACH + ONE_FOR_ALL, b"", b"a library that says neither"])
+def test_core_limits_that_differ_are_served_by_a_library_that_is_not_known_to_be_old(
+    content: bytes, tmp_path: Path
+) -> None:
+    env = differing(with_library(tmp_path, content))
+
+    assert (env["CUDA_DEVICE_SM_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT_1"]) == ("100", "30")
+
+
+def test_an_old_library_serves_equal_core_limits_and_cards_whose_cores_are_not_limited_at_all(tmp_path: Path) -> None:
+    node = with_library(tmp_path, ONE_FOR_ALL)
+    equal = assignment(share("GPU-a", cores=30, index=0), share("GPU-b", cores=30, index=1))
+
+    assert inject(NvidiaSettings(), equal, node).edits.env["CUDA_DEVICE_SM_LIMIT"] == "30"
+    assert differing(node, disableCoreLimit=True)["GPU_CORE_UTILIZATION_POLICY"] == "disable"
 
 
 @pytest.mark.parametrize(
