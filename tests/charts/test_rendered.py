@@ -363,3 +363,15 @@ def test_the_library_is_installed_preloaded_and_mounted_by_one_path(hook, loaded
         f"{configured.settings.hook_path}/vgpu",
     } == {f"{hook}/vgpu"}
     assert "/usr/local" not in installer["args"][0]
+
+
+@pytest.mark.parametrize("mode", ["Default", "ExclusiveProcess"])
+def test_the_daemon_has_the_power_to_set_a_compute_mode_only_where_one_is_to_be_set(mode, loaded):
+    release = rendered({"devicePlugin": {"nvidia": {"computeMode": mode, "splitCount": 1}}})
+    (daemon,) = release.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    configured = loaded(next(m["data"] for m in release.kind("ConfigMap") if "config.json" in m["data"]))
+    context, exclusive = daemon["securityContext"], mode == "ExclusiveProcess"
+
+    assert configured.vendors["nvidia"].compute_mode == mode
+    assert context["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if exclusive else {})}
+    assert context["allowPrivilegeEscalation"] is exclusive

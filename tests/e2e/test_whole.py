@@ -13,7 +13,7 @@ from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.wire import keys
 from hami_plugin.wire.legacy import decode_legacy
 from tests.e2e.manifests import asking, idle, manifest, small
-from tests.e2e.steps import bring_up, fresh, offered, refusal, sound, start, take_down
+from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
@@ -318,3 +318,22 @@ async def test_core_limits_that_differ_are_served_only_where_the_installed_libra
     await stage.kubelet.admit(pod)
     env = (await stage.kubelet.start_container(pod.uid, "main")).edits.env
     assert sorted(env[f"CUDA_DEVICE_SM_LIMIT_{i}"] for i in range(2)) == ["20", "30"]
+
+
+async def test_a_configured_compute_mode_is_set_on_every_card_or_the_card_says_why_not(set_up):
+    exclusive = {"computeMode": "ExclusiveProcess", "deviceSplitCount": 1}
+    stage = await set_up("t4-4-pcie", vendors={"nvidia": {"enabled": True, **exclusive}})
+    stage.hardware.simulator.inject("compute-mode", None, 0)
+    stage.hardware.simulator.inject("fail-call", 2, "nvmlDeviceSetComputeMode:4")
+    await stage.start_daemon()
+
+    await stage.until(lambda: len(stage.registered()) == 4, "the registration", WITHIN_S)
+    assert {info.index for info in stage.registered() if not info.health} == {2}
+    await stage.until(lambda: any(e["reason"] == "ComputeModeNotSet" for e in stage.api.events()), "the Event")
+    (told,) = {e["message"] for e in stage.api.events() if e["reason"] == "ComputeModeNotSet"}
+    assert "NoPermission" in told
+    assert "CAP_SYS_ADMIN" in told
+    await bring_up(stage, small("alone", stage.family.resources))
+
+    stage.hardware.simulator.inject("back", 2)
+    await offered(stage)

@@ -180,8 +180,9 @@ def _require_limits_of_each(cores: Sequence[int], library: str, assignment: Assi
     if LIMIT_FOR_ALL in content and LIMIT_OF_EACH not in content:
         raise RefusedError(
             RefusalReason.NOT_PREPARED,
-            f'container "{assignment.container.name}" of pod {assignment.pod.key} is granted {", ".join(map(str, cores))} '
-            f"percent of its cards' cores, and {library} on the host is a HAMi-core that has one limit for all cards",
+            f'container "{assignment.container.name}" of pod {assignment.pod.key} is granted '
+            f"{', '.join(map(str, cores))} percent of its cards' cores, and {library} on the host is a HAMi-core "
+            "that has one limit for all cards",
             hint="install HAMi-core of after April 2026 (HAMi 2.8.2, 2.9 or newer), or grant as much of each card",
         )
 

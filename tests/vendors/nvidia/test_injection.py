@@ -185,7 +185,7 @@ def with_library(tmp_path: Path, content: bytes) -> HostFiles:
 
 
 def test_core_limits_that_differ_are_refused_where_the_library_knows_one_for_all_cards(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="0, 30.*one limit for all cards") as caught:
+    with pytest.raises(RefusedError, match=r"0, 30.*one limit for all cards") as caught:
         differing(with_library(tmp_path, ONE_FOR_ALL))
 
     assert caught.value.reason is RefusalReason.NOT_PREPARED
