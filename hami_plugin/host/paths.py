@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -72,6 +73,14 @@ class HostFiles:
         """How a host file begins. OSError where it cannot be read."""
         with self._seen(path).open("rb") as file:
             return file.read(most)
+
+    def room(self, path: str | Path) -> int | None:
+        """Bytes that are free where a host path is; None where its file system does not say, or it is not there."""
+        try:
+            told = os.statvfs(self._seen(path))
+        except OSError:
+            return None
+        return told.f_bavail * told.f_frsize if told.f_blocks else None
 
     def _seen(self, path: str | Path) -> Path:
         text, paths = str(path), self.paths

@@ -9,8 +9,10 @@ import pytest
 from hami_plugin.demo.stage import Stage
 from hami_plugin.model.views import PodView
 from hami_plugin.simulation.kubelet import StartError
+from tests.e2e.disks import small_disk
 from tests.e2e.manifests import asking, manifest, small
-from tests.e2e.steps import bring_up, start
+from tests.e2e.steps import WITHIN_S, bring_up, confirm, probed, start
+from tests.e2e.truth import journal, recorded
 
 REGIONS = Path(__file__).parents[1] / "vectors/regions"
 """Usage files that real builds of HAMi-core wrote: the first of before April 2026, the second of after it."""
@@ -181,3 +183,36 @@ async def lock_of(stage: Stage, pod: PodView) -> Path:
     """Where the lock of a container that starts now is on the host."""
     mounts = (await stage.kubelet.start_container(pod.uid, "main")).edits.mounts
     return Path(next(m.host_path for m in mounts if m.container_path == "/tmp/vgpulock")) / "lock"
+
+
+@pytest.mark.scenario("X6")
+async def test_a_container_that_fills_its_folder_harms_no_state_and_the_next_starts_once_there_is_room(set_up):
+    """The folders are on a file system of their own here, as docs/operations.md recommends."""
+    stage = await set_up()
+    folders = stage.directory / "hook/vgpu/containers"
+    folders.mkdir()
+    with small_disk(folders, "16m"):
+        await start(stage)
+        greedy = await bring_up(stage, small("greedy", stage.family.resources))
+        running = await bring_up(stage, small("running", stage.family.resources))
+        filler = (await begin(stage, greedy, "main")).with_name("filler")
+        kept = await begin(stage, running, "main")
+        kept.write_bytes(left_by("v1.2"))
+
+        with pytest.raises(OSError, match="No space left"):
+            filler.write_bytes(bytes(20 << 20))
+
+        body = await probed(stage, 503)
+        assert f"{folders} has less than 8 MiB left" in body
+        later = stage.scheduler.place(small("later", stage.family.resources))
+        await stage.kubelet.admit(later)  # Allocate, the journal and the annotations do not need that disk
+        await stage.until(lambda: recorded(stage, later), "the record", WITHIN_S)
+        assert len(journal(stage)) == 3
+        with pytest.raises(StartError, match="has less than 8 MiB left"):  # HAMi-core would die without a word
+            await begin(stage, later, "main")
+        assert kept.stat().st_size == len(left_by("v1.2"))
+
+        filler.unlink()
+        await probed(stage, 200)
+        await confirm(stage, later)
+        await stage.stop_daemon()

@@ -13,7 +13,7 @@ from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.wire import keys
 from hami_plugin.wire.legacy import decode_legacy
 from tests.e2e.manifests import asking, idle, manifest, small
-from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, refusal, sound, start, take_down
+from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, probed, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
@@ -138,14 +138,6 @@ async def test_probes_and_metrics_follow_the_daemons_life(running):
     assert (await stage.get("/healthz"))[0] == 200
     await stage.api.accept()
     await probed(stage, 200)
-
-
-async def probed(stage, status):
-    """Wait until the readiness probe answers ``status``: its body."""
-    async with asyncio.timeout(10):
-        while (answer := await stage.get("/readyz"))[0] != status:
-            pass
-    return answer[1]
 
 
 async def test_the_legacy_format_writes_a_handshake_beside_the_register(running):

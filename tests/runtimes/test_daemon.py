@@ -198,6 +198,7 @@ async def test_two_pods_on_different_cards_have_no_cards_node_in_common(containe
         assert first.keys() & second.keys() == node.machine.shared
 
 
+@pytest.mark.scenario("X8")
 async def test_hamis_library_is_readable_and_preloaded_and_an_image_that_asks_for_all_cards_gets_one(
     containerd, running
 ):

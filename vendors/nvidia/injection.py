@@ -25,6 +25,7 @@ LOCK = "lock"
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 LIBRARY = "libvgpu.so"
 LIMIT_FOR_ALL, LIMIT_OF_EACH = b"set core utilization limit to", b": core utilization limit = "
+LEAST_ROOM = 8 << 20
 MOST_OF_LIBRARY = 64 * 1024 * 1024
 USAGE_FILES = ".cache"
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
@@ -201,7 +202,21 @@ def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
             f"no file {' and no file '.join(missing)} on the host; "
             "containers with limits do not start until HAMi-core is there"
         )
-    mounted = f"{_vgpu(host)}/{LIBRARY}"
+    return _preload_problem(preload, f"{_vgpu(host)}/{LIBRARY}", host) or _full(f"{_vgpu(host)}/containers", host)
+
+
+def _full(folders: str, host: HostFiles) -> str:
+    """A usage file is made whole by its first program, which dies where there is no room for it."""
+    room = host.room(folders)
+    if room is None or room >= LEAST_ROOM:
+        return ""
+    return (
+        f"the file system of {folders} has less than {LEAST_ROOM >> 20} MiB left, and HAMi-core needs 2 MiB for each "
+        f"container, or its programs die; look for a container that has filled its folder (du -s {folders}/*)"
+    )
+
+
+def _preload_problem(preload: str, mounted: str, host: HostFiles) -> str:
     try:
         named = _preloaded(host.read(preload).decode(errors="replace"))
     except OSError as error:

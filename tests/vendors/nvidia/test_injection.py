@@ -280,6 +280,7 @@ def test_a_card_without_a_device_node_is_refused_when_nodes_are_passed(tmp_path:
     assert caught.value.reason is RefusalReason.NOT_PREPARED
 
 
+@pytest.mark.scenario("X8")
 @pytest.mark.parametrize("text", ["1", "t", "T", "true", "TRUE", "True"])
 def test_a_container_that_disables_control_gets_no_preload(text: str, tmp_path: Path) -> None:
     given = assignment(share("GPU-a"), env={"CUDA_DISABLE_CONTROL": text})
@@ -391,6 +392,7 @@ def test_a_card_that_is_granted_twice_is_refused(tmp_path: Path) -> None:
     assert caught.value.reason is RefusalReason.BAD_ANNOTATION
 
 
+@pytest.mark.scenario("X8")
 @pytest.mark.parametrize("ways", [("cdi-annotations",), ("cdi-cri",), ("cdi-annotations", "cdi-cri")])
 def test_with_cdi_alone_nothing_that_an_image_says_opens_cards_in_nvidias_runtime(
     ways: tuple[str, ...], tmp_path: Path
