@@ -96,7 +96,7 @@ def guarded(family: Family, guard: Guard) -> Family:
         announce=announce if announce is nothing_more else guard.counts("announce", announce, partial(_kind, Mapping)),
         inject=guard.prepares("inject", family.inject, partial(_kind, Injection)),
         host_problem=guard.counts("host problem", family.host_problem, partial(_kind, str)),
-        leftovers=guard.counts("leftovers", family.leftovers, _leftovers),
+        leftovers=guard.counts("leftovers", family.leftovers, partial(_kind, Leftovers)),
         place=guard.counts("place", family.place, _place),
         every_core=guard.counts("every core", family.every_core, partial(_number, most=MOST_CORES)),
         ids=guard.counts("ids", family.ids, _count),
@@ -125,10 +125,6 @@ def _count(answer: object, *_asked: object) -> str:
 
 def _kind(kind: type, answer: object, *_asked: object) -> str:
     return "" if isinstance(answer, kind) else f"{answer!r:.64} is no {kind.__name__}"
-
-
-def _leftovers(answer: object, *_asked: object) -> str:
-    return "" if answer is None else _kind(Leftovers, answer)
 
 
 def _place(answer: object, grant: Grant, *_asked: object) -> str:

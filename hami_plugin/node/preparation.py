@@ -137,7 +137,9 @@ class Preparation:
         late is done before the next start of its container is allowed.
         """
         left = [self._family.leftovers(uid, container, self._host.paths) for uid, container in starting]
-        for each in filter(None, left):
+        for each in left:
+            if each.directory is None:
+                continue
             try:
                 await self._thread.call(partial(_remove, each, self._host.writable(each.directory)), REMOVAL_S)
             except (OSError, StuckError) as error:

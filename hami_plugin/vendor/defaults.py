@@ -35,10 +35,6 @@ def whole(*_asked: object) -> Mapping[str, ContainerEdits]:
     return {}
 
 
-def none_left(*_asked: object) -> None:
-    return None
-
-
 def no_node_side(*_asked: object) -> NoReturn:
     raise HamiError(
         "this vendor's devices can be scheduled, and are served by the vendor's own device plugin",

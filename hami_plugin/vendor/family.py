@@ -37,10 +37,10 @@ class Injection:
 class Leftovers:
     """What a container's former start has left in its ``directory`` on the host, and its next start must not find.
 
-    Files by their ``names``, and all others that end with ``suffix``.
+    Files by their ``names``, and all others that end with ``suffix``. Without a directory nothing is left.
     """
 
-    directory: Path
+    directory: Path | None = None
     names: tuple[str, ...] = ()
     suffix: str = ""
 
@@ -101,7 +101,7 @@ class Family:
     inject: Callable[[Assignment, HostFiles], Injection] = defaults.no_node_side
     host_problem: Callable[[HostFiles], str] = lambda _host: ""
     unlimited: str = ""
-    leftovers: Callable[[str, str, HostPaths], Leftovers | None] = defaults.none_left
+    leftovers: Callable[[str, str, HostPaths], Leftovers] = lambda _uid, _container, _paths: Leftovers()
     numa_hints: bool = False
     cores_are_bits: bool = False
     cores_are_counted: bool = False
