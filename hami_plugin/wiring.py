@@ -104,7 +104,8 @@ def _wire(
             specs = equipment.publisher(plain, snapshot, observe)
             own.specs.append(specs)
             snapshot = specs.snapshot
-        own.hosts.append(equipment.host_check(plain, snapshot, mistakes))
+        if plain.needs_host:
+            own.hosts.append(equipment.host_check(plain, snapshot, mistakes))
         family = guarded(plain, guard)
         own.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot, mistakes=mistakes))
         own.lines += [equipment.line(family, snapshot, units, guard) for units in (None, *family.units)]

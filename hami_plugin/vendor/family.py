@@ -99,7 +99,7 @@ class Family:
     specification: Callable[[Sequence[Device], HostFiles], Spec] | None = None
     explain: Callable[[HostFiles], Sequence[str]] = lambda _host: ()
     inject: Callable[[Assignment, HostFiles], Injection] = defaults.no_node_side
-    host_problem: Callable[[HostFiles], str] = lambda _host: ""
+    host_problem: Callable[[HostFiles], str] = defaults.nothing_missing
     unlimited: str = ""
     leftovers: Callable[[str, str, HostPaths], Leftovers] = lambda _uid, _container, _paths: Leftovers()
     numa_hints: bool = False
@@ -130,6 +130,11 @@ class Family:
             device_edits=partial(device_edits, settings),
             shared_edits=partial(shared_edits, settings),
         )
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether its containers miss something on a host that lacks it."""
+        return self.host_problem is not defaults.nothing_missing
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""

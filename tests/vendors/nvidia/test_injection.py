@@ -15,7 +15,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
 from tests.support.hami import answers
-from vendors.nvidia.injection import inject, missing_library
+from vendors.nvidia.injection import inject, leftovers, missing_library
 from vendors.nvidia.settings import NvidiaSettings
 
 VECTORS = Path(__file__).parents[2] / "vectors/hami-tests/nvidia_device_plugin.json"
@@ -421,3 +421,20 @@ def test_nodes_are_handed_over_beside_cdi_if_that_is_asked_for(tmp_path: Path) -
     edits = inject(settings, assignment(share("GPU-a")), host(tmp_path)).edits
 
     assert [node.path for node in edits.device_nodes] == ["/dev/nvidia0"]
+
+
+def test_what_a_former_start_leaves_is_the_file_that_the_environment_names_and_all_of_its_kind(tmp_path: Path) -> None:
+    node = host(tmp_path)
+    env = inject(NvidiaSettings(), assignment(share("GPU-a")), node).edits.env
+
+    left = leftovers("1111", "main", node.paths)
+
+    assert left.directory == Path("/usr/local/vgpu/containers/1111_main")
+    assert left.names == (Path(env["CUDA_DEVICE_MEMORY_SHARED_CACHE"]).name, "lock")
+    assert left.suffix == ".cache"
+
+
+@pytest.mark.parametrize(("uid", "container"), [("../../etc", "main"), ("1111", "../x"), ("", "main"), ("1111", "")])
+def test_nothing_is_removed_by_a_name_that_could_lead_elsewhere(uid: str, container: str, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="not one that Kubernetes makes"):
+        leftovers(uid, container, host(tmp_path).paths)
