@@ -224,8 +224,8 @@ def _preload_problem(preload: str, mounted: str, host: HostFiles) -> str:
     if mounted in named:
         return ""
     return (
-        f"{preload} names {' and '.join(named) or 'no library'}, and not {mounted}, where containers have HAMi-core: "
-        f"nothing would be limited; write that path into it, or set hookPath to where HAMi-core was installed for"
+        f"{preload} names {' and '.join(named) or 'no library'}, and not {mounted}, where containers have HAMi-core, "
+        "so that no program would load it; write that path into it, or set hookPath to where HAMi-core was installed for"
     )
 
 
