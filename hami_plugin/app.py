@@ -39,7 +39,7 @@ from hami_plugin.node.pods import PodTable
 from hami_plugin.node.recovery import Recovery
 from hami_plugin.node.registration import Registration
 from hami_plugin.node.settlement import Settlement
-from hami_plugin.opening import look_at_host, tell_handover, tidy_specs
+from hami_plugin.opening import tell_handover, tell_unlimited, tidy_specs
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.condition import Condition
 from hami_plugin.telemetry.connections import raise_descriptor_limit
@@ -80,7 +80,6 @@ class Daemon:
         self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
         self.account = Account(PodResourcesClient(settings.pod_resources_socket), self._ledger)
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
-        self._host = HostFiles(paths=process.host)
         self._vendors = process.vendors
         equipment = Equipment(
             settings=settings,
@@ -89,7 +88,7 @@ class Daemon:
             settlement=self._settlement,
             checkpoint=self._checkpoint,
             events=self._events,
-            host=self._host,
+            host=HostFiles(paths=process.host),
             memory=HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc)),
             directory=DirectoryWatch(settings.kubelet_dir),
             company=Company(started=self._pods.by_creation),
@@ -122,7 +121,7 @@ class Daemon:
         if stop.is_set():
             return
         log.info("journal read", shares=self._ledger.load())
-        await self._open()
+        self._open()
         self._blocked = ""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work, name=name) for name, work in self._work().items()]
@@ -156,10 +155,9 @@ class Daemon:
         late = {w.vendor: now - w.beat for w in watches if not self._blocked}
         return [f"driver {name}: no turn for {s:.0f} s" for name, s in late.items() if s > STUCK_AFTER_S]
 
-    async def _open(self) -> None:
+    def _open(self) -> None:
         tell_handover(self._vendors, self._events)
-        looked = ((own.guard, source.family) for own in self._serving.vendors for source in own.sources)
-        await look_at_host(looked, self._host, self._events)
+        tell_unlimited(source.family for source in self._serving.sources)
         tidy_specs(self._settings.cdi_dirs[-1], self._serving.kinds)
 
     def _work(self) -> dict[str, Coroutine[None, None, None]]:

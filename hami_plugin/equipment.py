@@ -19,9 +19,11 @@ from hami_plugin.node.guarding import Guard
 from hami_plugin.node.inventory import Inventory
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.memory import HealthMemory
+from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Checkpoint
+from hami_plugin.node.preparation import HostCheck
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.node.spec_files import SpecFiles
 from hami_plugin.node.specs import SpecPublisher
@@ -88,6 +90,10 @@ class Equipment:
             observe=observe,
         )
 
+    def host_check(self, family: Family, snapshot: Watched[Snapshot], mistakes: Mistakes) -> HostCheck:
+        """What the containers of a family would miss on this host."""
+        return HostCheck(family, snapshot=snapshot, host=self.host, events=self.events, mistakes=mistakes)
+
     def line(self, family: Family, snapshot: Watched[Snapshot], units: Units | None, guard: Guard) -> Line:
         """One resource's, from its devices to the kubelet."""
         settings = self.settings
@@ -133,4 +139,5 @@ class Equipment:
             events=self.events,
             observer=self.metrics,
             fail=self.settlement.fail,
+            afresh=allocator.afresh,
         )

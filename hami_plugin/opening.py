@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from cdi.errors import CdiError
-from hami_plugin.errors import HamiError
-from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.guarding import Guard
 from hami_plugin.node.spec_files import tidy
 from hami_plugin.startup import Served
 from hami_plugin.vendor import Family
@@ -31,18 +27,11 @@ def tell_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
             events.node("CDISwitchedOff", handover.ignored)
 
 
-async def look_at_host(families: Iterable[tuple[Guard, Family]], host: HostFiles, events: EventRecorder) -> None:
-    """Say what containers will miss. Nothing is refused for it: the runtime tries again until it is there."""
-    for guard, family in families:
+def tell_unlimited(families: Iterable[Family]) -> None:
+    """Say what containers with a part of a device are not held to, whatever the host has."""
+    for family in families:
         if family.unlimited:
             log.warning("parts are not limited", resource=family.resources.count, what=family.unlimited)
-        try:
-            problem = await guard.ask("host problem", partial(family.host_problem, host))
-        except HamiError as error:
-            problem = str(error)
-        if problem:
-            log.warning("host not prepared", resource=family.resources.count, problem=problem)
-            events.node("HostNotPrepared", problem)
 
 
 def tidy_specs(directory: Path, kinds: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from hami_plugin.node.guarding import Guard
 from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.parts import FamilyPart
 from hami_plugin.node.plugin import ResourcePlugin
+from hami_plugin.node.preparation import HostCheck
 from hami_plugin.node.specs import SpecPublisher
 
 Work = Iterator[tuple[str, Coroutine[None, None, None]]]
@@ -61,6 +62,7 @@ class Own:
     specs: list[SpecPublisher] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    hosts: list[HostCheck] = field(default_factory=list)
     broken: bool = False
 
     def work(self) -> Work:
@@ -74,6 +76,9 @@ class Own:
         for specs in self.specs:
             name = f"cdi {specs.kind}"
             yield name, keep(name, "cdi", specs.run)
+        for host in self.hosts:
+            name = f"host {host.resource}"
+            yield name, keep(name, "host problem", host.run)
         for line in self.lines:
             name = f"offers {line.plugin.resource}"
             yield name, keep(name, "offers", line.plugin.follow)
@@ -88,6 +93,9 @@ class Own:
         for specs in self.specs:
             if not _without_devices(specs.snapshot.value):
                 yield f"cdi {specs.kind}", specs.problem
+        for host in self.hosts:
+            if not _without_devices(host.snapshot.value):
+                yield f"host {host.resource}", host.problem
         for line in self.lines:
             if not _without_devices(line.snapshot.value):
                 yield f"kubelet {line.plugin.resource}", line.problem()

@@ -78,7 +78,7 @@ def _own(served: Served, equipment: Equipment) -> Own:
     except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
         words = mistakes.made("families", error).message
         own.keeper.note("families", f"{words}; nothing of it is served until the daemon is started anew")
-        return replace(own, parts=[], specs=[], sources=[], lines=[], broken=True)
+        return replace(own, parts=[], specs=[], sources=[], lines=[], hosts=[], broken=True)
     return own
 
 
@@ -104,6 +104,8 @@ def _wire(
             specs = equipment.publisher(plain, snapshot, observe)
             own.specs.append(specs)
             snapshot = specs.snapshot
+        if plain.needs_host:
+            own.hosts.append(equipment.host_check(plain, snapshot, mistakes))
         family = guarded(plain, guard)
         own.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot, mistakes=mistakes))
         own.lines += [equipment.line(family, snapshot, units, guard) for units in (None, *family.units)]

@@ -87,7 +87,8 @@ class Settings(Section):
     hook_path: AbsolutePath = Field(
         Path("/usr/local"),
         alias="hookPath",
-        description="HAMi's HOOK_PATH on the host; libvgpu.so is in its vgpu/ folder.",
+        description="HAMi's HOOK_PATH on the host; libvgpu.so is in its vgpu/ folder, and "
+        "ld.so.preload beside it names that path.",
     )
     register_format: Literal["json", "legacy"] = Field(
         "json", alias="registerFormat", description="json for HAMi schedulers from v2.8 on, legacy for v2.7."

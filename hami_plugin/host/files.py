@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,37 @@ def make_shared_directory(path: Path) -> None:
         raise NotADirectoryError(f"{path} is in the way: not a directory")
     if stat.S_IMODE(mode) != 0o777:
         path.chmod(0o777)
+
+
+MOST_ENTRIES = 1024
+"""How many entries of a container's folder are looked at. It may make as many as it likes."""
+
+
+def remove_files(directory: Path, names: Iterable[str], suffix: str = "") -> None:
+    """Remove ``names``, and what else ends with ``suffix``, from a folder that a container may write to.
+
+    The folder is opened once and not by a link; a link in it is removed and never followed. An empty folder in the
+    place of a file is removed too. OSError, with the name, for what stays.
+    """
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in names:
+            _remove(name, folder)
+        if suffix:
+            with os.scandir(folder) as entries:
+                others = [entry.name for entry in islice(entries, MOST_ENTRIES) if entry.name.endswith(suffix)]
+            for name in others:
+                _remove(name, folder)
+    finally:
+        os.close(folder)
+
+
+def _remove(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except IsADirectoryError:
+            os.rmdir(name, dir_fd=folder)
 
 
 class StateLock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -67,6 +68,19 @@ class HostFiles:
     def is_file(self, path: str | Path) -> bool:
         """Whether a host path is a file. A directory of that name is what a runtime made when the file was missing."""
         return self._seen(path).is_file()
+
+    def read(self, path: str | Path, *, most: int = 65536) -> bytes:
+        """How a host file begins. OSError where it cannot be read."""
+        with self._seen(path).open("rb") as file:
+            return file.read(most)
+
+    def room(self, path: str | Path) -> int | None:
+        """Bytes that are free where a host path is; None where its file system does not say, or it is not there."""
+        try:
+            told = os.statvfs(self._seen(path))
+        except OSError:
+            return None
+        return told.f_bavail * told.f_frsize if told.f_blocks else None
 
     def _seen(self, path: str | Path) -> Path:
         text, paths = str(path), self.paths

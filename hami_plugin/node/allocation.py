@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.aio import Watched
@@ -165,6 +165,16 @@ class Allocator:
     async def require_host(self) -> None:
         """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again."""
         await self._preparation.require()
+
+    async def afresh(self, starting: Iterable[tuple[str, str]]) -> None:
+        """Remove what former starts of these containers left on the host; each by its pod's UID and its name."""
+        await self._preparation.afresh(starting)
+
+    def holders(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """The containers that these ids were handed out to, as far as is known."""
+        wanted = frozenset(ids)
+        shares = self._ledger.held.values()
+        return [(h.uid, h.container) for h in shares if h.resource == self.resource and h.ids == wanted]
 
     async def _hand_out(self, ids: Sequence[str], identity: Identity) -> Answer:
         """Decide, prepare the host, and decide once more: preparing takes its time, and others are served meanwhile.

@@ -19,7 +19,7 @@ from hami_plugin.host.threads import carried
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.vendor import Family, Injection, Units
+from hami_plugin.vendor import Family, Injection, Leftovers, Units
 from hami_plugin.vendor.defaults import nothing_more
 from hami_plugin.wire.nodes import DeviceInfo
 
@@ -96,6 +96,7 @@ def guarded(family: Family, guard: Guard) -> Family:
         announce=announce if announce is nothing_more else guard.counts("announce", announce, partial(_kind, Mapping)),
         inject=guard.prepares("inject", family.inject, partial(_kind, Injection)),
         host_problem=guard.counts("host problem", family.host_problem, partial(_kind, str)),
+        leftovers=guard.counts("leftovers", family.leftovers, partial(_kind, Leftovers)),
         place=guard.counts("place", family.place, _place),
         every_core=guard.counts("every core", family.every_core, partial(_number, most=MOST_CORES)),
         ids=guard.counts("ids", family.ids, _count),

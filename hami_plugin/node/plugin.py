@@ -62,3 +62,5 @@ class ResourcePlugin:
         await self._allocator.require_host()
         if self._check is not None:
             await self._check.confirm(ids)
+        else:
+            await self._allocator.afresh(self._allocator.holders(ids))

@@ -2,26 +2,94 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.host.files import make_shared_directory, write_shared
+from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.host.files import make_shared_directory, remove_files, write_shared
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
+from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.ports import Observer
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.policy.answers import answered
 from hami_plugin.policy.identity import Held
-from hami_plugin.vendor import Family, Injection
+from hami_plugin.vendor import Family, Injection, Leftovers
 
 log = logger(__name__)
+
+REMOVAL_S = 5.0
+LOOK_S = 2.0
+
+
+class HostCheck:
+    """Looks again and again for what one family's containers would miss on this host, and says what is new.
+
+    ``problem`` is empty while they would miss nothing. The family is asked on a thread, so it need not be guarded.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        *,
+        snapshot: Watched[Snapshot],
+        host: HostFiles,
+        events: EventRecorder,
+        mistakes: Mistakes,
+        period: float = 2.0,
+    ) -> None:
+        self.resource = family.resources.count
+        self.snapshot = snapshot
+        self.problem = ""
+        self._family = family
+        self._host = host
+        self._events = events
+        self._mistakes = mistakes
+        self._period = period
+        self._thread = WorkThread(f"host of {self.resource}")
+        self._asked: asyncio.Future[str] | None = None
+
+    async def run(self) -> None:
+        """Until the snapshot is closed."""
+        while not self.snapshot.closed:
+            self._tell(await self._look())
+            await self.snapshot.changed(self.snapshot.version, timeout=self._period)
+        self._thread.close()
+
+    async def _look(self) -> str:
+        """One look. The next one begins when the one before has come back."""
+        asked = self._asked or self._thread.start(lambda: self._family.host_problem(self._host))
+        done, _waiting = await asyncio.wait([asked], timeout=LOOK_S)
+        self._asked = None if done else asked
+        if not done:
+            return self._wrong(StuckError(f"no answer within {LOOK_S:g} s"))
+        try:
+            problem = asked.result()
+        except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
+            return str(error) if isinstance(error, HamiError) else self._wrong(error)
+        return problem if isinstance(problem, str) else self._wrong(TypeError(f"{problem!r:.64} is no text"))
+
+    def _wrong(self, error: Exception) -> str:
+        return str(self._mistakes.made("host problem", error))
+
+    def _tell(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            log.warning("host not prepared", resource=self.resource, problem=problem)
+            self._events.node("HostNotPrepared", problem)
+        if self.problem and not problem:
+            log.info("host is prepared again", resource=self.resource)
+        self.problem = problem
 
 
 class Preparation:
@@ -45,6 +113,7 @@ class Preparation:
         self._guard = guard
         self._refusals = refusals
         self._observer = observer
+        self._thread = WorkThread(f"starts of {resource}")
 
     async def require(self) -> None:
         """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again.
@@ -59,6 +128,25 @@ class Preparation:
             raise RefusedError(
                 RefusalReason.NOT_PREPARED, problem, code="UNAVAILABLE", hint="the kubelet tries again by itself"
             )
+
+    async def afresh(self, starting: Iterable[tuple[str, str]]) -> None:
+        """Remove what former starts have left of these containers, each by its pod's UID and its name.
+
+        None of them runs: the kubelet asks before it starts one, and one of several is an init container that has
+        ended, or the one that it left its devices to. All of it happens on one thread, so that a removal that came
+        late is done before the next start of its container is allowed.
+        """
+        left = [self._family.leftovers(uid, container, self._host.paths) for uid, container in starting]
+        for each in left:
+            if each.directory is None:
+                continue
+            try:
+                await self._thread.call(partial(_remove, each, self._host.writable(each.directory)), REMOVAL_S)
+            except (OSError, StuckError) as error:
+                message = f"what a former start left in {each.directory} cannot be removed: {error}"
+                raise RefusedError(
+                    RefusalReason.NOT_PREPARED, message, code="UNAVAILABLE", hint="the kubelet tries again by itself"
+                ) from error
 
     def assigned(self, held: Held, pod: PodView, container: ContainerView) -> Assignment:
         """Each grant beside its device, in device order: the order in which the container will number them."""
@@ -113,3 +201,9 @@ class Preparation:
             return ContainerEdits()
         devices = (self._family.device_edits(share.device, self._host) for share in assignment.shares)
         return self._family.shared_edits(self._host).merged(*devices)
+
+
+def _remove(left: Leftovers, directory: Path) -> None:
+    """A directory that is missing is made: a runtime would make one that no other user may write to."""
+    make_shared_directory(directory)
+    remove_files(directory, left.names, left.suffix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.log import logger
@@ -22,6 +22,8 @@ log = logger(__name__)
 class StartCheck:
     """Reads in the kubelet's checkpoint which container has the ids, and for which one they were answered.
 
+    What a former start of that container left on the host is then removed by ``afresh``.
+
     The answer itself says so, so neither a restart nor a lost journal, nor a pod's end, can hide an exchange. Answers
     of another plugin, from before this one served the node, say nothing: there the pod's own decision counts.
     """
@@ -36,6 +38,7 @@ class StartCheck:
         events: EventRecorder,
         observer: Observer,
         fail: Callable[[PodView], None] = lambda _pod: None,
+        afresh: Callable[[Iterable[tuple[str, str]]], Awaitable[None]],
     ) -> None:
         self._question = question
         self._checkpoint = checkpoint
@@ -44,13 +47,16 @@ class StartCheck:
         self._events = events
         self._observer = observer
         self._fail = fail
+        self._afresh = afresh
 
     async def confirm(self, ids: Sequence[str]) -> None:
         """Return if the container may start; ``RefusedError`` otherwise. The kubelet will ask again at each start."""
         outcome = "failed"
         try:
-            for kept in await self._owners(frozenset(ids)):
+            owners = await self._owners(frozenset(ids))
+            for kept in owners:
                 self._judge(kept)
+            await self._afresh([(kept.uid, kept.container) for kept in owners])
             outcome = "ok"
         except RefusedError as refusal:
             outcome = refusal.reason
@@ -70,6 +76,9 @@ class StartCheck:
         found = [one for one in kept if one.ids == ids]
         if not found:
             raise _unknown(f"the kubelet's checkpoint does not say yet who has {min(ids)}")
+        if len({one.uid for one in found}) > 1:  # which of them starts nobody can tell, and another may be running
+            names = " and ".join(self._named(one) for one in found)
+            raise _unknown(f"the kubelet's checkpoint has {min(ids)} at {names}")
         return found
 
     def _judge(self, kept: Kept) -> None:

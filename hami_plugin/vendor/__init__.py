@@ -3,7 +3,7 @@
 from hami_plugin.vendor.annotations import SHARED_LOCK, AnnotationKeys, Announce, LockRule, Patch, both_keys
 from hami_plugin.vendor.driver import Driver, HealthEvent
 from hami_plugin.vendor.exports import Facts, NodeSide, Simulator, Vendor, as_described, serving
-from hami_plugin.vendor.family import Family, Injection
+from hami_plugin.vendor.family import Family, Injection, Leftovers
 from hami_plugin.vendor.loading import load_vendor, vendor_names
 from hami_plugin.vendor.resources import ResourceNames, Units
 
@@ -16,6 +16,7 @@ __all__ = [
     "Family",
     "HealthEvent",
     "Injection",
+    "Leftovers",
     "LockRule",
     "NodeSide",
     "Patch",

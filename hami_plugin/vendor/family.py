@@ -10,7 +10,7 @@ from typing import Any
 
 from cdi.edits import ContainerEdits
 from cdi.spec import Spec
-from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant
@@ -34,6 +34,18 @@ class Injection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """What a container's former start has left in its ``directory`` on the host, and its next start must not find.
+
+    Files by their ``names``, and all others that end with ``suffix``. Without a directory nothing is left.
+    """
+
+    directory: Path | None = None
+    names: tuple[str, ...] = ()
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One schedulable resource of a vendor, as data and functions.
 
@@ -45,6 +57,7 @@ class Family:
 
     ``inject`` turns an assignment into edits; ``host_problem`` says what containers will miss on this host, in words,
     and ``unlimited`` what containers with a part of a device are not held to, whatever the host has;
+    ``leftovers`` of a container, by its pod's UID and its name, are removed before each of its starts;
     ``memory_factor`` is how many MiB one unit of the memory resource means; ``every_core`` is what a grant of all of a
     device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a grant takes;
     ``place`` notes at a grant which part of the device it has, given what others have of it.
@@ -86,8 +99,9 @@ class Family:
     specification: Callable[[Sequence[Device], HostFiles], Spec] | None = None
     explain: Callable[[HostFiles], Sequence[str]] = lambda _host: ()
     inject: Callable[[Assignment, HostFiles], Injection] = defaults.no_node_side
-    host_problem: Callable[[HostFiles], str] = lambda _host: ""
+    host_problem: Callable[[HostFiles], str] = defaults.nothing_missing
     unlimited: str = ""
+    leftovers: Callable[[str, str, HostPaths], Leftovers] = lambda _uid, _container, _paths: Leftovers()
     numa_hints: bool = False
     cores_are_bits: bool = False
     cores_are_counted: bool = False
@@ -116,6 +130,11 @@ class Family:
             device_edits=partial(device_edits, settings),
             shared_edits=partial(shared_edits, settings),
         )
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether its containers miss something on a host that lacks it."""
+        return self.host_problem is not defaults.nothing_missing
 
     def core_count(self, cores: int) -> int:
         """A device's cores as a number that people mean by it."""

@@ -376,3 +376,38 @@ def test_the_pod_monitor_of_the_chart_is_the_one_in_deploy():
     release = rendered({**sets.DAEMON, "monitoring": {"podMonitor": {"enabled": True}}})
 
     assert release.one("PodMonitor") == deployed
+
+
+@pytest.mark.parametrize("hook", ["/usr/local", "/opt/hami"])
+def test_the_library_is_installed_preloaded_and_mounted_by_one_path(hook, loaded):
+    chosen = {} if hook == "/usr/local" else {"devicePlugin": {"config": {"hookPath": hook}}}
+    release = rendered(chosen)
+    spec = release.one("DaemonSet")["spec"]["template"]["spec"]
+    (installer,), (daemon,) = spec["initContainers"], spec["containers"]
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    variables = {name: {e["name"]: e.get("value") for e in c["env"]} for name, c in (("i", installer), ("d", daemon))}
+    mounted = {(c["name"], m["name"]): m["mountPath"] for c in (installer, daemon) for m in c["volumeMounts"]}
+
+    configured = loaded(next(m["data"] for m in release.kind("ConfigMap") if "config.json" in m["data"]))
+
+    assert {
+        host["hook"],
+        mounted["hami-core", "hook"],
+        mounted["hami-plugin", "hook"],
+        variables["i"]["TARGET"],
+        f"{variables['d']['HOOK_PATH']}/vgpu",
+        f"{configured.settings.hook_path}/vgpu",
+    } == {f"{hook}/vgpu"}
+    assert "/usr/local" not in installer["args"][0]
+
+
+@pytest.mark.parametrize("mode", ["Default", "ExclusiveProcess"])
+def test_the_daemon_has_the_power_to_set_a_compute_mode_only_where_one_is_to_be_set(mode, loaded):
+    release = rendered({"devicePlugin": {"nvidia": {"computeMode": mode, "splitCount": 1}}})
+    (daemon,) = release.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    configured = loaded(next(m["data"] for m in release.kind("ConfigMap") if "config.json" in m["data"]))
+    context, exclusive = daemon["securityContext"], mode == "ExclusiveProcess"
+
+    assert configured.vendors["nvidia"].compute_mode == mode
+    assert context["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if exclusive else {})}
+    assert context["allowPrivilegeEscalation"] is exclusive

@@ -1,5 +1,7 @@
 """What most scenarios do: start the daemon, bring a pod up, take it away."""
 
+import asyncio
+
 from hami_plugin.demo.stage import GUARD_S, Stage
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import PodView, pod_view
@@ -40,6 +42,14 @@ async def offered(stage: Stage, within: float = WITHIN_S) -> float:
         return len(healthy) == count and stage.kubelet.allocatable(stage.resource) == shares
 
     return await stage.until(whole, "the offer of all devices", within)
+
+
+async def probed(stage: Stage, status: int) -> str:
+    """Wait until the readiness probe answers ``status``: its body."""
+    async with asyncio.timeout(WITHIN_S):
+        while (answer := await stage.get("/readyz"))[0] != status:
+            pass
+    return answer[1]
 
 
 async def bring_up(stage: Stage, manifest) -> PodView:

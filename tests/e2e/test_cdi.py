@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import yaml
 from cdi.annotations import annotated
 from cdi.directories import load
 from hami_plugin.node.spec_files import file_name
+from tests.e2e.disks import small_disk
 from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import offered, start
 
@@ -180,19 +180,6 @@ async def test_a_second_spec_of_a_device_takes_that_device_away_and_names_both_f
 
     foreign.unlink()
     await offered(stage)
-
-
-@contextmanager
-def small_disk(directory: Path):
-    """A file system of 64 KiB at ``directory``."""
-    words = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"needs the right to mount a tmpfs (run as root): {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def remount(directory: Path, mode: str) -> None:

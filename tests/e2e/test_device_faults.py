@@ -27,8 +27,11 @@ OF_INSTANCES = {
     "nvmlDeviceGetGpuInstanceId",
     "nvmlDeviceGetMigDeviceHandleByIndex",
 }
-HARMLESS = OF_LINKS | OF_INSTANCES
-"""A failed query of a link costs that link; instances are asked for only on a card in MIG mode."""
+BY_REQUEST = {"nvmlDeviceSetComputeMode"}
+HARMLESS = OF_LINKS | OF_INSTANCES | BY_REQUEST
+"""A failed query of a link costs that link; instances are asked for only on a card in MIG mode, and a compute mode is
+set only where it is configured.
+"""
 
 
 def calls_of_the_driver():

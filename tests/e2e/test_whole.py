@@ -8,11 +8,12 @@ import pytest
 
 from hami_plugin.demo.stage import NODE
 from hami_plugin.model.views import pod_view
+from hami_plugin.simulation.kubelet import StartError
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 from hami_plugin.wire import keys
 from hami_plugin.wire.legacy import decode_legacy
 from tests.e2e.manifests import asking, idle, manifest, small
-from tests.e2e.steps import bring_up, fresh, offered, refusal, sound, start, take_down
+from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, probed, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
@@ -59,7 +60,7 @@ async def test_the_golden_pod_of_the_protocol_receives_exactly_what_hami_would_g
     assert {(mount.container_path, mount.host_path, mount.read_only) for mount in edits.mounts} == {
         (f"{hook}/vgpu/libvgpu.so", f"{hook}/vgpu/libvgpu.so.v2.10.0", True),
         (f"{hook}/vgpu", f"{hook}/vgpu/containers/1111_main", False),
-        ("/tmp/vgpulock", "/tmp/vgpulock", False),
+        ("/tmp/vgpulock", f"{hook}/vgpu/containers/1111_main", False),
         ("/etc/ld.so.preload", f"{hook}/vgpu/ld.so.preload", True),
     }
     assert [replica.rpartition("-")[0] for replica in ids] == [uuid]
@@ -137,14 +138,6 @@ async def test_probes_and_metrics_follow_the_daemons_life(running):
     assert (await stage.get("/healthz"))[0] == 200
     await stage.api.accept()
     await probed(stage, 200)
-
-
-async def probed(stage, status):
-    """Wait until the readiness probe answers ``status``: its body."""
-    async with asyncio.timeout(10):
-        while (answer := await stage.get("/readyz"))[0] != status:
-            pass
-    return answer[1]
 
 
 async def test_the_legacy_format_writes_a_handshake_beside_the_register(running):
@@ -268,3 +261,71 @@ async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(run
     else:
         with pytest.raises(AdmissionError, match=f"demo/first holds {memory}"):
             await stage.kubelet.admit(second)
+
+
+async def test_a_preload_file_that_names_another_library_than_the_mounted_one_stops_containers_and_readiness(running):
+    """As where HAMi-core was installed for another ``hookPath``: its library would be there, and loaded by nobody."""
+    stage = await running()
+    vgpu = stage.directory / "hook/vgpu"
+    pod = await bring_up(stage, small("before", stage.family.resources))
+    assert (await stage.get("/readyz"))[0] == 200
+
+    (vgpu / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
+
+    body = await probed(stage, 503)
+    assert f"{vgpu}/ld.so.preload names /usr/local/vgpu/libvgpu.so, and not {vgpu}/libvgpu.so" in body
+    with pytest.raises(StartError, match=r"names /usr/local/vgpu/libvgpu\.so"):
+        await stage.kubelet.start_container(pod.uid, "main")
+    await stage.until(lambda: any(e["reason"] == "HostNotPrepared" for e in stage.api.events()), "the Event")
+
+    (vgpu / "ld.so.preload").write_text(f"# ours\n/opt/other.so {vgpu}/libvgpu.so\n")
+    await probed(stage, 200)
+    assert (await stage.kubelet.start_container(pod.uid, "main")).edits.env
+
+
+async def test_a_host_without_the_library_is_not_ready_until_it_is_there(set_up):
+    stage = await set_up()
+    library = stage.directory / "hook/vgpu/libvgpu.so"
+    library.unlink()
+    await start(stage)
+
+    assert f"no file {library} on the host" in await probed(stage, 503)
+
+    library.touch()
+    await probed(stage, 200)
+
+
+@pytest.mark.parametrize(("says", "served"), [(b"set core utilization limit to  %d", False), (b"", True)])
+async def test_core_limits_that_differ_are_served_only_where_the_installed_library_obeys_them(running, says, served):
+    stage = await running()
+    (stage.directory / "hook/vgpu/libvgpu.so").write_bytes(b"\x7fELF" + says)
+    pod = stage.scheduler.place(manifest("two", [asking("main", stage.family.resources, count=2, cores=30)]))
+    text = fresh(stage, pod).annotations[TO_ALLOCATE].replace(",30:", ",20:", 1)
+    stage.api.annotate_pod("demo", "two", {TO_ALLOCATE: text, ALLOCATED: text})
+
+    if not served:
+        with pytest.raises(AdmissionError, match=r"one limit for all cards; install HAMi-core of after April 2026"):
+            await stage.kubelet.admit(pod)
+        return
+    await stage.kubelet.admit(pod)
+    env = (await stage.kubelet.start_container(pod.uid, "main")).edits.env
+    assert sorted(env[f"CUDA_DEVICE_SM_LIMIT_{i}"] for i in range(2)) == ["20", "30"]
+
+
+async def test_a_configured_compute_mode_is_set_on_every_card_or_the_card_says_why_not(set_up):
+    exclusive = {"computeMode": "ExclusiveProcess", "deviceSplitCount": 1}
+    stage = await set_up("t4-4-pcie", vendors={"nvidia": {"enabled": True, **exclusive}})
+    stage.hardware.simulator.inject("compute-mode", None, 0)
+    stage.hardware.simulator.inject("fail-call", 2, "nvmlDeviceSetComputeMode:4")
+    await stage.start_daemon()
+
+    await stage.until(lambda: len(stage.registered()) == 4, "the registration", WITHIN_S)
+    assert {info.index for info in stage.registered() if not info.health} == {2}
+    await stage.until(lambda: any(e["reason"] == "ComputeModeNotSet" for e in stage.api.events()), "the Event")
+    (told,) = {e["message"] for e in stage.api.events() if e["reason"] == "ComputeModeNotSet"}
+    assert "NoPermission" in told
+    assert "CAP_SYS_ADMIN" in told
+    await bring_up(stage, small("alone", stage.family.resources))
+
+    stage.hardware.simulator.inject("back", 2)
+    await offered(stage)

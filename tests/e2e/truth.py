@@ -32,11 +32,11 @@ def difference(stage: Stage, pod: PodView, container: ContainerView, edits: Cont
         "NVIDIA_VISIBLE_DEVICES": ",".join(grant.uuid for grant in grants),
     }
     got = {key: value for key, value in edits.env.items() if "_LIMIT" in key or "VISIBLE" in key}
-    folders = [Path(mount.host_path).name for mount in edits.mounts if "/containers/" in mount.host_path]
+    folders = {Path(mount.host_path).name for mount in edits.mounts if "/containers/" in mount.host_path}
     if got != expected:
         return f"{expected} is its own, but it has {got}"
-    if folders != [f"{pod.uid}_{container.name}"]:
-        return f"its cache directory is one of {folders}"
+    if folders != {f"{pod.uid}_{container.name}"}:
+        return f"its cache directory is one of {sorted(folders)}"
     return ""
 
 

@@ -7,7 +7,15 @@ import stat
 import pytest
 
 from hami_plugin.errors import HamiError
-from hami_plugin.host.files import Journal, StateLock, make_shared_directory, write_atomically, write_shared
+from hami_plugin.host.files import (
+    MOST_ENTRIES,
+    Journal,
+    StateLock,
+    make_shared_directory,
+    remove_files,
+    write_atomically,
+    write_shared,
+)
 from hami_plugin.host.paths import HostFiles, HostPaths
 
 
@@ -60,6 +68,51 @@ def test_a_shared_directory_that_exists_keeps_its_files_and_gets_its_mode_back(t
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o777
     assert (path / "usage.cache").exists()
+
+
+@pytest.mark.scenario("X5")
+def test_files_go_by_name_and_by_their_ending_and_links_are_not_followed(tmp_path):
+    folder, outside = tmp_path / "folder", tmp_path / "outside.cache"
+    folder.mkdir()
+    outside.touch()
+    (folder / "a.cache").symlink_to(outside)
+    (folder / "lock").touch()
+    (folder / "kept").touch()
+    os.mkfifo(folder / "b.cache")
+
+    remove_files(folder, ["lock", "not-there"], ".cache")
+
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    assert outside.exists()
+
+
+@pytest.mark.scenario("X5")
+def test_a_crowd_of_files_cannot_hide_the_one_that_is_named(tmp_path):
+    for number in range(MOST_ENTRIES + 500):
+        (tmp_path / f"{number}.txt").touch()
+    (tmp_path / "region").touch()
+
+    remove_files(tmp_path, ["region"], ".txt")
+
+    assert not (tmp_path / "region").exists()
+    assert len(list(tmp_path.iterdir())) >= 500
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "missing"])
+def test_files_are_removed_in_no_other_place_than_the_folder(tmp_path, kind):
+    place, real = tmp_path / "place", tmp_path / "real"
+    real.mkdir()
+    (real / "region").touch()
+    match kind:
+        case "link":
+            place.symlink_to(real)
+        case "file":
+            place.touch()
+
+    with pytest.raises(OSError, match="place"):
+        remove_files(place, ["region"])
+
+    assert (real / "region").exists()
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])

@@ -152,9 +152,8 @@ def test_no_container_has_a_privilege_that_it_does_not_need(pod):
 def test_every_path_that_the_daemon_uses_by_default_is_mounted(container, configuration):
     mounts = {m["mountPath"]: m.get("readOnly", False) for m in container["volumeMounts"]}
     settings = configuration.settings
-    lock = Path("/tmp/vgpulock")
     *others, specs = settings.cdi_dirs
-    writable = {settings.kubelet_dir, settings.state_dir, settings.hook_path / "vgpu", lock, specs}
+    writable = {settings.kubelet_dir, settings.state_dir, settings.hook_path / "vgpu", specs}
 
     assert {path for path in map(str, writable) if mounts.get(path) is not False} == set()
     assert mounts[str(settings.pod_resources_socket.parent)] is True

@@ -12,7 +12,6 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 NAME = "libvgpu.so.v2.10.0"
-PRELOAD = "/usr/local/vgpu/libvgpu.so\n"
 OLD, NEW = b"old" * 5000, b"new" * 5000
 TOOLS = ("cp", "sync", "mv", "ln", "rm", "rmdir", "cmp", "sha256sum", "readlink")
 
@@ -42,6 +41,11 @@ class Node:
         return subprocess.run(self.command, env=environment, check=False, timeout=20, capture_output=True).returncode
 
     @property
+    def preload(self):
+        """The daemon mounts the library where it is on the host, and that is what programs must look for."""
+        return f"{self.target}/libvgpu.so\n"
+
+    @property
     def files(self):
         return {path.name: path for path in self.target.iterdir() if not path.name.startswith(".")}
 
@@ -63,7 +67,7 @@ def test_a_library_is_kept_under_its_content_and_linked_within_the_directory(nod
     assert set(node.files) == {NAME, content_name(OLD), "ld.so.preload"}
     assert str(node.files[NAME].readlink()) == content_name(OLD)
     assert node.files[NAME].read_bytes() == OLD
-    assert node.files["ld.so.preload"].read_text() == PRELOAD
+    assert node.files["ld.so.preload"].read_text() == node.preload
 
 
 def test_a_second_run_touches_nothing(node):
@@ -143,7 +147,7 @@ def test_directories_that_a_runtime_left_in_place_of_files_give_way(node):
     assert node.install() == 0
 
     assert node.files["libvgpu.so"].read_bytes() == OLD
-    assert node.files["ld.so.preload"].read_text() == PRELOAD
+    assert node.files["ld.so.preload"].read_text() == node.preload
 
 
 def test_a_file_that_a_lost_disk_write_left_torn_is_made_whole(node):
@@ -171,7 +175,7 @@ def test_an_image_that_has_a_preload_file_does_not_decide_what_is_preloaded(node
 
     assert node.install() == 0
 
-    assert node.files["ld.so.preload"].read_text() == PRELOAD
+    assert node.files["ld.so.preload"].read_text() == node.preload
 
 
 def killing(folder, at, *, after):
@@ -204,7 +208,7 @@ def test_killed_at_any_call_it_leaves_whole_files_and_the_next_run_ends_well(nod
         status = node.install(tools)
 
         assert node.files[NAME].read_bytes() in (OLD, NEW)
-        assert node.files["ld.so.preload"].read_text() == PRELOAD
+        assert node.files["ld.so.preload"].read_text() == node.preload
         assert node.install() == 0
         assert node.files[NAME].read_bytes() == NEW
         if len((tools / "calls").read_text()) < at:

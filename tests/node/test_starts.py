@@ -5,12 +5,16 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
-from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, ids, pod
+from hami_plugin.vendor import Leftovers
+from tests.support.builders import ALLOCATED, FAMILY, TO_ALLOCATE, container, grant, ids, pod
 from tests.support.kubelet import kept
 
 A = pod("a", pieces=[[grant(0)]])
 B = pod("b", pieces=[[grant(0, 2000)]])
 ONE, TWO = ids((0, 0)), ids((1, 0))
+LEFT = replace(
+    FAMILY, leftovers=lambda uid, name, paths: Leftovers(directory=paths.hook / f"{uid}_{name}", suffix=".cache")
+)
 KINDS = pytest.mark.parametrize("kind", [{}, {"init": True}, {"sidecar": True}], ids=["main", "init", "sidecar"])
 
 
@@ -31,6 +35,49 @@ async def test_a_container_starts_with_its_own_answer_before_and_after_a_restart
     await again.plugin.pre_start(kubelet.given[a.uid, "main"])
 
     assert (node.observer.starts, again.observer.starts) == (["ok"], ["ok"])
+
+
+def left_behind(node, owner, container="main"):
+    """A file of a container's former start."""
+    file = node.host.paths.hook / f"{owner.uid}_{container}" / "region.cache"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    return file
+
+
+async def test_only_what_the_starting_container_left_is_removed(node):
+    node.use(LEFT)
+    a, b = node.cluster.add(A), node.cluster.add(B)
+    mine, others = left_behind(node, a), left_behind(node, b)
+    node.checkpoint.list = [kept(a, ONE), kept(b, TWO)]
+
+    await node.plugin.pre_start(ONE)
+
+    assert not mine.exists()
+    assert others.exists()
+
+
+async def test_nothing_is_removed_while_two_pods_seem_to_have_the_same_ids_since_one_of_them_may_run(node):
+    node.use(LEFT)
+    a, b = node.cluster.add(A), node.cluster.add(B)
+    files = [left_behind(node, a), left_behind(node, b)]
+    node.checkpoint.list = [kept(a, ONE), kept(b, ONE)]
+
+    refusal = await refused(node)
+
+    assert (refusal.reason, refusal.code) == (RefusalReason.HOLDER_UNKNOWN, "UNAVAILABLE")
+    assert "default/a and container main of pod default/b" in refusal.message
+    assert all(file.exists() for file in files)
+
+
+async def test_nothing_is_removed_for_a_container_that_may_not_start(node):
+    node.use(LEFT)
+    a, b = node.cluster.add(A), node.cluster.add(B)
+    file = left_behind(node, a)
+    node.checkpoint.list = [kept(a, ONE, answered=(b, "main"))]
+
+    assert (await refused(node)).reason is RefusalReason.WRONG_HOLDER
+    assert file.exists()
 
 
 async def test_no_ids_are_an_invalid_argument(node):

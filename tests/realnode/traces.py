@@ -12,7 +12,7 @@ SETTINGS = (
 PLACES = (
     *("/var/lib/kubelet", "/var/lib/etcd", "/var/lib/containerd", "/var/lib/cni", "/var/lib/hami-plugin"),
     *("/var/lib/simulation", "/var/log/pods", "/etc/kubernetes", "/etc/cni", "/etc/cdi", "/run/containerd"),
-    *("/run/netns", "/usr/local/vgpu", "/tmp/vgpulock", "/usr/libexec/kubernetes"),
+    *("/run/netns", "/usr/local/vgpu", "/usr/libexec/kubernetes"),
 )
 PROGRAMS = ("kube", "etcd", "containerd", "runc", "pause", "hami")
 

@@ -21,9 +21,9 @@ from tests.runtimes.simulated import prepare
 from tests.runtimes.wanted import Wanted
 from tests.support.rigs import decision
 
+CONTENTS = {"vgpu/ld.so.preload": "{hook}/vgpu/libvgpu.so"}
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 BY_PROFILE = {machine.profile: machine for machine in MACHINES}
-LOCKS = "/tmp/vgpulock"  # where HAMi-core's processes of all containers meet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,6 @@ class Node:
 def running(shown, enclosure, monkeypatch):
     """``running(profile, ways)``: a node whose files and spec directories the enclosure has."""
     monkeypatch.setattr(tempfile, "tempdir", str(shown))
-    enclosure.path(LOCKS).mkdir(exist_ok=True)
 
     @asynccontextmanager
     async def run(profile: str, ways: str, **settings: object):
@@ -99,7 +98,7 @@ def running(shown, enclosure, monkeypatch):
                 for name in machine.portion.files:
                     path = stage.directory / "hook" / name
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(name)
+                    path.write_text(CONTENTS.get(name, name).format(hook=stage.directory / "hook"))
                 await stage.start_daemon()
                 node = Node(machine=machine, stage=stage)
                 await node.ready()
@@ -199,6 +198,7 @@ async def test_two_pods_on_different_cards_have_no_cards_node_in_common(containe
         assert first.keys() & second.keys() == node.machine.shared
 
 
+@pytest.mark.scenario("X8")
 async def test_hamis_library_is_readable_and_preloaded_and_an_image_that_asks_for_all_cards_gets_one(
     containerd, running
 ):
@@ -212,6 +212,6 @@ async def test_hamis_library_is_readable_and_preloaded_and_an_image_that_asks_fo
         refused = await run(containerd, replace(nothing, image=GREEDY))
 
         check(node, card, greedy.beyond(bare))
-        assert greedy.files == {library: b"vgpu/libvgpu.so", preload: b"vgpu/ld.so.preload"}
+        assert greedy.files == {library: b"vgpu/libvgpu.so", preload: library.encode()}
         assert (refused.beyond(bare).devices, refused.beyond(bare).mounts) == ({}, {})
         assert refused.env["NVIDIA_VISIBLE_DEVICES"] == "all"  # the image's own, which opens nothing

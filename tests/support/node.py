@@ -86,6 +86,7 @@ class Node:
             events=self.events,
             observer=self.observer,
             fail=self.settlement.fail,
+            afresh=lambda starting: self.allocator.afresh(starting),  # noqa: PLW0108  # ``use`` sets another allocator
         )
         self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
         self.cluster.attach(self.pods, self.live)

@@ -11,7 +11,7 @@ from hami_plugin.model.device import Device, Fault, Sighting
 from vendors.nvidia import mig_devices
 from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.facts import memory_of, minor_of
-from vendors.nvidia.health import examine
+from vendors.nvidia.health import examine, make_exclusive
 from vendors.nvidia.host import FAMILY, UUID, HostTrees, pci_address
 from vendors.nvidia.library import Handle, Nvml
 from vendors.nvidia.trouble import fault_of, no_devices, no_permission
@@ -107,6 +107,8 @@ class Discoverer:
                 self._known[uuid] = device
                 shared = self._settings.device_split_count > 1
                 fault = fault or examine(self._nvml, handle, shared=shared)
+                if fault is None and self._settings.compute_mode == "ExclusiveProcess":
+                    fault = make_exclusive(self._nvml, handle)
             except NvmlError as error:
                 return Sighting(device=self._remembered(uuid, index), fault=_fault(error))
         return Sighting(device=device, fault=fault)

@@ -11,7 +11,7 @@ from hami_plugin.vendor import Family
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.nvidia import described
 from vendors.nvidia.host import FAMILY
-from vendors.nvidia.injection import inject, missing_library
+from vendors.nvidia.injection import inject, leftovers, missing_library
 from vendors.nvidia.scheduling.family import scheduled
 from vendors.nvidia.toolkit import generator
 
@@ -33,6 +33,7 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         register=partial(register, settings),
         inject=partial(inject, settings),
         host_problem=partial(missing_library, settings),
+        leftovers=leftovers,
         numa_hints=settings.enable_numa_topology,
     )
     return (family,)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Fault
 from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.library import Handle, Nvml
 
 _T = TypeVar("_T")
 
-_EXCLUSIVE, _PROHIBITED = (1, 3), 2
+EXCLUSIVE_PROCESS = 3
+_EXCLUSIVE, _PROHIBITED = (1, EXCLUSIVE_PROCESS), 2
+
+log = logger(__name__)
 
 # Field 230 of NVML: what the driver asks for. A number that is not here drains the card.
 RECOVERY = {
@@ -38,6 +42,27 @@ def examine(nvml: Nvml, handle: Handle, *, shared: bool) -> Fault | None:
         lambda: _mig(_known(lambda: nvml.mig_enabled(handle), False)),
     )
     return next((fault for check in checks if (fault := check())), None)
+
+
+def make_exclusive(nvml: Nvml, handle: Handle) -> Fault | None:
+    """Have one process at a time use the card, and say why not where the driver will not have it so.
+
+    The mode lasts until the driver is unloaded, or somebody sets another; so this is asked at each look.
+    """
+    if _known(lambda: nvml.compute_mode(handle), 0) == EXCLUSIVE_PROCESS:
+        return None
+    try:
+        nvml.set_compute_mode(handle, EXCLUSIVE_PROCESS)
+    except NvmlError as error:
+        if error.no_permission:
+            remedy = "give the daemon CAP_SYS_ADMIN, or run nvidia-smi -c EXCLUSIVE_PROCESS on the node"
+        elif error.unsupported:
+            remedy = "leave computeMode at Default for this node, or leave the card out with filterDevices"
+        else:
+            raise
+        return Fault(reason="ComputeModeNotSet", message=f"the card cannot be made exclusive: {error}; {remedy}")
+    log.info("compute mode set", mode="ExclusiveProcess", card=nvml.uuid(handle))
+    return None
 
 
 def _known(ask: Callable[[], _T], default: _T) -> _T:

@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.placement import Assignment, Share
-from hami_plugin.vendor import Injection
+from hami_plugin.vendor import Injection, Leftovers
 from vendors.nvidia.host import VISIBLE, VOID
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
     from vendors.nvidia.settings import NvidiaSettings
 
 DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
-LOCK_FOLDER = Path("/tmp/vgpulock")  # noqa: S108  # HAMi-core's contract; a host path, not our scratch space
+LOCK_FOLDER = "/tmp/vgpulock"  # noqa: S108  # where HAMi-core looks for its lock in a container
+LOCK = "lock"
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+LIBRARY = "libvgpu.so"
+LIMIT_FOR_ALL, LIMIT_OF_EACH = b"set core utilization limit to", b": core utilization limit = "
+LEAST_ROOM = 8 << 20
+MOST_OF_LIBRARY = 64 * 1024 * 1024
+USAGE_FILES = ".cache"
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
 
 # What becomes part of a host path. Kubernetes promises as much; a forged annotation or a peer may not.
@@ -40,12 +46,31 @@ def inject(settings: NvidiaSettings, assignment: Assignment, host: HostFiles) ->
     )
     folder = container_folder(assignment, host)
     mounts = _library_mounts(settings, assignment, folder, host)
-    return Injection(edits=edits.merged(ContainerEdits(mounts=mounts)), directories=(folder, LOCK_FOLDER))
+    return Injection(edits=edits.merged(ContainerEdits(mounts=mounts)), directories=(folder,))
 
 
 def container_folder(assignment: Assignment, host: HostFiles) -> Path:
     """Host directory of one container's usage file, where HAMi's monitor looks for it."""
-    return host.paths.hook / f"vgpu/containers/{assignment.pod.uid}_{assignment.container.name}"
+    return _folder(assignment.pod.uid, assignment.container.name, host.paths)
+
+
+def leftovers(uid: str, container: str, paths: HostPaths) -> Leftovers:
+    """The usage file and the lock of a container's former start, under the names that HAMi's plugin gives them too.
+
+    HAMi-core joins a usage file that it finds, whatever library has written it and whatever limits it was made for. Of
+    a killed process it keeps the bytes as used, for good where another program has its number now.
+    """
+    for what, value, pattern in (("pod UID", uid, _POD_UID), ("container name", container, _CONTAINER)):
+        if not pattern.fullmatch(value):
+            message = f"{what} {value[:80]!r} in the kubelet's checkpoint is not one that Kubernetes makes"
+            raise RefusedError(RefusalReason.INVALID_REQUEST, message, code="INVALID_ARGUMENT")
+    return Leftovers(
+        directory=_folder(uid, container, paths), names=(_usage_file(uid, container), LOCK), suffix=USAGE_FILES
+    )
+
+
+def _folder(uid: str, container: str, paths: HostPaths) -> Path:
+    return paths.hook / f"vgpu/containers/{uid}_{container}"
 
 
 def check_names(assignment: Assignment) -> None:
@@ -123,16 +148,18 @@ def _features(settings: NvidiaSettings) -> ContainerEdits:
 def _limits(
     settings: NvidiaSettings, assignment: Assignment, shares: Sequence[Share], host: HostFiles
 ) -> ContainerEdits:
-    grants = [share.grant for share in shares]
-    # No entry is no limit. A zero would say the same, and HAMi-core would call it invalid.
-    env = {f"{MEMORY_LIMIT}_{i}": f"{grant.memory}m" for i, grant in enumerate(grants) if grant.memory}
-    cores = [grant.cores for grant in grants]
+    # Without a limit, or with 0, HAMi-core tells a program that the card has 0 bytes. So it is all that the card has.
+    env = {f"{MEMORY_LIMIT}_{i}": f"{share.grant.memory or share.device.memory}m" for i, share in enumerate(shares)}
+    cores = [share.grant.cores for share in shares]
     env[CORE_LIMIT] = str(cores[0] if cores else 0)
-    if len(set(cores)) > 1:
+    if len({percent or 100 for percent in cores}) > 1:
+        if not settings.disable_core_limit:
+            _require_limits_of_each(cores, _library(settings, host), assignment, host)
         # HAMi gives all cards the first one's limit. A zero here would fall back to it, so 100 is "no limit".
         env |= {f"{CORE_LIMIT}_{i}": str(percent or 100) for i, percent in enumerate(cores)}
-    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_vgpu(host)}/{_usage_file(assignment)}.cache"
-    if settings.device_memory_scaling > 1:
+    own = _usage_file(assignment.pod.uid, assignment.container.name)
+    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_vgpu(host)}/{own}"
+    if settings.device_memory_scaling > 1:  # no open build of HAMi-core reads it; HAMi says it to those that may
         env["CUDA_OVERSUBSCRIBE"] = "true"
     if settings.lib_cuda_log_level is not None:
         env["LIBCUDA_LOG_LEVEL"] = str(settings.lib_cuda_log_level)
@@ -141,21 +168,71 @@ def _limits(
     return ContainerEdits(env=env)
 
 
-def _usage_file(assignment: Assignment) -> uuid.UUID:
+def _require_limits_of_each(cores: Sequence[int], library: str, assignment: Assignment, host: HostFiles) -> None:
+    """Refuse limits that differ where HAMi-core is known to hold all cards to the first one's.
+
+    After a first card without a limit it would limit nothing. A build says in its log how it understands the limits,
+    and what it can say stands in its file.
+    """
+    try:
+        content = host.read(library, most=MOST_OF_LIBRARY)
+    except OSError:
+        return  # before the container starts it must be there
+    if LIMIT_FOR_ALL in content and LIMIT_OF_EACH not in content:
+        raise RefusedError(
+            RefusalReason.NOT_PREPARED,
+            f'container "{assignment.container.name}" of pod {assignment.pod.key} is granted '
+            f"{', '.join(map(str, cores))} percent of its cards' cores, and {library} on the host is a HAMi-core "
+            "that has one limit for all cards",
+            hint="install HAMi-core of after April 2026 (HAMi 2.8.2, 2.9 or newer), or grant as much of each card",
+        )
+
+
+def _usage_file(uid: str, container: str) -> str:
     """The same for the same container, so that an Allocate that is repeated gives the same answer."""
-    return uuid.uuid5(uuid.NAMESPACE_OID, f"{assignment.pod.uid}/{assignment.container.name}")
+    return f"{uuid.uuid5(uuid.NAMESPACE_OID, f'{uid}/{container}')}{USAGE_FILES}"
 
 
 def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
-    """Which files of HAMi-core this host lacks. A container that started without them would have no limits."""
-    needed = (_library(settings, host), f"{_vgpu(host)}/ld.so.preload")
-    missing = [path for path in needed if not host.is_file(path)]
-    if not missing:
+    """What of HAMi-core this host lacks. A container that started without it would have no limits."""
+    preload = f"{_vgpu(host)}/ld.so.preload"
+    missing = [path for path in (_library(settings, host), preload) if not host.is_file(path)]
+    if missing:
+        return (
+            f"no file {' and no file '.join(missing)} on the host; "
+            "containers with limits do not start until HAMi-core is there"
+        )
+    return _preload_problem(preload, f"{_vgpu(host)}/{LIBRARY}", host) or _full(f"{_vgpu(host)}/containers", host)
+
+
+def _full(folders: str, host: HostFiles) -> str:
+    """A usage file is made whole by its first program, which dies where there is no room for it."""
+    room = host.room(folders)
+    if room is None or room >= LEAST_ROOM:
         return ""
     return (
-        f"no file {' and no file '.join(missing)} on the host; "
-        "containers with limits do not start until HAMi-core is there"
+        f"the file system of {folders} has less than {LEAST_ROOM >> 20} MiB left, and HAMi-core needs 2 MiB for each "
+        f"container, or its programs die; look for a container that has filled its folder (du -s {folders}/*)"
     )
+
+
+def _preload_problem(preload: str, mounted: str, host: HostFiles) -> str:
+    try:
+        named = _preloaded(host.read(preload).decode(errors="replace"))
+    except OSError as error:
+        return f"{preload} on the host cannot be read: {error.strerror or error}"
+    if mounted in named:
+        return ""
+    return (
+        f"{preload} names {' and '.join(named) or 'no library'}, and not {mounted}, where containers have HAMi-core, "
+        "so that no program would load it; write that path into it, or set hookPath to where HAMi-core was installed for"
+    )
+
+
+def _preloaded(text: str) -> list[str]:
+    """The libraries that the loader reads out of a preload file."""
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    return [name for line in lines for name in re.split(r"[\s:]+", line) if name]
 
 
 def _vgpu(host: HostFiles) -> str:
@@ -165,7 +242,7 @@ def _vgpu(host: HostFiles) -> str:
 
 def _library(settings: NvidiaSettings, host: HostFiles) -> str:
     """HAMi-core under its versioned name where that is installed, else under the plain one."""
-    plain = f"{_vgpu(host)}/libvgpu.so"
+    plain = f"{_vgpu(host)}/{LIBRARY}"
     versioned = f"{plain}.{settings.libvgpu_version}"
     return versioned if settings.libvgpu_version and host.is_file(versioned) else plain
 
@@ -176,9 +253,10 @@ def _library_mounts(
     """HAMi-core, its usage file's folder, its lock, and what makes every process load it."""
     vgpu = _vgpu(host)
     mounts = [
-        Mount(host_path=_library(settings, host), container_path=f"{vgpu}/libvgpu.so"),
+        Mount(host_path=_library(settings, host), container_path=f"{vgpu}/{LIBRARY}"),
         Mount(host_path=str(folder), container_path=vgpu, read_only=False),
-        Mount(host_path=str(LOCK_FOLDER), container_path=str(LOCK_FOLDER), read_only=False),
+        # A lock of the container's own. One for all, as HAMi has it, lets one container stall the others.
+        Mount(host_path=str(folder), container_path=LOCK_FOLDER, read_only=False),
     ]
     if assignment.container.env.get("CUDA_DISABLE_CONTROL", "") not in _TRUE:
         mounts.append(Mount(host_path=f"{vgpu}/ld.so.preload", container_path="/etc/ld.so.preload"))

@@ -74,6 +74,9 @@ class Nvml(Library):
         """0 shared, 1 and 3 one process only, 2 nobody."""
         return int(self.ask("nvmlDeviceGetComputeMode", handle))
 
+    def set_compute_mode(self, handle: Handle, mode: int) -> None:
+        self.ask("nvmlDeviceSetComputeMode", handle, mode)
+
     def mig_enabled(self, handle: Handle) -> bool:
         current, _pending = self.ask("nvmlDeviceGetMigMode", handle)
         return bool(current)

@@ -53,7 +53,6 @@ class NvidiaSettings(ServedSettings):
     }
     fixed: ClassVar[Mapping[str, Fixed]] = {
         "migStrategy": always("none", "MIG instances are not offered, and cards in MIG mode are unhealthy"),
-        "computeMode": always("Default", "cards stay in the compute mode that their owner has set"),
     }
     node_config: ClassVar[Mapping[str, str]] = {
         "operatingmode": "operatingMode",
@@ -104,6 +103,13 @@ class NvidiaSettings(ServedSettings):
         "operatingMode",
         "hami-core",
         "How cards are shared. mps is registered as such and injects as hami-core does; mig is not served.",
+    )
+
+    compute_mode: Literal["Default", "ExclusiveProcess"] = setting(
+        "computeMode",
+        "Default",
+        "The compute mode that cards are switched to. Default leaves them as they are. ExclusiveProcess, one process "
+        "at a time on a card, needs `deviceSplitCount: 1`, and CAP_SYS_ADMIN unless the cards are in it already.",
     )
 
     device_list_strategy: Annotated[tuple[Way | Literal["auto"], ...], BeforeValidator(listed)] = setting(
@@ -171,6 +177,24 @@ class NvidiaSettings(ServedSettings):
                 "operating mode 'mig' is not supported yet; use 'hami-core' and switch MIG off (nvidia-smi -mig 0)"
             )
         return value
+
+    @field_validator("compute_mode", mode="before")
+    @classmethod
+    def _settable_mode(cls, value: object) -> object:
+        if value == "ExclusiveThread":
+            raise ValueError("NVIDIA's exclusive-thread mode was removed with CUDA 8; choose ExclusiveProcess")
+        if value == "Prohibited":
+            raise ValueError("no program could use a card; leave cards out with filterDevices")
+        return value
+
+    @model_validator(mode="after")
+    def _unshared_if_exclusive(self) -> NvidiaSettings:
+        if self.compute_mode == "ExclusiveProcess" and self.device_split_count > 1:
+            raise ValueError(
+                "with computeMode ExclusiveProcess one process may use a card at a time, and deviceSplitCount is "
+                f"{self.device_split_count}; set it to 1, or leave computeMode at Default"
+            )
+        return self
 
     @model_validator(mode="after")
     def _distinct_names(self) -> NvidiaSettings:

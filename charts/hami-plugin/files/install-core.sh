@@ -41,8 +41,9 @@ for file in "$SOURCE"/*; do
     esac
 done
 
-# Last: once it is there, programs look for the library that it names.
-printf '%s\n' /usr/local/vgpu/libvgpu.so > "$TARGET/.preload"
+# Last: once it is there, programs look for the library that it names. $TARGET is the same here, on the host
+# and in the pods that are given the library.
+printf '%s\n' "$TARGET/libvgpu.so" > "$TARGET/.preload"
 cmp -s "$TARGET/.preload" "$TARGET/ld.so.preload" || keep "$TARGET/.preload" "$TARGET/ld.so.preload"
 rm -f "$TARGET/.preload"
 sync "$TARGET"

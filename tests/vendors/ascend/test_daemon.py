@@ -115,7 +115,10 @@ async def test_chips_that_a_node_lacks_hold_up_no_readiness(running):
         while not (said := await stage.readiness())["ready"]:  # noqa: ASYNC110  # it is asked over HTTP
             await asyncio.sleep(0.05)
 
-    assert [name for name in said["components"] if "Ascend" in name] == ["kubelet huawei.com/Ascend310P"]
+    assert [n for n in said["components"] if "Ascend" in n] == [
+        "host huawei.com/Ascend310P",
+        "kubelet huawei.com/Ascend310P",
+    ]
     _status, metrics = await stage.get("/metrics")
     assert "Ascend310P" in metrics
     assert LARGE not in metrics

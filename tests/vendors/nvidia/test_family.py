@@ -146,6 +146,13 @@ def test_hamis_whole_section_is_accepted() -> None:
         ({"resourceCountName": "gpu"}, "pattern"),
         ({"libvgpuVersion": "../evil"}, "pattern"),
         ({"deviceSplitcount": 3}, "Extra inputs"),
+        (
+            {"computeMode": "ExclusiveProcess"},
+            "one process may use a card at a time, and deviceSplitCount is 10; set it",
+        ),
+        ({"computeMode": "ExclusiveThread", "deviceSplitCount": 1}, "removed with CUDA 8; choose ExclusiveProcess"),
+        ({"computeMode": "Prohibited"}, "no program could use a card; leave cards out with filterDevices"),
+        ({"computeMode": "Shared"}, "'Default' or 'ExclusiveProcess'"),
     ],
 )
 def test_a_setting_that_cannot_be_used_says_why(section: dict[str, Any], words: str) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
 from tests.support.hami import answers
-from vendors.nvidia.injection import inject, missing_library
+from vendors.nvidia.injection import inject, leftovers, missing_library
 from vendors.nvidia.settings import NvidiaSettings
 
 VECTORS = Path(__file__).parents[2] / "vectors/hami-tests/nvidia_device_plugin.json"
@@ -68,11 +68,11 @@ def test_hamis_golden_allocation_comes_out(tmp_path: Path) -> None:
     assert injection.edits.mounts == (
         Mount(host_path="/usr/local/vgpu/libvgpu.so.v2.10.0", container_path="/usr/local/vgpu/libvgpu.so"),
         Mount(host_path="/usr/local/vgpu/containers/1111_main", container_path="/usr/local/vgpu", read_only=False),
-        Mount(host_path="/tmp/vgpulock", container_path="/tmp/vgpulock", read_only=False),
+        Mount(host_path="/usr/local/vgpu/containers/1111_main", container_path="/tmp/vgpulock", read_only=False),
         Mount(host_path="/usr/local/vgpu/ld.so.preload", container_path="/etc/ld.so.preload"),
     )
     assert injection.edits.device_nodes == ()
-    assert injection.directories == (Path("/usr/local/vgpu/containers/1111_main"), Path("/tmp/vgpulock"))
+    assert injection.directories == (Path("/usr/local/vgpu/containers/1111_main"),)
 
 
 def recorded() -> list[Any]:
@@ -112,7 +112,17 @@ def test_hamis_recorded_responses_come_out(vector: Mapping[str, Any], tmp_path: 
         assert [
             (mount.container_path, mount.host_path.replace("/abc_", "/pod-uid_"), mount.read_only)
             for mount in edits.mounts
-        ] == [(m["container_path"], m["host_path"], m.get("read_only", False)) for m in response["mounts"]]
+        ] == [
+            (m["container_path"], _lock_of_its_own(m, response["mounts"]), m.get("read_only", False))
+            for m in response["mounts"]
+        ]
+
+
+def _lock_of_its_own(mount: Mapping[str, Any], mounts: Sequence[Mapping[str, Any]]) -> str:
+    """The host path of a recorded mount; HAMi's one lock for all containers is in each one's own folder here."""
+    if mount["container_path"] == "/tmp/vgpulock":
+        return str(next(m["host_path"] for m in mounts if "/containers/" in m["host_path"]))
+    return str(mount["host_path"])
 
 
 def test_a_repeated_allocation_gives_the_same_answer_and_another_container_another(tmp_path: Path) -> None:
@@ -145,13 +155,58 @@ def test_each_card_has_its_own_core_limit_when_they_differ(tmp_path: Path) -> No
     assert [env[f"CUDA_DEVICE_SM_LIMIT_{i}"] for i in range(3)] == ["30", "100", "70"]
 
 
-def test_memory_without_a_limit_has_no_entry(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scaling", [1.0, 2.0])
+def test_a_grant_of_no_memory_is_all_that_the_card_has(scaling: float, tmp_path: Path) -> None:
+    """Without a limit, or with 0, HAMi-core lets cuDeviceTotalMem say 0 bytes, and programs plan by that."""
     shares = (share("GPU-a", memory=0, index=0), share("GPU-b", memory=500, index=1))
+    settings = NvidiaSettings(deviceMemoryScaling=scaling)
 
-    env = inject(NvidiaSettings(), assignment(*shares), host(tmp_path)).edits.env
+    env = inject(settings, assignment(*shares), host(tmp_path)).edits.env
 
-    assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in env
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "81920m"
     assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "500m"
+
+
+# What HAMi-core's builds say of the limits of cores, in their log. Builds with one limit for all cards are of before
+# April 2026.
+ONE_FOR_ALL = b"\0[HAMI-core Info(%d:%ld:%s:%d)]: set core utilization limit to  %d\n\0"
+ONE_EACH = b"\0[HAMI-core Info(%d:%ld:%s:%d)]: device %d: core utilization limit = %d\n\0"
+
+
+def differing(node: HostFiles, **settings: Any) -> Mapping[str, str]:
+    shares = (share("GPU-a", cores=0, index=0), share("GPU-b", cores=30, index=1))
+    return inject(NvidiaSettings(**settings), assignment(*shares), node).edits.env
+
+
+def with_library(tmp_path: Path, content: bytes) -> HostFiles:
+    node = host(tmp_path, "/usr/local/vgpu/libvgpu.so")
+    node.writable("/usr/local/vgpu/libvgpu.so").write_bytes(b"\x7fELF" + bytes(300_000) + content + bytes(300_000))
+    return node
+
+
+def test_core_limits_that_differ_are_refused_where_the_library_knows_one_for_all_cards(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=r"0, 30.*one limit for all cards") as caught:
+        differing(with_library(tmp_path, ONE_FOR_ALL))
+
+    assert caught.value.reason is RefusalReason.NOT_PREPARED
+    assert "April 2026" in caught.value.hint
+
+
+@pytest.mark.parametrize("content", [ONE_EACH, ONE_EACH + ONE_FOR_ALL, b"", b"a library that says neither"])
+def test_core_limits_that_differ_are_served_by_a_library_that_is_not_known_to_be_old(
+    content: bytes, tmp_path: Path
+) -> None:
+    env = differing(with_library(tmp_path, content))
+
+    assert (env["CUDA_DEVICE_SM_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT_1"]) == ("100", "30")
+
+
+def test_an_old_library_serves_equal_core_limits_and_cards_whose_cores_are_not_limited_at_all(tmp_path: Path) -> None:
+    node = with_library(tmp_path, ONE_FOR_ALL)
+    equal = assignment(share("GPU-a", cores=30, index=0), share("GPU-b", cores=30, index=1))
+
+    assert inject(NvidiaSettings(), equal, node).edits.env["CUDA_DEVICE_SM_LIMIT"] == "30"
+    assert differing(node, disableCoreLimit=True)["GPU_CORE_UTILIZATION_POLICY"] == "disable"
 
 
 @pytest.mark.parametrize(
@@ -225,6 +280,7 @@ def test_a_card_without_a_device_node_is_refused_when_nodes_are_passed(tmp_path:
     assert caught.value.reason is RefusalReason.NOT_PREPARED
 
 
+@pytest.mark.scenario("X8")
 @pytest.mark.parametrize("text", ["1", "t", "T", "true", "TRUE", "True"])
 def test_a_container_that_disables_control_gets_no_preload(text: str, tmp_path: Path) -> None:
     given = assignment(share("GPU-a"), env={"CUDA_DISABLE_CONTROL": text})
@@ -290,7 +346,41 @@ def test_a_host_without_hami_core_is_told_by_name_whatever_a_runtime_has_left_th
 
 
 def test_a_host_with_hami_core_lacks_nothing(tmp_path: Path) -> None:
-    node = host(tmp_path, "/usr/local/vgpu/libvgpu.so.v2.10.0", "/usr/local/vgpu/ld.so.preload")
+    node = host(tmp_path, "/usr/local/vgpu/libvgpu.so.v2.10.0")
+    node.writable("/usr/local/vgpu/ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
+
+    assert missing_library(NvidiaSettings(), node) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/libvgpu.so"),
+        ("", "no library"),
+        ("# /opt/hami/vgpu/libvgpu.so\n", "no library"),
+        ("/opt/hami/vgpu/libvgpu.so.v2.10.0\n", "/opt/hami/vgpu/libvgpu.so.v2.10.0"),
+        ("/a.so:/b.so\n", "/a.so and /b.so"),
+    ],
+)
+def test_a_preload_file_that_does_not_name_the_mounted_library_is_told_with_the_remedy(
+    text: str, named: str, tmp_path: Path
+) -> None:
+    node = host(tmp_path, "/opt/hami/vgpu/libvgpu.so", hook=Path("/opt/hami"))
+    node.writable("/opt/hami/vgpu/ld.so.preload").write_text(text)
+
+    problem = missing_library(NvidiaSettings(), node)
+
+    assert problem.startswith(f"/opt/hami/vgpu/ld.so.preload names {named}, and not /opt/hami/vgpu/libvgpu.so, ")
+    assert "write that path into it" in problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/x.so /opt/hami/vgpu/libvgpu.so", "/x.so:/opt/hami/vgpu/libvgpu.so # ours", "\n/opt/hami/vgpu/libvgpu.so\n"],
+)
+def test_the_mounted_library_may_be_one_of_several_that_are_preloaded(text: str, tmp_path: Path) -> None:
+    node = host(tmp_path, "/opt/hami/vgpu/libvgpu.so", hook=Path("/opt/hami"))
+    node.writable("/opt/hami/vgpu/ld.so.preload").write_text(text)
 
     assert missing_library(NvidiaSettings(), node) == ""
 
@@ -302,6 +392,7 @@ def test_a_card_that_is_granted_twice_is_refused(tmp_path: Path) -> None:
     assert caught.value.reason is RefusalReason.BAD_ANNOTATION
 
 
+@pytest.mark.scenario("X8")
 @pytest.mark.parametrize("ways", [("cdi-annotations",), ("cdi-cri",), ("cdi-annotations", "cdi-cri")])
 def test_with_cdi_alone_nothing_that_an_image_says_opens_cards_in_nvidias_runtime(
     ways: tuple[str, ...], tmp_path: Path
@@ -330,3 +421,20 @@ def test_nodes_are_handed_over_beside_cdi_if_that_is_asked_for(tmp_path: Path) -
     edits = inject(settings, assignment(share("GPU-a")), host(tmp_path)).edits
 
     assert [node.path for node in edits.device_nodes] == ["/dev/nvidia0"]
+
+
+def test_what_a_former_start_leaves_is_the_file_that_the_environment_names_and_all_of_its_kind(tmp_path: Path) -> None:
+    node = host(tmp_path)
+    env = inject(NvidiaSettings(), assignment(share("GPU-a")), node).edits.env
+
+    left = leftovers("1111", "main", node.paths)
+
+    assert left.directory == Path("/usr/local/vgpu/containers/1111_main")
+    assert left.names == (Path(env["CUDA_DEVICE_MEMORY_SHARED_CACHE"]).name, "lock")
+    assert left.suffix == ".cache"
+
+
+@pytest.mark.parametrize(("uid", "container"), [("../../etc", "main"), ("1111", "../x"), ("", "main"), ("1111", "")])
+def test_nothing_is_removed_by_a_name_that_could_lead_elsewhere(uid: str, container: str, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="not one that Kubernetes makes"):
+        leftovers(uid, container, host(tmp_path).paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -74,6 +75,66 @@ def test_the_drivers_own_wish_for_recovery_is_a_fault(number: int, action: Actio
     fault = machine.driver.discover().sightings[6].fault
 
     assert (fault.reason, fault.action) == ("RecoveryAction", action)
+
+
+EXCLUSIVE = {"computeMode": "ExclusiveProcess", "deviceSplitCount": 1}
+
+
+def modes(machine: Any) -> list[int]:
+    """Each card's compute mode, as the driver has it."""
+    nvml = machine.driver._nvml
+    return [nvml.compute_mode(nvml.handle(index)) for index in range(nvml.count())]
+
+
+def test_cards_are_switched_to_the_compute_mode_that_is_configured_and_back_again_by_nobody_but_the_operator(
+    rig: Callable[..., Any],
+) -> None:
+    machine = rig("t4-4-pcie", **EXCLUSIVE)
+
+    assert machine.faults() == {}
+    assert modes(machine) == [3, 3, 3, 3]
+
+    machine.simulator.inject("compute-mode", 1, 0)  # the driver was loaded anew, or somebody has changed it
+    assert machine.faults() == {}
+    assert modes(machine) == [3, 3, 3, 3]
+
+
+def test_by_default_no_cards_compute_mode_is_touched(rig: Callable[..., Any]) -> None:
+    machine = rig("t4-4-pcie")
+    machine.simulator.inject("fail-call", None, f"nvmlDeviceSetComputeMode:{UNKNOWN}")
+    machine.simulator.inject("compute-mode", 2, 3)
+
+    assert machine.faults() == {2: "ExclusiveComputeMode"}
+    assert modes(machine) == [0, 0, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (NO_PERMISSION, r"NoPermission.*CAP_SYS_ADMIN.*nvidia-smi -c EXCLUSIVE_PROCESS"),
+        (3, r"NotSupported.*leave computeMode at Default"),
+    ],
+)
+def test_a_card_whose_compute_mode_cannot_be_set_is_kept_back_with_the_reason(
+    code: int, words: str, rig: Callable[..., Any]
+) -> None:
+    machine = rig("t4-4-pcie", **EXCLUSIVE)
+    machine.simulator.inject("fail-call", 2, f"nvmlDeviceSetComputeMode:{code}")
+
+    fault = machine.driver.discover().sightings[2].fault
+
+    assert fault.reason == "ComputeModeNotSet"
+    assert re.search(words, fault.message)
+    assert machine.faults() == {2: "ComputeModeNotSet"}
+    machine.simulator.inject("compute-mode", 2, 3)  # the operator has set it
+    assert machine.faults() == {}
+
+
+def test_a_card_that_an_operator_has_closed_stays_closed(rig: Callable[..., Any]) -> None:
+    machine = rig("t4-4-pcie", **EXCLUSIVE)
+    machine.simulator.inject("compute-mode", 0, 2)
+
+    assert machine.faults() == {0: "ProhibitedComputeMode"}
 
 
 def test_memory_rows_that_wait_for_a_reset_are_a_fault(rig: Callable[..., Any]) -> None:

@@ -26,7 +26,9 @@ CLASSES = {
     "nvmlPciInfo_t": "nvmlPciInfo_t",
     "nvmlPlacement_t": "c_nvmlGpuInstancePlacement_t",
     "nvmlProcessInfo_t": "c_nvmlProcessInfo_v2_t",
+    "nvmlProcessUtilizationInfo_v1_t": "c_nvmlProcessUtilizationInfo_v1_t",
     "nvmlProcessUtilizationSample_t": "c_nvmlProcessUtilizationSample_t",
+    "nvmlProcessesUtilizationInfo_v1_t": "c_nvmlProcessesUtilizationInfo_v1_t",
     "nvmlUtilization_t": "c_nvmlUtilization_t",
 }
 """The binding's class for each structure of the simulation. Process information is the same since its version 2."""

@@ -50,6 +50,7 @@ class Options:
     disable_core_limit: bool = False
     filter_devices: NothingHidden = NothingHidden()
     operating_mode: str = "hami-core"
+    compute_mode: str = "Default"
     delivery: Delivery = field(
         default_factory=lambda: Delivery(ways=(Way.ENVVAR,), kind="k8s.device-plugin.nvidia.com/gpu")
     )

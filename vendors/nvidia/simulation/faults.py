@@ -184,6 +184,10 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
             help="value: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset",
             apply=takes("recovery_action", "0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset", high=4),
         ),
+        "compute-mode": Fault(
+            help="value: 0 default, 2 prohibited, 3 exclusive process",
+            apply=takes("compute_mode", "0 default, 2 prohibited, 3 exclusive process", high=3),
+        ),
         "used-memory": Fault(
             help="value: MiB in use", apply=takes("used", "MiB in use", high=2**31 - 1, scale=1 << 20)
         ),

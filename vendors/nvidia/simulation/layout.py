@@ -90,6 +90,7 @@ class Device(ctypes.Structure):
     slow_ms: U32
     hang: U32
     recovery_action: U32
+    compute_mode: U32
     rows_corrected: U32
     rows_uncorrected: U32
     rows_pending: U32

@@ -23,9 +23,12 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "nvmlSystemGetNVMLVersion",
         ),
         "handles": _device("Count_v2 HandleByIndex_v2 HandleByPciBusId_v2 HandleBySerial HandleByUUID"),
-        "identity": _device(
-            "AddressingMode Architecture Brand ComputeMode CudaComputeCapability Index MinorNumber Name NumGpuCores "
-            "PciInfo_v3 PersistenceMode Serial UUID"
+        "identity": (
+            *_device(
+                "AddressingMode Architecture Brand ComputeMode CudaComputeCapability Index MinorNumber Name "
+                "NumGpuCores PciInfo_v3 PersistenceMode Serial UUID"
+            ),
+            "nvmlDeviceSetComputeMode",
         ),
         "affinity": _device("CpuAffinity MemoryAffinity NumaNodeId"),
         "memory": _device("BAR1MemoryInfo MemoryInfo MemoryInfo_v2"),
@@ -67,7 +70,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "EccMode FieldValues MemoryErrorCounter RemappedRows RetiredPages RetiredPagesPendingStatus TotalEccErrors"
         ),
         "processes": _device(
-            "ComputeRunningProcesses_v3 GraphicsRunningProcesses_v3 MPSComputeRunningProcesses_v3 ProcessUtilization"
+            "ComputeRunningProcesses_v3 GraphicsRunningProcesses_v3 MPSComputeRunningProcesses_v3 ProcessUtilization "
+            "ProcessesUtilizationInfo"
         ),
         "usage": _device(
             "ClockInfo CurrPcieLinkGeneration CurrPcieLinkWidth EnforcedPowerLimit PerformanceState PowerUsage "
@@ -87,6 +91,11 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "nvmlDeviceGetPciInfo_v2": "nvmlDeviceGetPciInfo_v3",
         "nvmlDeviceGetNvLinkRemotePciInfo": "nvmlDeviceGetNvLinkRemotePciInfo_v2",
         "nvmlEventSetWait": "nvmlEventSetWait_v2",
+        **{
+            f"nvmlDeviceGet{kind}RunningProcesses{version}": f"nvmlDeviceGet{kind}RunningProcesses_v3"
+            for kind in ("Compute", "Graphics", "MPSCompute")
+            for version in ("", "_v2")
+        },
     }
 )
 """Names that old clients use, and the symbol whose injected failures they share."""

@@ -33,7 +33,7 @@ def test_exactly_the_listed_symbols_are_exported(library):
     lines = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
 
     assert {line.split()[-1] for line in lines.splitlines()} == EXPORTED
-    assert len(SYMBOLS) == 92
+    assert len(SYMBOLS) == 94
 
 
 def test_the_soname_lets_a_later_load_by_bare_name_find_it(library):
@@ -76,6 +76,8 @@ def test_the_c_header_is_the_one_that_the_layout_gives():
         ("c_nvmlGpuFabricInfoV_t", 36),
         ("c_nvmlProcessInfo_v3_t", 24),
         ("c_nvmlProcessUtilizationSample_t", 32),
+        ("c_nvmlProcessUtilizationInfo_v1_t", 40),
+        ("c_nvmlProcessesUtilizationInfo_v1_t", 24),
     ],
 )
 def test_the_binding_has_the_structure_sizes_that_the_library_asserts(structure, size):

@@ -102,7 +102,7 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, nvmlFi
     for (int i = 0; i < count; i++) {
         uint64_t number = 0;
         values[i].nvmlReturn = field(t.device, values[i].fieldId, &number);
-        values[i].timestamp = (int64_t)sim_clock_us();
+        values[i].timestamp = (int64_t)sim_time_us();
         values[i].latencyUsec = 0;
         values[i].valueType = values[i].fieldId >= 3 && values[i].fieldId <= 6 ? VALUE_UNSIGNED_LONG_LONG : VALUE_UNSIGNED;
         values[i].value.ullVal = number;

@@ -5,6 +5,8 @@
 #include "mig.h"
 #include "sim.h"
 
+enum { COMPUTE_DEFAULT = 0, COMPUTE_EXCLUSIVE_THREAD = 1, COMPUTE_EXCLUSIVE_PROCESS = 3 };
+
 static unsigned ordinal(uint32_t index)
 {
     unsigned number = 0;
@@ -16,11 +18,21 @@ static unsigned ordinal(uint32_t index)
 /* Of these a MIG device answers most as its parent does. */
 GETTER(nvmlDeviceGetArchitecture, device, unsigned, t.device->architecture);
 GETTER(nvmlDeviceGetBrand, device, unsigned, t.device->brand);
-GETTER(nvmlDeviceGetComputeMode, device, unsigned, 0);
+GETTER(nvmlDeviceGetComputeMode, device, unsigned, t.device->mig_current ? COMPUTE_DEFAULT : t.device->compute_mode);
 GETTER(nvmlDeviceGetIndex, device, unsigned, t.ci ? t.ci->slot : ordinal(t.index));
 GETTER(nvmlDeviceGetMinorNumber, device, unsigned, t.device->minor);
 GETTER(nvmlDeviceGetNumGpuCores, device, unsigned, sim_ci_share(t.device, t.ci, t.device->cores));
 GETTER(nvmlDeviceGetPersistenceMode, device, unsigned, 1);
+
+/* Support of one mode was removed. In MIG mode it stays as it is. */
+API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t handle, unsigned mode)
+{
+    ENTER(gpu, handle, 1);
+    REQUIRE(mode <= COMPUTE_EXCLUSIVE_PROCESS, NVML_INVALID_ARGUMENT);
+    REQUIRE(mode != COMPUTE_EXCLUSIVE_THREAD && !t.device->mig_current, NVML_NOT_SUPPORTED);
+    t.device->compute_mode = mode;
+    return NVML_SUCCESS;
+}
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned length)
 {

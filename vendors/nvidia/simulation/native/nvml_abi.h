@@ -55,6 +55,7 @@ typedef struct {
     unsigned gpu, memory;
 } nvmlUtilization_t;
 
+/* Of the second version and the third. The first ends before the instances. */
 typedef struct {
     unsigned pid;
     uint64_t usedGpuMemory;
@@ -68,6 +69,19 @@ typedef struct {
     unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 SIZE(nvmlProcessUtilizationSample_t, 32);
+
+typedef struct {
+    uint64_t timeStamp;
+    unsigned pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+} nvmlProcessUtilizationInfo_v1_t;
+SIZE(nvmlProcessUtilizationInfo_v1_t, 40);
+
+typedef struct {
+    unsigned version, processSamplesCount;
+    uint64_t lastSeenTimeStamp;
+    nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+SIZE(nvmlProcessesUtilizationInfo_v1_t, 24);
 
 typedef struct {
     nvmlDevice_t device;

@@ -58,8 +58,11 @@ int sim_changes(void);
 /* Sleep until the state file was changed, ms at most. */
 void sim_await_change(int changes, uint32_t ms);
 
+/* For waiting. */
 uint64_t sim_clock_ms(void);
-uint64_t sim_clock_us(void);
+
+/* The time of day in microseconds, which samples and field values have. */
+uint64_t sim_time_us(void);
 
 sim_device *sim_device_at(uint32_t index);
 int sim_present(uint32_t index);

@@ -152,16 +152,21 @@ nvmlReturn_t sim_text(const char *text, char *out, unsigned length)
     return NVML_SUCCESS;
 }
 
-uint64_t sim_clock_us(void)
+static uint64_t microseconds(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
 uint64_t sim_clock_ms(void)
 {
-    return sim_clock_us() / 1000u;
+    return microseconds(CLOCK_MONOTONIC) / 1000u;
+}
+
+uint64_t sim_time_us(void)
+{
+    return microseconds(CLOCK_REALTIME);
 }
 
 void sim_sleep_ms(uint32_t ms)

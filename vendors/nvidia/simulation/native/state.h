@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define SIM_LAYOUT 0x7fb6ec23u
+#define SIM_LAYOUT 0xf53e6e7fu
 #define SIM_DEVICES 64
 #define SIM_LINKS 36
 #define SIM_PROFILES 18
@@ -162,6 +162,7 @@ typedef struct {
     uint32_t slow_ms;
     uint32_t hang;
     uint32_t recovery_action;
+    uint32_t compute_mode;
     uint32_t rows_corrected;
     uint32_t rows_uncorrected;
     uint32_t rows_pending;
@@ -173,7 +174,7 @@ typedef struct {
     uint32_t process_count;
     sim_process processes[64];
 } sim_device;
-_Static_assert(sizeof(sim_device) == 9744, "layout.py and the compiler differ");
+_Static_assert(sizeof(sim_device) == 9752, "layout.py and the compiler differ");
 
 typedef struct {
     char magic[8];
