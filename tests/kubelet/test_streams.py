@@ -37,6 +37,7 @@ async def test_the_first_list_comes_at_once_and_whole(stub):
     assert offers_of(await stream.read()) == tuple(Offer(id=i, healthy=True, numa=0) for i in "abcd")
 
 
+@pytest.mark.scenario("K6")
 async def test_two_streams_see_every_change_and_one_ending_leaves_the_other(site, stub, plugin, listener, until):
     first, second = stub.ListAndWatch(pb.Empty()), stub.ListAndWatch(pb.Empty())
     await next_health(first)
@@ -52,6 +53,7 @@ async def test_two_streams_see_every_change_and_one_ending_leaves_the_other(site
     assert (await next_health(second))["a"]
 
 
+@pytest.mark.scenario("K7")
 async def test_a_thousand_changes_without_a_stream_block_nobody(stub, plugin):
     for n in range(1001):
         plugin.health(a=n % 2 == 0, b=n % 2 == 1)
@@ -59,6 +61,7 @@ async def test_a_thousand_changes_without_a_stream_block_nobody(stub, plugin):
     assert await next_health(stub.ListAndWatch(pb.Empty())) == {"a": True, "b": False, "c": True, "d": True}
 
 
+@pytest.mark.scenario("K13")
 async def test_a_slow_reader_skips_to_the_newest_state(site, make_plugin):
     plugin = make_plugin([f"device-{n:05}" for n in range(10_000)])
     listener = await site.listener(plugin)
@@ -80,6 +83,7 @@ async def test_a_slow_reader_skips_to_the_newest_state(site, make_plugin):
     assert read < changes
 
 
+@pytest.mark.scenario("K12")
 async def test_a_list_beyond_the_kubelets_limit_is_never_sent(site, stub, plugin, listener, until):
     stream = stub.ListAndWatch(pb.Empty())
     await stream.read()
