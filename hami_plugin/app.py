@@ -7,6 +7,7 @@ import gc
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +20,10 @@ from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
 from hami_plugin.equipment import Equipment
 from hami_plugin.errors import HamiError
-from hami_plugin.host.files import Journal, StateLock
-from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.drivers import WorkThread
+from hami_plugin.host.files import StateLock
+from hami_plugin.host.journal import Journal, JournalWriter
+from hami_plugin.host.paths import HostPaths
 from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.podresources import PodResourcesClient
@@ -51,6 +54,9 @@ from hami_plugin.wiring import wired
 log = logger(__name__)
 
 STUCK_AFTER_S = 60.0
+STATE_LOOK_S = 5.0
+FLUSH_S = 2.0
+"""How long the end waits for the disk to take what was noted last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +80,11 @@ class Daemon:
         self._state_lock = StateLock(settings.state_dir)
         self._cluster = cluster
         self._node = LiveNode()
-        self._pods = PodTable(self._pod_gone)
-        self._ledger = Ledger(Journal(settings.state_dir / "journal"))
+        self._pods = PodTable(self._pod_gone, first=self._first_pods)
+        self._journal = JournalWriter(Journal(settings.state_dir / "journal"))
+        self._ledger = Ledger(self._journal)
+        self._memory = HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc))
+        self._state_thread, self._unclaimed = WorkThread("state directory"), ""
         self._events = EventRecorder(cluster, settings.node_name)
         self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
         self.account = Account(PodResourcesClient(settings.pod_resources_socket), self._ledger)
@@ -89,7 +98,7 @@ class Daemon:
             checkpoint=self._checkpoint,
             events=self._events,
             host=HostFiles(paths=process.host),
-            memory=HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc)),
+            memory=self._memory,
             directory=DirectoryWatch(settings.kubelet_dir),
             company=Company(started=self._pods.by_creation),
             metrics=metrics,
@@ -121,6 +130,7 @@ class Daemon:
         if stop.is_set():
             return
         log.info("journal read", shares=self._ledger.load())
+        await self._recovery.ask()
         self._open()
         self._blocked = ""
         async with asyncio.TaskGroup() as group:
@@ -130,13 +140,19 @@ class Daemon:
             await self._serving.close(self._settlement.close)
             for task in tasks:
                 task.cancel()
-        self._state_lock.release()
+        await self._leave_state()
 
     def readiness(self) -> dict[str, str]:
         """Each component's problem; empty when it is ready."""
         if self._blocked:
             return {"daemon": self._blocked}
-        answer = {"api server": self._cluster.reachable.value, "node annotations": self._registration.problem}
+        state = self._unclaimed or self._ledger.problem or self._memory.problem
+        answer = {
+            "api server": self._cluster.reachable.value,
+            "node annotations": self._registration.problem,
+            "state": state,
+            "holdings": self._recovery.problem,
+        }
         return answer | dict(self._serving.problems())
 
     def shown(self) -> tuple[Collector, ...]:
@@ -168,6 +184,7 @@ class Daemon:
             "events": self._events.run(),
             "lock reaper": self._reaper.run(),
             "recovery": self._recovery.run(),
+            "state": self._keep_state(),
             **dict(self._serving.work()),
         }
 
@@ -186,6 +203,36 @@ class Daemon:
             raise HamiError(
                 f"the state directory {directory} cannot be used: {error}", hint="set stateDir to a writable directory"
             ) from error
+
+    async def _keep_state(self) -> None:
+        """See to it that the daemon's own files are where the next life looks for them, whoever takes them away."""
+        while True:
+            await asyncio.sleep(STATE_LOOK_S)
+            before, renewals = self._ledger.problem, self._journal.renewals
+            self._ledger.check()
+            self._memory.check()
+            try:
+                mine = await self._state_thread.call(self._state_lock.renew, STATE_LOOK_S)
+            except OSError as error:
+                unclaimed = f"the state directory {self._settings.state_dir} cannot be used: {error}"
+            else:
+                unclaimed = "" if mine else "the state directory was replaced, and another daemon has claimed it"
+            if unclaimed != self._unclaimed or before != self._ledger.problem:
+                log.warning("state", problem=unclaimed or self._ledger.problem or "none any more")
+            self._unclaimed = unclaimed
+            if self._journal.renewals != renewals:
+                log.warning("journal was gone or changed, and is written anew", shares=len(self._ledger.held))
+
+    async def _leave_state(self) -> None:
+        """Let the disk take what was noted last, for a moment, and free the directory."""
+        with suppress(OSError):
+            self._state_thread.start(lambda: self._journal.close(FLUSH_S))
+            await self._state_thread.call(lambda: self._memory.close(FLUSH_S), FLUSH_S, last=True)
+        self._state_lock.release()
+
+    def _first_pods(self) -> None:
+        """The first list of pods is there: what they hold counts before anybody is found among them."""
+        self._recovery.restore()
 
     def _pod_gone(self, pod: PodView) -> None:
         """A pod has ended: what it held is free."""

@@ -104,6 +104,7 @@ class Equipment:
             ledger=self.ledger,
             settlement=self.settlement,
             events=self.events,
+            checkpoint=self.checkpoint,
             host=self.host,
             guard=guard,
             rules=AllocationRules(

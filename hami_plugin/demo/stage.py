@@ -19,7 +19,7 @@ import aiohttp
 from cdi.edits import ContainerEdits
 from hami_plugin.demo.ground import Served, daemon_options, environment, free_port, install_core, served
 from hami_plugin.errors import HamiError
-from hami_plugin.host.files import Journal
+from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.model.device import Device
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.ledger import Ledger
@@ -174,7 +174,7 @@ class Stage:
 
     def _holders(self) -> set[str]:
         """UIDs of the pods that the daemon's journal has shares of."""
-        ledger = Ledger(Journal(Path(self.options["--state-dir"]) / "journal"))
+        ledger = Ledger(JournalWriter(Journal(Path(self.options["--state-dir"]) / "journal")))
         ledger.load()
         return {held.uid for held in ledger.held.values()}
 

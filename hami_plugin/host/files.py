@@ -1,32 +1,89 @@
-"""Files of the daemon's own: written whole or not at all, and a journal that survives a kill between two lines."""
+"""Files of the daemon's own, written whole or not at all, and what it lays out for containers."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from hami_plugin.errors import HamiError
+from hami_plugin.host.threads import Worker
 
 
-def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace ``path`` by rename, so that a reader sees the old text or the new one, never a part."""
+def write_atomically(path: Path, text: str, mode: int = 0o600, *, flush: bool = True) -> None:
+    """Replace ``path`` by rename, so that a reader sees the old text or the new one, never a part.
+
+    With ``flush`` the text is on the disk before the name is, so that no power failure leaves an empty file.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                os.fsync(file.fileno())
         temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class NewestText:
+    """A file that is written on a thread of its own, with a flush. What is superseded before its turn is not written.
+
+    ``failed`` says why the newest text is not on file, empty when it is or will be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failed = ""
+        self._worker = Worker(f"writes {path.name}")
+        self._newest: str | None = None
+        self._written: str | None = None
+        self._turn = threading.Lock()
+
+    def put(self, text: str) -> None:
+        """Have ``text`` written."""
+        with self._turn:
+            due, self._newest = self._newest is None, text
+        if due:
+            self._worker.put(self._write)
+
+    def check(self) -> None:
+        """Have the newest text written once more, if the file is gone."""
+        self._worker.put(self._check)
+
+    def wait(self, within: float = 5.0) -> bool:
+        """Wait, on any thread, until what was put so far is on file, or has failed. False: not in time."""
+        done = threading.Event()
+        self._worker.put(done.set)
+        return done.wait(within)
+
+    def close(self) -> None:
+        """Let the thread end once its present work is done."""
+        self._worker.close()
+
+    def _write(self) -> None:
+        with self._turn:
+            text, self._newest = self._newest, None
+        if text is not None:
+            self._put_down(text)
+
+    def _check(self) -> None:
+        if self._written is not None and not self.path.exists():
+            self._put_down(self._written)
+
+    def _put_down(self, text: str) -> None:
+        try:
+            write_atomically(self.path, text)
+        except (OSError, ValueError) as error:
+            self.failed = f"{self.path} cannot be written: {error}"
+        else:
+            self.failed, self._written = "", text
 
 
 def write_shared(path: Path, text: str) -> None:
@@ -111,6 +168,29 @@ class StateLock:
         self._file = file
         return True
 
+    def renew(self) -> bool:
+        """Claim the directory again if it was taken away or replaced. False: another process has claimed it since."""
+        if self.intact:
+            return True
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        before = self._file
+        if not self.acquire():
+            return False
+        if before is not None:
+            os.close(before)
+        return True
+
+    @property
+    def intact(self) -> bool:
+        """Whether the file that this process holds is the one that another process would find."""
+        if self._file is None:
+            return False
+        try:
+            there, ours = self._path.stat(), os.fstat(self._file)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
     def holder(self) -> str:
         """The process id that the present holder has noted."""
         with suppress(OSError):
@@ -118,60 +198,6 @@ class StateLock:
         return ""
 
     def release(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-
-class Journal:
-    """JSON lines, appended with one write each. A killed process loses at most the line it was writing.
-
-    Nothing is flushed to the disk itself: the kernel keeps what a killed process has written. After a power failure
-    entries may be missing; then the pods' own annotations are the record.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: int | None = None
-        self.lines = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """All entries; a torn or foreign line is passed over."""
-        entries: list[dict[str, Any]] = []
-        try:
-            lines = self._path.read_bytes().splitlines()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise HamiError(f"cannot read {self._path}: {error}", hint="check stateDir and its permissions") from error
-        for line in lines:
-            with suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    entries.append(entry)
-        self.lines = len(lines)
-        return entries
-
-    def append(self, entry: Mapping[str, Any]) -> None:
-        """Add one entry. OSError when the disk refuses."""
-        if self._file is None:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            if os.fstat(self._file).st_size:  # close a line that a killed process left open; blank lines are nothing
-                os.write(self._file, b"\n")
-        data = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
-        if os.write(self._file, data) != len(data):
-            self.close()  # so that the next entry begins on a line of its own
-            raise OSError(f"{self._path}: the disk took only a part of an entry")
-        self.lines += 1
-
-    def rewrite(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Replace everything by ``entries``, by rename."""
-        lines = [json.dumps(entry, separators=(",", ":")) for entry in entries]
-        write_atomically(self._path, "".join(f"{line}\n" for line in lines))
-        self.close()
-        self.lines = len(lines)
-
-    def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None

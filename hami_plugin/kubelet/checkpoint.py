@@ -22,6 +22,8 @@ from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.node.ports import Kept
 
 NAME = "kubelet_internal_checkpoint"
+MOST_BYTES = 32 << 20
+"""A thousand containers with long answers are a third of it."""
 
 
 class CheckpointFile:
@@ -35,14 +37,21 @@ class CheckpointFile:
     async def kept(self, resource: str) -> tuple[Kept, ...]:
         """Every container with devices of ``resource``, init containers too. ``HamiError`` when it cannot be read."""
         try:
-            text = await self._thread.call(self.path.read_bytes, self._timeout)
-            return tuple(kept_in(text, resource))
+            return await self._thread.call(lambda: self._read(resource), self._timeout)
         except StuckError as error:
             raise self._failed(str(error)) from error
         except OSError as error:
             raise self._failed(error.strerror or repr(error)) from error
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, DecodeError) as error:
-            raise self._failed(f"it is not in a known format ({error!r})") from error
+            raise self._failed(f"it is not in a known format ({error!r:.200})") from error
+
+    def _read(self, resource: str) -> tuple[Kept, ...]:
+        """On the thread: a long file takes its time to be read, and to be understood."""
+        with self.path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        return tuple(kept_in(text, resource))
 
     def _failed(self, why: str) -> HamiError:
         return HamiError(
@@ -57,8 +66,8 @@ def kept_in(text: bytes, resource: str) -> Iterator[Kept]:
         if entry["ResourceName"] == resource:
             answer = pb.ContainerAllocateResponse.FromString(b64decode(entry["AllocResp"] or ""))
             yield Kept(
-                uid=entry["PodUID"],
-                container=entry["ContainerName"],
+                uid=_text(entry["PodUID"]),
+                container=_text(entry["ContainerName"]),
                 ids=_ids(entry["DeviceIDs"]),
                 answered_for=answer.annotations.get(ANSWERED_FOR, ""),
             )
@@ -66,4 +75,10 @@ def kept_in(text: bytes, resource: str) -> Iterator[Kept]:
 
 def _ids(told: Any) -> frozenset[str]:
     lists = told.values() if isinstance(told, dict) else [told or ()]
-    return frozenset(device for one in lists for device in one or ())
+    return frozenset(_text(device) for one in lists for device in one or ())
+
+
+def _text(told: Any) -> str:
+    if not isinstance(told, str):
+        raise TypeError(f"{told!r:.80} is no text")
+    return told

@@ -27,8 +27,6 @@ log = logger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-MAX_CONTAINERS = 256
-"""Container requests in one call; the kubelet sends one."""
 MAX_DETAILS = 2000
 """Characters of an error's text; gRPC carries it in a header, and headers are small."""
 
@@ -124,16 +122,16 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
     async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:  # noqa: N802
         started = time.monotonic()
         try:
-            requests = self._checked_requests(request)
+            ids = self._checked_request(request)
         except RefusedError as refusal:
             self._observer.allocation(self._plugin.resource, refusal.reason, time.monotonic() - started)
             await self._refuse(context, "Allocate", refusal)
         try:
             async with asyncio.timeout(self._deadline):
-                answers = [allocate_response(await self._plugin.allocate(ids)) for ids in requests]
+                answer = allocate_response(await self._plugin.allocate(ids))
         except Exception as error:  # noqa: BLE001  # boundary: one call fails, with its reason; the daemon serves on
             await self._refuse(context, "Allocate", error)
-        return pb.AllocateResponse(container_responses=answers)
+        return pb.AllocateResponse(container_responses=[answer])
 
     async def PreStartContainer(  # noqa: N802  # gRPC's name
         self, request: pb.PreStartContainerRequest, context: Context
@@ -181,11 +179,14 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
             return ()
         return preferred
 
-    def _checked_requests(self, request: pb.AllocateRequest) -> tuple[tuple[str, ...], ...]:
-        if not 0 < len(request.container_requests) <= MAX_CONTAINERS:
-            raise _invalid(f"Allocate for {len(request.container_requests)} containers")
-        requests = tuple(_checked_ids(container.devices_ids) for container in request.container_requests)
-        unknown = sorted({device for ids in requests for device in ids} - self._offered())
+    def _checked_request(self, request: pb.AllocateRequest) -> tuple[str, ...]:
+        """The ids of one container. Several could be served in part only, and a kubelet asks for one at a time."""
+        if len(request.container_requests) != 1:
+            raise _invalid(
+                f"Allocate for {len(request.container_requests)} containers, where one at a time can be served"
+            )
+        ids = _checked_ids(request.container_requests[0].devices_ids)
+        unknown = sorted(set(ids) - self._offered())
         if unknown:
             raise RefusedError(
                 RefusalReason.UNKNOWN_DEVICE,
@@ -193,7 +194,7 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
                 code="INVALID_ARGUMENT",
                 hint="it went away after the kubelet chose it; the pod can be created again",
             )
-        return requests
+        return ids
 
     def _offered(self) -> frozenset[str]:
         """The ids of the present list, which can be thousands; gathered anew for another list only."""

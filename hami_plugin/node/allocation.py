@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.aio import Watched
-from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
@@ -20,13 +20,13 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.offering import Offering
 from hami_plugin.node.overcommit import Overcommitment
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Observer, Offer
+from hami_plugin.node.ports import Checkpoint, Observer, Offer
 from hami_plugin.node.preparation import Preparation
 from hami_plugin.node.questions import question_of
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.node.waiting import Waiting
-from hami_plugin.policy.identity import Again, Found, Held, Identity, Unannotated, Unknown
+from hami_plugin.policy.identity import Again, Found, Held, Identity, Unannotated, Unknown, handed_over
 from hami_plugin.policy.overcommit import AS_HAMI, Account
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.vendor import Family, Units
@@ -73,6 +73,7 @@ class Allocator:
         ledger: Ledger,
         settlement: Settlement,
         events: EventRecorder,
+        checkpoint: Checkpoint,
         host: HostFiles,
         guard: Guard,
         rules: AllocationRules,
@@ -87,6 +88,7 @@ class Allocator:
         self._pods = pods
         self._ledger = ledger
         self._settlement = settlement
+        self._checkpoint = checkpoint
         self._observer = observer
         self._offering = Offering(family, units, snapshot)
         self._waiting = Waiting(
@@ -150,7 +152,10 @@ class Allocator:
         outcome = "failed"
         try:
             self._offering.check(ids)
-            identity = await self._overcommitment.awaited(ids, lambda: self._waiting.identify(ids))
+            if undelivered := await self._undelivered(ids):
+                identity: Identity = Again(held=undelivered)
+            else:
+                identity = await self._overcommitment.awaited(ids, lambda: self._waiting.identify(ids))
             self._offering.check(ids)  # a device may have gone while we waited
             answer = await self._hand_out(ids, identity)
             outcome = "ok"
@@ -176,6 +181,22 @@ class Allocator:
         shares = self._ledger.held.values()
         return [(h.uid, h.container) for h in shares if h.resource == self.resource and h.ids == wanted]
 
+    async def _undelivered(self, ids: Sequence[str]) -> Held | None:
+        """The share under these ids that the kubelet asks for once more, though the next container may have them too.
+
+        The kubelet writes each answer down before it asks for the next container. Where its checkpoint cannot be read,
+        it is taken to have them all.
+        """
+        shares = handed_over(ids, self._ledger.held, self.resource)
+        if not shares:
+            return None
+        try:
+            kept = {(one.uid, one.container, one.ids) for one in await self._checkpoint.kept(self.resource)}
+        except HamiError as error:
+            log.warning("what the kubelet has is not known", resource=self.resource, problem=error.message)
+            return None
+        return next((one for one in shares if (one.uid, one.container, one.ids) not in kept), None)
+
     async def _hand_out(self, ids: Sequence[str], identity: Identity) -> Answer:
         """Decide, prepare the host, and decide once more: preparing takes its time, and others are served meanwhile.
 
@@ -187,7 +208,7 @@ class Allocator:
             self._offering.check(ids)
             prepared, plan = plan.assignment, self._plan(ids, self._still(ids, identity), again=True)
             if plan.assignment == prepared:
-                self._commit(plan)
+                await self._commit(plan)
                 return answer
         raise RefusedError(
             RefusalReason.NOT_PREPARED,
@@ -219,19 +240,27 @@ class Allocator:
                 self._overcommitment.require(ids, claim, again=again)
         return _Plan(held=held, assignment=self._preparation.assigned(held, pod, container))
 
-    def _commit(self, plan: _Plan) -> None:
-        """From the decision to the journal without a wait."""
+    async def _commit(self, plan: _Plan) -> None:
+        """Nothing is awaited between the decision and the reservation. The answer waits for the journal."""
         held, assignment = plan.held, plan.assignment
         pod, container = assignment.pod, assignment.container
+        if plan.new:
+            self._ledger.reserve(held)
+            self._ledger.write(held)
+        try:
+            await self._ledger.written()  # a repeated call may come while the first one waits for its entry
+        except OSError as error:
+            self._take_back(plan)
+            raise self._preparation.unprepared(pod, container, error) from error
+        except BaseException:  # given up by the kubelet: nobody has the answer, and it will ask again
+            self._take_back(plan)
+            raise
         if not plan.new:
+            if held.key not in self._ledger.held:
+                gone = HamiError("the share was taken back meanwhile")
+                raise self._preparation.unprepared(pod, container, gone)
             self._settlement.note(pod.uid)
             return
-        self._ledger.reserve(held)
-        try:
-            self._ledger.write(held)
-        except OSError as error:
-            self._ledger.drop([held.key])
-            raise self._preparation.unprepared(pod, container, error) from error
         self._settlement.note(pod.uid)
         log.info(
             "allocated",
@@ -240,6 +269,11 @@ class Allocator:
             resource=self.resource,
             devices=[share.device.uuid for share in assignment.shares],
         )
+
+    def _take_back(self, plan: _Plan) -> None:
+        """What nobody has been answered yet. A repeated call leaves the first one what it has."""
+        if plan.new:
+            self._ledger.drop([plan.held.key])
 
     def _repeated(self, held: Held) -> _Plan:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""

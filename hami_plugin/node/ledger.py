@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -14,23 +15,34 @@ log = logger(__name__)
 
 Key = tuple[str, str, str]
 
+MOST_NAMED = 5
+MOST_TEXT = 4096
+MOST_AMOUNT = 1 << 63
+
 
 class EntryLog(Protocol):
-    """Where the ledger writes itself down. ``hami_plugin.host.files.Journal`` is one."""
+    """Where the ledger writes itself down. ``hami_plugin.host.journal.JournalWriter`` is one."""
 
-    lines: int
+    problem: str
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """What was passed over when it was read, in words."""
 
     def read(self) -> list[dict[str, Any]]: ...
 
-    def append(self, entry: Mapping[str, Any]) -> None: ...
+    def append(self, entry: Mapping[str, Any], held: int, whole: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Have an entry written after those before it. Where these are lost, the ``whole`` is written anew."""
 
-    def rewrite(self, entries: Iterable[Mapping[str, Any]]) -> None: ...
+    def check(self, whole: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+        """Have the ``whole`` written anew, if what was written is lost."""
+
+    async def written(self) -> None:
+        """Wait until the last entry is on file. OSError when the disk refuses."""
 
 
 class Ledger:
     """Shares by (pod UID, container, resource). A share is reserved on the event loop, then written, then answered."""
-
-    SLACK = 512
 
     def __init__(self, journal: EntryLog) -> None:
         self._journal = journal
@@ -45,13 +57,23 @@ class Ledger:
         """The shares of one device."""
         return self._devices.get(uuid, {}).values()
 
+    @property
+    def problem(self) -> str:
+        """Why what is held is not on file, in words; empty while it is."""
+        return self._journal.problem
+
     def load(self) -> int:
         """Read the journal: what a former life of the daemon handed out. Answers how many shares."""
-        for entry in self._journal.read():
+        entries = self._journal.read()
+        for words in self._journal.unreadable[:MOST_NAMED]:
+            log.warning("journal line passed over", problem=words)
+        if len(self._journal.unreadable) > MOST_NAMED:
+            log.warning("journal lines passed over", more=len(self._journal.unreadable) - MOST_NAMED)
+        for entry in entries:
             try:
                 self._replay(entry)
-            except (KeyError, TypeError, ValueError) as error:
-                log.warning("journal entry passed over", problem=repr(error))
+            except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+                log.warning("journal entry passed over", problem=repr(error)[:200])
         return len(self._held)
 
     def reserve(self, held: Held) -> None:
@@ -65,10 +87,16 @@ class Ledger:
         self._put(held)
 
     def write(self, held: Held) -> None:
-        """Put a reserved share on file, before the kubelet hears of it. OSError when the disk refuses."""
-        self._journal.append({"op": "hold", **_entry(held)})
-        if self._journal.lines > 2 * len(self._held) + self.SLACK:
-            self._compact()
+        """Have a reserved share put on file. The kubelet must not hear of it before ``written``."""
+        self._note({"op": "hold", **_entry(held)})
+
+    async def written(self) -> None:
+        """Wait until all that was noted is on file. OSError when the disk refuses."""
+        await self._journal.written()
+
+    def check(self) -> None:
+        """Have the journal written anew, if somebody took it away."""
+        self._journal.check(self._whole())
 
     def settle(self, keys: Iterable[Key]) -> None:
         """The API server has confirmed that these shares are recorded at their pod."""
@@ -88,19 +116,13 @@ class Ledger:
         return [held for held in self._held.values() if held.uid == uid]
 
     def _note(self, entry: Mapping[str, Any]) -> None:
-        """Losing such a note costs a repeated patch after a restart, no more."""
-        try:
-            self._journal.append(entry)
-        except OSError as error:
-            log.warning("journal not written", problem=str(error))
+        """Losing a note of what is settled or gone costs a repeated patch after a restart, no more."""
+        self._journal.append(entry, len(self._held), self._whole())
 
-    def _compact(self) -> None:
-        """Write only what still counts. A disk that refuses leaves the longer journal, which is as good."""
-        entries = [{"op": "hold", **_entry(held)} for held in self._held.values()]
-        try:
-            self._journal.rewrite(entries)
-        except OSError as error:
-            log.warning("journal not compacted", problem=str(error))
+    def _whole(self) -> Callable[[], Iterable[Mapping[str, Any]]]:
+        """All that counts as of now, for whoever writes it down later."""
+        held = tuple(self._held.values())
+        return lambda: ({"op": "hold", **_entry(one)} for one in held)
 
     def _replay(self, entry: Mapping[str, Any]) -> None:
         match entry["op"]:
@@ -143,7 +165,7 @@ def _meet(held: Held, resource: str, ids: frozenset[str]) -> bool:
 
 def _key(entry: Mapping[str, Any]) -> Key:
     uid, container, resource = entry["key"]
-    return (str(uid), str(container), str(resource))
+    return (_text(uid), _text(container), _text(resource))
 
 
 def _entry(held: Held) -> dict[str, Any]:
@@ -163,15 +185,19 @@ def _entry(held: Held) -> dict[str, Any]:
 
 def _held(entry: Mapping[str, Any]) -> Held:
     return Held(
-        uid=str(entry["uid"]),
-        namespace=str(entry["namespace"]),
-        pod=str(entry["pod"]),
-        container=str(entry["container"]),
-        resource=str(entry["resource"]),
-        ids=frozenset(map(str, entry["ids"])),
+        uid=_text(entry["uid"]),
+        namespace=_text(entry["namespace"]),
+        pod=_text(entry["pod"]),
+        container=_text(entry["container"]),
+        resource=_text(entry["resource"]),
+        ids=frozenset(map(_text, entry["ids"])),
         grants=tuple(
             Grant(
-                uuid=str(uuid), word=str(word), memory=int(memory), cores=int(cores), notes=notes[0] if notes else None
+                uuid=_text(uuid),
+                word=_text(word),
+                memory=_amount(memory),
+                cores=_amount(cores),
+                notes=_notes(*notes),
             )
             for uuid, word, memory, cores, *notes in entry["grants"]
         ),
@@ -179,3 +205,22 @@ def _held(entry: Mapping[str, Any]) -> Held:
         settled=bool(entry["settled"]),
         undecided=bool(entry.get("undecided", False)),
     )
+
+
+def _text(value: object) -> str:
+    """A name as it was written. What is none would fail later, where it is shown or compared."""
+    if not isinstance(value, str) or len(value) > MOST_TEXT or not (value.isprintable() or not value):
+        raise ValueError(f"{value!r:.80} is no name")
+    return value
+
+
+def _amount(value: object) -> int:
+    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= MOST_AMOUNT:
+        raise ValueError(f"{value!r:.80} is no amount from 0 to {MOST_AMOUNT}")
+    return int(value)
+
+
+def _notes(notes: object = None, *_later: object) -> Mapping[str, Any] | None:
+    if notes is not None and not isinstance(notes, dict):
+        raise ValueError(f"{notes!r:.80} are no notes")
+    return notes

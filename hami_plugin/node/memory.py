@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.host.files import write_atomically
+from hami_plugin.host.files import NewestText
 from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Fault, Health
 from hami_plugin.policy.health import Condition
 
 log = logger(__name__)
 
+MOST_BYTES = 4 << 20
+"""A thousand unwell devices are a tenth of it."""
+
 
 class HealthMemory:
-    """One file with all vendors' unwell devices. Monotonic times hold for one boot, and so does the file."""
+    """One file with all vendors' unwell devices. Monotonic times hold for one boot, and so does the file.
+
+    It is written behind the call, on a thread of its own: a look at devices does not wait for the disk.
+    """
 
     def __init__(self, path: Path, boot: str) -> None:
         self._path = path
+        self._file = NewestText(path)
+        self._complained = ""
         self._boot = boot
         self._vendors: dict[str, dict[str, Any]] = self._read()
 
@@ -30,26 +39,43 @@ class HealthMemory:
         for uuid, noted in self._vendors.get(vendor, {}).items():
             try:
                 found[uuid] = _condition(noted)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, ArithmeticError) as error:
                 log.warning("remembered condition passed over", device=uuid, problem=repr(error))
         return found
 
     def note(self, vendor: str, conditions: Mapping[str, Condition]) -> None:
         """Write down a vendor's unwell devices, if that is news."""
         noted = {uuid: _entry(condition) for uuid, condition in conditions.items()}
-        if noted == self._vendors.get(vendor, {}):
+        failed = self._file.failed
+        if failed and failed != self._complained:
+            log.warning("health not remembered", path=str(self._path), problem=failed)
+        self._complained = failed
+        if noted == self._vendors.get(vendor, {}) and not failed:
             return
-        vendors = {**self._vendors, vendor: noted}
-        try:
-            write_atomically(self._path, json.dumps({"boot": self._boot, "vendors": vendors}))
-        except OSError as error:
-            log.warning("health not remembered", path=str(self._path), problem=str(error))
-        else:
-            self._vendors = vendors
+        self._vendors = {**self._vendors, vendor: noted}
+        self._file.put(json.dumps({"boot": self._boot, "vendors": self._vendors}))
+
+    @property
+    def problem(self) -> str:
+        """Why it is not on file, in words; empty when it is."""
+        return self._file.failed
+
+    def check(self) -> None:
+        """Have it written once more, if somebody took the file away."""
+        self._file.check()
+
+    def wait(self, within: float = 5.0) -> bool:
+        """Wait, on any thread, until all that was noted is on file, or has failed. False: not in time."""
+        return self._file.wait(within)
+
+    def close(self, within: float = 5.0) -> None:
+        """As ``wait``, and let its thread end."""
+        self._file.wait(within)
+        self._file.close()
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            text = json.loads(self._path.read_text(encoding="utf-8"))
+            text = json.loads(self._bytes())
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
@@ -58,6 +84,13 @@ class HealthMemory:
         if not isinstance(text, dict) or text.get("boot") != self._boot or not isinstance(text.get("vendors"), dict):
             return {}
         return {str(name): dict(devices) for name, devices in text["vendors"].items() if isinstance(devices, dict)}
+
+    def _bytes(self) -> bytes:
+        with self._path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes, which no daemon writes")
+        return data
 
 
 def _entry(condition: Condition) -> dict[str, Any]:
@@ -68,12 +101,15 @@ def _entry(condition: Condition) -> dict[str, Any]:
 
 def _condition(noted: Mapping[str, Any]) -> Condition:
     fault = noted["fault"]
+    since = float(noted["since"])
+    if not math.isfinite(since):
+        raise ValueError(f"since {since} is no time")
     return Condition(
         health=Health(noted["health"]),
         fault=Fault(reason=str(fault["reason"]), message=str(fault["message"]), action=Action(fault["action"]))
         if fault
         else None,
-        since=float(noted["since"]),
+        since=since,
         looks=int(noted["looks"]),
         broken=bool(noted["broken"]),
         relapses=int(noted["relapses"]),

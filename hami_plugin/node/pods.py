@@ -14,14 +14,17 @@ class PodTable:
 
     ``ranks`` says how sure that order is: pods of one list that were created in the same second share a rank.
     ``changes`` moves with every change; its value says whether a first list has arrived. ``gone`` is called for each
-    pod that was deleted or has ended.
+    pod that was deleted or has ended, ``first`` with the first list, before anybody hears of it.
     """
 
-    def __init__(self, gone: Callable[[PodView], None] = lambda _pod: None) -> None:
+    def __init__(
+        self, gone: Callable[[PodView], None] = lambda _pod: None, first: Callable[[], None] = lambda: None
+    ) -> None:
         self.changes: Watched[bool] = Watched(value=False)
         self.ranks: dict[str, int] = {}
         self._pods: dict[str, PodView] = {}
         self._gone = gone
+        self._first = first
 
     @property
     def feed(self) -> PodFeed:
@@ -50,6 +53,8 @@ class PodTable:
             self._gone(pod)
         for pod in listed.values():
             self._note_end(pod)
+        if not self.changes.value:
+            self._first()
         self.changes.set(value=True)
         self.changes.touch()
 

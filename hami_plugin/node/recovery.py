@@ -1,22 +1,31 @@
-"""After a restart: which shares in the journal are real, which were never delivered, and which have ended."""
+"""After a restart: which shares in the journal are real, which it has lost, and which have ended."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 
-from hami_plugin.errors import HamiError
+from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
-from hami_plugin.node.ledger import Ledger
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.node.ledger import Key, Ledger
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Checkpoint
+from hami_plugin.node.ports import Checkpoint, Kept
 from hami_plugin.node.settlement import Settlement
+from hami_plugin.policy.claims import Claim, Question, asking, claims
 from hami_plugin.policy.identity import Held
+from hami_plugin.policy.replicas import physical_id
 
 log = logger(__name__)
 
 
 class Recovery:
     """Compares the journal with the pods and with the kubelet's checkpoint until nothing is open.
+
+    ``ask`` before anything is served, and ``restore`` with the first list of pods, before anybody can be found among
+    them: so nothing that is in use is handed out again, whatever became of the journal. ``problem`` says why that is
+    known in part only; empty when it is known.
 
     A share counts as delivered when the kubelet keeps the answer that was made for it. One that is not delivered stays
     reserved while its pod lives: either the kubelet repeats the call, or it fails the pod, and the pod's end frees it.
@@ -36,6 +45,38 @@ class Recovery:
         self._settlement = settlement
         self._checkpoint = checkpoint
         self._period = period
+        self._kept: dict[str, tuple[Kept, ...]] = {}
+        self._guessed: set[Key] = set()
+        self._silence = ""
+
+    @property
+    def problem(self) -> str:
+        if not self._guessed:
+            return ""
+        return f"what {len(self._guessed)} containers hold is known by their pods' annotations alone: {self._silence}"
+
+    async def ask(self) -> None:
+        """Read what the kubelet keeps. It can keep nothing new before something is answered."""
+        resources = sorted({question.resource for question in self._settlement.questions})
+        for resource, kept in zip(resources, await asyncio.gather(*map(self._ask, resources)), strict=True):
+            if kept is not None:
+                self._kept[resource] = kept
+
+    def restore(self) -> None:
+        """Hold again what the kubelet keeps for pods that live, and the journal does not know."""
+        found = [
+            held
+            for question in self._settlement.questions
+            for held in lost(self._pods.pods, question, self._ledger.held, self._kept.get(question.resource))
+        ]
+        for held in found:
+            self._ledger.reserve(held)
+            self._ledger.write(held)
+        self._guessed = {held.key for held in found if not held.ids}
+        if found:
+            log.warning(
+                "shares that the journal had lost are held again", shares=len(found), guessed=len(self._guessed)
+            )
 
     async def run(self) -> None:
         """Wait for the first list of pods, then reconcile until all shares of a former life are settled or gone."""
@@ -44,8 +85,9 @@ class Recovery:
             await self._pods.changes.changed(self._pods.changes.version)
         while True:
             self._drop_ended()
+            await self._guess_no_more()
             opened = [h for key, h in self._ledger.held.items() if key in inherited and not h.settled]
-            if not opened:
+            if not opened and not self._guessed:
                 return
             for resource in sorted({held.resource for held in opened}):
                 await self._settle_delivered(resource, [held for held in opened if held.resource == resource])
@@ -59,6 +101,26 @@ class Recovery:
             log.info("shares of ended pods dropped", shares=len(ended))
             self._ledger.drop(ended)
 
+    async def _ask(self, resource: str) -> tuple[Kept, ...] | None:
+        try:
+            return await self._checkpoint.kept(resource)
+        except HamiError as error:
+            if error.message != self._silence:
+                log.warning("what the kubelet keeps is not known", resource=resource, problem=error.message)
+            self._silence = error.message
+            return None
+
+    async def _guess_no_more(self) -> None:
+        """What annotations alone say gives way to the kubelet's account, once that can be read."""
+        self._guessed &= set(self._ledger.held)
+        if not self._guessed:
+            return
+        await self.ask()
+        known = [key for key in self._guessed if key[2] in self._kept]
+        if known:
+            self._ledger.drop(known)
+            self.restore()
+
     async def _settle_delivered(self, resource: str, opened: list[Held]) -> None:
         try:
             kept = await self._checkpoint.kept(resource)
@@ -69,3 +131,74 @@ class Recovery:
         for held in opened:
             if (held.uid, held.container, held.ids) in answered:
                 self._settlement.note(held.uid)
+
+
+def lost(
+    pods: Sequence[PodView],
+    question: Question,
+    held: Mapping[Key, Held],
+    kept: Sequence[Kept] | None,
+) -> Iterator[Held]:
+    """What containers of living pods hold of a resource beyond what is ``held``.
+
+    The ids are those that the kubelet has ``kept``, the shares those that were decided. A container whose answer was
+    made for another one does not start, and holds nothing. Where nobody can tell what the kubelet keeps (None), a
+    share counts once its pod runs, or is recorded as handed out.
+    """
+    owners = {(one.uid, one.container): one for one in kept or ()}
+    for pod in pods:
+        if pod.terminal:
+            continue
+        shares = _shares(pod, question)
+        for container in asking(pod, question.resource):
+            if (pod.uid, container.name, question.resource) in held:
+                continue
+            owner, share = owners.get((pod.uid, container.name)), shares.get(container.name)
+            if kept is None:
+                if share and (share.piece is None or pod.phase != "Pending"):
+                    yield _again(pod, container, question, grants=share.grants, settled=share.piece is None)
+            elif owner and (owner.right or not owner.answered_for):
+                whole = tuple(Grant(uuid=uuid, word="") for uuid in sorted(set(map(physical_id, owner.ids))))
+                yield _again(
+                    pod,
+                    container,
+                    question,
+                    ids=owner.ids,
+                    grants=share.grants if share else whole,
+                    settled=share is None or share.piece is None or not owner.right,
+                    undecided=question.decision not in pod.annotations,
+                )
+
+
+def _shares(pod: PodView, question: Question) -> Mapping[str, Claim]:
+    """By container; none where nothing was decided, or nobody can read what."""
+    if question.decision not in pod.annotations:
+        return {}
+    try:
+        return {claim.container.name: claim for claim in claims(pod, question)}
+    except WireError:
+        return {}
+
+
+def _again(
+    pod: PodView,
+    container: ContainerView,
+    question: Question,
+    *,
+    grants: tuple[Grant, ...],
+    settled: bool,
+    ids: frozenset[str] = frozenset(),
+    undecided: bool = False,
+) -> Held:
+    return Held(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        pod=pod.name,
+        container=container.name,
+        resource=question.resource,
+        ids=ids,
+        grants=grants,
+        init=container.init and not container.restartable,
+        settled=settled,
+        undecided=undecided,
+    )

@@ -71,10 +71,11 @@ class Settlement:
         return uid in self._failed
 
     def forget(self, uid: str) -> None:
-        """The pod is gone or has ended. One that failed just now still gives back the lock."""
+        """The pod is gone or has ended. One that failed just now still gives back the lock, and is forgotten then."""
         if uid not in self._tasks:
             self._failed.discard(uid)
-        self._unlocked.discard(uid)
+            self._unlocked.discard(uid)
+            self._again.discard(uid)
 
     async def close(self) -> None:
         """Give up on what is not recorded yet; a restart finds it in the journal."""
@@ -89,6 +90,9 @@ class Settlement:
             await self._converge(uid)
         finally:
             del self._tasks[uid]  # at once, so that a note of this very moment starts another task
+            pod = self._pods.get(uid)
+            if pod is None or pod.terminal:
+                self.forget(uid)
 
     async def _converge(self, uid: str) -> None:
         delays = self._backoff.delays()

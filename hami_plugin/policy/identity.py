@@ -170,6 +170,17 @@ def reusing(
     return next((claim for claim in waiting.next if claim.pod.uid in owners), None)
 
 
+def handed_over(ids: Sequence[str], held: Mapping[tuple[str, str, str], Held], resource: str) -> tuple[Held, ...]:
+    """The shares under exactly these ids, in their order, where the first is a plain init container's.
+
+    The kubelet may ask for the next container then, or once more for one of these, whose answer has not reached it.
+    """
+    wanted = frozenset(ids)
+    owners = [h for h in held.values() if h.resource == resource and h.ids == wanted]
+    owners = [owner for owner in owners if owner.uid == owners[-1].uid]
+    return tuple(owners) if owners and owners[0].init else ()
+
+
 def _first(
     claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: Mapping[tuple[str, str, str], Held]
 ) -> Identity:

@@ -49,6 +49,7 @@ def umask(request):
 
 
 @pytest.mark.usefixtures("umask")
+@pytest.mark.scenario("H5")
 def test_everybody_can_read_what_is_written_whatever_the_umask(tmp_path):
     directory = tmp_path / "cdi"
 
@@ -121,6 +122,7 @@ def test_only_what_is_ours_and_no_longer_wanted_goes(tmp_path):
         (errno.EIO, "Input/output error; see the kernel's log for its file system"),
     ],
 )
+@pytest.mark.scenario("H1")
 def test_whatever_fails_the_old_spec_stays_and_nothing_else(tmp_path, step, number, remedy):
     Store(tmp_path, "hami-").write("hami-gpu.json", OLD)
 
@@ -133,6 +135,7 @@ def test_whatever_fails_the_old_spec_stays_and_nothing_else(tmp_path, step, numb
 
 
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.scenario("H2")
 def test_a_process_that_dies_leaves_the_old_spec_and_the_next_start_cleans_up(tmp_path, step):
     Store(tmp_path, "hami-").write("hami-gpu.json", OLD)
 
@@ -158,6 +161,24 @@ def test_a_write_that_takes_only_a_part_goes_on(tmp_path):
     Store(tmp_path, "hami-", Calls(write=lambda file, data: os.write(file, data[:7]))).write("hami-gpu.json", NEW)
 
     assert content(tmp_path) == {"hami-gpu.json": NEW}
+
+
+@pytest.mark.parametrize("what", ["written", "removed"])
+def test_the_directory_is_flushed_after_the_spec_has_its_name_or_is_gone(tmp_path, what):
+    store, flushed = Store(tmp_path, "hami-"), []
+    if what == "removed":
+        store.write("hami-gpu.json", OLD)
+
+    def fsync(file):
+        flushed.append((Path(f"/proc/self/fd/{file}").readlink(), sorted(content(tmp_path))))
+
+    watched = Store(tmp_path, "hami-", Calls(fsync=fsync))
+    if what == "written":
+        watched.write("hami-gpu.json", NEW)
+    else:
+        watched.remove_others([])
+
+    assert flushed[-1] == (tmp_path, ["hami-gpu.json"] if what == "written" else [])
 
 
 def test_a_directory_that_cannot_be_flushed_is_no_failure(tmp_path):
@@ -218,6 +239,7 @@ def test_every_call_that_changes_something_can_be_made_to_fail():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.scenario("H1")
 def test_a_disk_that_is_full_keeps_the_old_spec_and_heals_when_there_is_room(tmp_path):
     """A real one: its own mount namespace, a tmpfs of 64 KiB, and a file that takes the rest."""
     script = f"""

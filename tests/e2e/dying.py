@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hami_plugin import cli
 from hami_plugin.cluster.client import ApiServer
-from hami_plugin.host.files import Journal
+from hami_plugin.host.journal import Journal
 from hami_plugin.node import settlement
 from hami_plugin.node.allocation import Allocator
 from hami_plugin.node.ledger import Ledger
@@ -66,7 +66,7 @@ async def before_the_record(_self, _pod):
     die()
 
 
-def half_an_entry(self, entry):
+def half_an_entry(self, entry, whole=None):
     line = json.dumps(entry)
     file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(file, line[: len(line) // 2].encode())
@@ -78,7 +78,7 @@ BEFORE_THE_REPLY = {
     "directories made": lambda: after(Preparation, "answer"),
     "reserved": lambda: after(Ledger, "reserve"),
     "half an entry written": lambda: setattr(Journal, "append", half_an_entry),
-    "written": lambda: after(Ledger, "write"),
+    "written": lambda: after(Journal, "append"),
 }
 AFTER_THE_REPLY = {
     "answered": lambda: setattr(Settlement, "_record", before_the_record),

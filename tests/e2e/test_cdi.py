@@ -129,6 +129,7 @@ async def test_cdi_that_the_runtime_has_switched_off_is_told_at_the_node_and_ser
     assert annotated(given.annotations)
 
 
+@pytest.mark.scenario("H2")
 async def test_a_half_written_file_of_a_killed_daemon_is_cleaned_and_the_spec_is_whole(stage, directories):
     await start(stage)
     await stage.stop_daemon(kill=True)
@@ -142,6 +143,7 @@ async def test_a_half_written_file_of_a_killed_daemon_is_cleaned_and_the_spec_is
 
 
 @pytest.mark.parametrize("harm", ["delete", "edit"])
+@pytest.mark.scenario("H3")
 async def test_a_spec_that_somebody_spoils_is_back_within_five_seconds(stage, directories, harm):
     await start(stage)
     good = spec_of(directories).read_text()
@@ -156,6 +158,7 @@ async def test_a_spec_that_somebody_spoils_is_back_within_five_seconds(stage, di
     await offered(stage)
 
 
+@pytest.mark.scenario("H4")
 async def test_a_second_spec_of_a_device_takes_that_device_away_and_names_both_files(stage, directories):
     await start(stage)
     first = stage.hardware.machine.devices[0].uuid
@@ -187,6 +190,7 @@ def remount(directory: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
+@pytest.mark.scenario("H1")
 async def test_a_disk_that_takes_nothing_makes_devices_wait_with_the_reason_and_heals(set_up, directories, fault):
     with small_disk(directories[-1]):
         filler = directories[-1] / "filler"
@@ -211,6 +215,7 @@ async def test_a_disk_that_takes_nothing_makes_devices_wait_with_the_reason_and_
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o000])
+@pytest.mark.scenario("H5")
 async def test_the_umask_of_the_daemon_does_not_matter(stage, directories, mask):
     directories[-1].rmdir()
     before = os.umask(mask)

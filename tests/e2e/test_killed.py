@@ -58,6 +58,7 @@ async def other_pods_are_served(stage):
 
 
 @pytest.mark.parametrize("conduct", ["repeats the call", "fails the pod"])
+@pytest.mark.scenario("A5")
 async def test_sigkill_before_the_reply_leaks_nothing_whether_the_kubelet(conduct, set_up):
     async def scenario(step):
         stage, pod = await killed(set_up, step)
@@ -76,6 +77,7 @@ async def test_sigkill_before_the_reply_leaks_nothing_whether_the_kubelet(conduc
     await asyncio.gather(*(scenario(step) for step in dying.BEFORE_THE_REPLY))
 
 
+@pytest.mark.scenario("A5")
 async def test_sigkill_after_the_reply_is_made_good_by_the_next_life(set_up):
     async def scenario(step):
         stage, pod = await killed(set_up, step)
@@ -91,6 +93,7 @@ async def test_sigkill_after_the_reply_is_made_good_by_the_next_life(set_up):
     await asyncio.gather(*(scenario(step) for step in dying.AFTER_THE_REPLY))
 
 
+@pytest.mark.scenario("A5")
 async def test_a_kubelet_that_chooses_anew_after_both_were_killed_never_gets_another_ones_limits(set_up, tell):
     stage, pod = await killed(set_up, "written")
     await start(stage)

@@ -4,6 +4,8 @@ import asyncio
 import shutil
 import time
 
+import pytest
+
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, offered
 
@@ -21,6 +23,7 @@ async def back(stage, registrations):
     return time.monotonic() - began
 
 
+@pytest.mark.scenario("K1")
 async def test_a_restarted_kubelet_has_all_devices_again_within_a_second(running, tell):
     stage = await running()
     kept = await bring_up(stage, small("kept", stage.family.resources))
@@ -37,6 +40,7 @@ async def test_a_restarted_kubelet_has_all_devices_again_within_a_second(running
     assert (await stage.kubelet.start_container(kept.uid, "main")).edits.env
 
 
+@pytest.mark.scenario("K3")
 async def test_a_deleted_socket_of_our_own_is_served_and_registered_again(running, tell):
     stage = await running()
     before = len(stage.kubelet.registrations)
@@ -49,6 +53,7 @@ async def test_a_deleted_socket_of_our_own_is_served_and_registered_again(runnin
     await bring_up(stage, small("later", stage.family.resources))
 
 
+@pytest.mark.scenario("K4")
 async def test_a_replaced_device_plugins_directory_is_found_again(running, tell):
     stage = await running()
     before = len(stage.kubelet.registrations)
@@ -64,6 +69,7 @@ async def test_a_replaced_device_plugins_directory_is_found_again(running, tell)
     await bring_up(stage, small("later", stage.family.resources))
 
 
+@pytest.mark.scenario("K2")
 async def test_a_killed_kubelet_leaves_a_live_daemon_that_says_what_it_waits_for(running, tell):
     stage = await running()
 
@@ -85,6 +91,7 @@ async def test_a_killed_kubelet_leaves_a_live_daemon_that_says_what_it_waits_for
     await bring_up(stage, small("later", stage.family.resources))
 
 
+@pytest.mark.scenario("K11")
 async def test_a_second_daemon_waits_and_takes_over_when_the_first_is_killed(running, tell):
     stage = await running()
     pod = await bring_up(stage, small("kept", stage.family.resources))
@@ -108,6 +115,7 @@ async def test_a_second_daemon_waits_and_takes_over_when_the_first_is_killed(run
         await second.stop_daemon()
 
 
+@pytest.mark.scenario("K10", "K11")
 async def test_a_second_daemon_with_a_state_directory_of_its_own_leaves_the_resource_to_the_first(running, tell):
     stage = await running()
     second = stage.twin("second", state_dir=stage.directory / "other-state")

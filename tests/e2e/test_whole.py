@@ -152,6 +152,7 @@ async def test_the_legacy_format_writes_a_handshake_beside_the_register(running)
     await bring_up(stage, small("served", stage.family.resources))
 
 
+@pytest.mark.scenario("A11")
 async def test_a_pod_of_another_scheduler_may_be_served_a_whole_device_that_nobody_shares(running):
     stage = await running(unannotatedPods="serve")
     shared = await bring_up(stage, small("shared", stage.family.resources))
@@ -167,6 +168,7 @@ async def test_a_pod_of_another_scheduler_may_be_served_a_whole_device_that_nobo
     assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{device.memory}m"
 
 
+@pytest.mark.scenario("H10")
 async def test_sigterm_during_an_allocate_ends_in_time_and_the_next_daemon_serves(running, tell):
     stage = await running(decisionWaitSeconds=5)
     waiting = pod_view(stage.api.create_pod(manifest("waiting", [asking("main", stage.family.resources)])))

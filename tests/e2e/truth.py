@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.demo.stage import NODE, Stage
-from hami_plugin.host.files import Journal
+from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.model.views import ContainerView, PodView, pod_view
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.policy.identity import Held
@@ -60,7 +60,7 @@ def recorded(stage: Stage, pod: PodView) -> bool:
 def journal(stage: Stage) -> list[Held]:
     """What a daemon that starts now would remember."""
     file = Journal(Path(stage.options["--state-dir"]) / "journal")
-    ledger = Ledger(file)
+    ledger = Ledger(JournalWriter(file))
     ledger.load()
     return list(ledger.held.values())
 

@@ -29,7 +29,7 @@ from hami_plugin.config.load import load
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError, WireError
 from hami_plugin.fitting import manifests
 from hami_plugin.host import pci, printed, runtimes
-from hami_plugin.host.files import Journal
+from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.plain_yaml import read_yaml
 from hami_plugin.host.tools import ToolError, json_object
@@ -253,7 +253,7 @@ def webhook(data: bytes) -> None:
 
 
 def journal(data: bytes) -> None:
-    kept = Journal(written(data, "journal"))
+    kept = JournalWriter(Journal(written(data, "journal")))
     Ledger(kept).load()
 
 

@@ -1,15 +1,13 @@
 """Are the daemon's own files whole after a kill, and its directories what containers need?"""
 
-import json
 import os
+import shutil
 import stat
 
 import pytest
 
-from hami_plugin.errors import HamiError
 from hami_plugin.host.files import (
     MOST_ENTRIES,
-    Journal,
     StateLock,
     make_shared_directory,
     remove_files,
@@ -43,19 +41,65 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_beside(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.fixture
-def strict_umask():
-    before = os.umask(0o077)
+@pytest.fixture(params=[0o077, 0o000], ids=["umask 077", "umask 000"])
+def strict_umask(request):
+    before = os.umask(request.param)
     yield
     os.umask(before)
 
 
 @pytest.mark.usefixtures("strict_umask")
-def test_a_shared_directory_is_open_to_all_and_its_parents_are_not(tmp_path):
+@pytest.mark.scenario("H5")
+def test_a_shared_directory_is_open_to_all(tmp_path):
     make_shared_directory(tmp_path / "vgpu/containers/uid_main")
 
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "vgpu", tmp_path / "vgpu/containers/uid_main")]
-    assert modes == [0o700, 0o777]
+    assert modes[1] == 0o777
+
+
+def test_the_parents_of_a_shared_directory_stay_closed(tmp_path, request):
+    before = os.umask(0o077)
+    request.addfinalizer(lambda: os.umask(before))
+    make_shared_directory(tmp_path / "vgpu/containers/uid_main")
+
+    assert stat.S_IMODE((tmp_path / "vgpu").stat().st_mode) == 0o700
+
+
+@pytest.mark.scenario("H5")
+@pytest.mark.usefixtures("strict_umask")
+def test_a_shared_file_can_be_read_by_all_and_written_by_us_whatever_the_umask(tmp_path):
+    write_shared(tmp_path / "limits", "x")
+
+    assert stat.S_IMODE((tmp_path / "limits").stat().st_mode) == 0o644
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, flushed = tmp_path / "state", []
+    monkeypatch.setattr(os, "fsync", lambda _file: flushed.append(path.exists()))
+
+    write_atomically(path, "text")
+
+    assert flushed == [False]
+
+
+def test_a_state_directory_that_is_taken_away_is_claimed_again_unless_another_process_was_faster(tmp_path):
+    first, second = StateLock(tmp_path / "state"), StateLock(tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    assert first.acquire()
+    shutil.rmtree(tmp_path / "state")
+    assert not first.intact
+
+    assert first.renew()
+    assert first.intact
+    assert not second.acquire()
+
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    assert second.acquire()
+    assert not first.renew()
+    second.release()
+    assert first.renew()
+    first.release()
 
 
 def test_a_shared_directory_that_exists_keeps_its_files_and_gets_its_mode_back(tmp_path):
@@ -116,6 +160,7 @@ def test_files_are_removed_in_no_other_place_than_the_folder(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+@pytest.mark.scenario("X5")
 def test_something_else_in_the_place_of_a_shared_directory_is_an_error(tmp_path, kind):
     path, target = tmp_path / "shared", tmp_path / "secret"
     target.mkdir(mode=0o700)
@@ -130,6 +175,7 @@ def test_something_else_in_the_place_of_a_shared_directory_is_an_error(tmp_path,
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
 
 
+@pytest.mark.scenario("K11")
 def test_one_process_holds_a_state_directory_and_the_next_one_takes_over(tmp_path):
     first, second = StateLock(tmp_path), StateLock(tmp_path)
 
@@ -145,64 +191,6 @@ def test_one_process_holds_a_state_directory_and_the_next_one_takes_over(tmp_pat
 
 def test_a_lock_that_nobody_ever_took_has_no_holder(tmp_path):
     assert StateLock(tmp_path).holder() == ""
-
-
-def test_entries_come_back_in_order_and_a_torn_line_is_passed_over(tmp_path):
-    path = tmp_path / "journal"
-    journal = Journal(path)
-    assert journal.read() == []
-    for n in range(3):
-        journal.append({"n": n})
-    journal.close()
-    with path.open("ab") as file:
-        file.write(b'{"n": 3, "to')
-
-    again = Journal(path)
-    again.append({"n": 4})
-
-    assert [entry["n"] for entry in again.read()] == [0, 1, 2, 4]
-
-
-def test_an_entry_of_which_the_disk_took_a_part_spoils_no_later_one(tmp_path, monkeypatch):
-    journal = Journal(tmp_path / "journal")
-    journal.append({"n": 0})
-    write = os.write
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda file, data: write(file, data[:4]))
-        with pytest.raises(OSError, match="only a part"):
-            journal.append({"n": 1})
-
-    journal.append({"n": 2})
-
-    assert [entry["n"] for entry in journal.read()] == [0, 2]
-
-
-def test_a_rewritten_journal_can_be_appended_to(tmp_path):
-    journal = Journal(tmp_path / "journal")
-    for n in range(9):
-        journal.append({"n": n})
-
-    journal.rewrite([{"n": 7}, {"n": 8}])
-    journal.append({"n": 9})
-
-    assert [entry["n"] for entry in journal.read()] == [7, 8, 9]
-
-
-def test_entries_are_one_line_each_whatever_they_say(tmp_path):
-    journal = Journal(tmp_path / "journal")
-    entry = {"text": "a\nb\u2028\x00é", "n": [1, None, True]}
-
-    journal.append(entry)
-
-    assert len((tmp_path / "journal").read_bytes().splitlines()) == 1
-    assert journal.read() == [json.loads(json.dumps(entry))]
-
-
-def test_a_journal_that_cannot_be_read_says_where_and_what_to_do(tmp_path):
-    (tmp_path / "journal").mkdir()
-
-    with pytest.raises(HamiError, match=r"cannot read .*journal.*stateDir"):
-        Journal(tmp_path / "journal").read()
 
 
 @pytest.fixture
@@ -236,6 +224,7 @@ def test_only_paths_under_the_hook_directory_move(files, tmp_path):
     assert str(files.writable("/usr/localhost")) == "/usr/localhost"
 
 
+@pytest.mark.scenario("X5")
 def test_a_link_that_a_container_left_where_we_write_first_is_not_followed(tmp_path):
     secret = tmp_path / "journal"
     secret.write_text("ours")

@@ -1,5 +1,6 @@
 """The kubelet's own file: which ids a container has, and for whom they were answered."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.aio import cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.checkpoint import NAME, CheckpointFile
+from hami_plugin.kubelet.checkpoint import MOST_BYTES, NAME, CheckpointFile
 from hami_plugin.kubelet.messages import allocate_response
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.node.ports import Kept
@@ -68,6 +70,12 @@ async def test_an_answer_of_another_plugin_says_nothing_of_whom_it_was_made_for(
         checkpoint([], answer="////"),
         "\xff",
         "[" * 100_000,
+        '{"Data": ' * 5000,
+        checkpoint([7]),
+        checkpoint(["a"]).replace('"u"', "[]"),
+        checkpoint(["a"]).replace('"init"', "1e999"),
+        checkpoint(["a"])[:60],
+        pytest.param(" " * (MOST_BYTES + 1), id="too long"),
     ],
 )
 async def test_a_file_of_another_format_is_told_with_its_place_and_the_way_out(tmp_path, text):
@@ -111,3 +119,23 @@ asyncio.run(main())
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
 
     assert "no answer within 0.1 s" in done.stdout
+
+
+async def test_a_long_file_is_read_beside_the_loop(tmp_path):
+    entries = json.loads(checkpoint(["a", "b"]))
+    entries["Data"]["PodDeviceEntries"] *= 3_000
+    (tmp_path / NAME).write_text(json.dumps(entries))
+    turns = 0
+
+    async def turning():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(turning())
+    kept = await CheckpointFile(tmp_path, timeout=30).kept(RESOURCE)
+    await cancelled(beside)
+
+    assert kept == (KEPT,) * 3_000
+    assert turns > 1

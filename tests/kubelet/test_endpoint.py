@@ -6,6 +6,7 @@ import shutil
 import stat
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -44,12 +45,30 @@ async def test_it_registers_and_the_kubelet_sees_every_device(site, plugin, obse
     assert request.options.pre_start_required
 
 
-async def test_its_socket_is_for_root_alone_and_nothing_else_stays(site, plugin, until):
+@pytest.mark.scenario("H5")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+async def test_its_socket_is_for_root_alone_and_nothing_else_stays(site, plugin, until, umask, request):
+    before = os.umask(umask)
+    request.addfinalizer(lambda: os.umask(before))
     endpoint = await site.endpoint(plugin)
     await until(endpoint.state, lambda state: state.serving)
 
     assert stat.S_IMODE(endpoint.socket.stat().st_mode) == 0o600
     assert [path.name for path in site.directory.iterdir()] == ["hami-example-gpu.sock"]
+
+
+async def test_nobody_but_root_reaches_its_socket_before_it_has_its_mode(site, plugin, until, monkeypatch):
+    folders, chmod = [], Path.chmod
+
+    def noticed(path, mode):
+        folders.append(stat.S_IMODE(path.parent.stat().st_mode))
+        chmod(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", noticed)
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, lambda state: state.serving)
+
+    assert folders == [0o700]
 
 
 async def test_a_health_change_reaches_the_kubelet(site, plugin, until):
@@ -77,6 +96,7 @@ async def test_each_new_kubelet_is_told_of_once_and_before_it_hears_of_us(site, 
     assert told == [0, 2]
 
 
+@pytest.mark.scenario("K1")
 async def test_k1_a_restarted_kubelet_has_us_back_within_a_second(site, plugin, until, quick, record_property):
     kubelet = await site.kubelet()
     never = Backoff(first=3600, cap=3600)
@@ -95,6 +115,7 @@ async def test_k1_a_restarted_kubelet_has_us_back_within_a_second(site, plugin, 
         await until(endpoint.state, ready)
 
 
+@pytest.mark.scenario("K1")
 async def test_k1_a_killed_kubelet_that_comes_back_later_is_found(site, plugin, until):
     kubelet = await site.kubelet()
     endpoint = await site.endpoint(plugin)
@@ -108,6 +129,7 @@ async def test_k1_a_killed_kubelet_that_comes_back_later_is_found(site, plugin, 
     await until(endpoint.state, ready)
 
 
+@pytest.mark.scenario("K2")
 async def test_k2_an_absent_kubelet_is_waited_for(site, plugin, until):
     endpoint = await site.endpoint(plugin)
 
@@ -118,6 +140,7 @@ async def test_k2_an_absent_kubelet_is_waited_for(site, plugin, until):
     await until(endpoint.state, ready)
 
 
+@pytest.mark.scenario("K2")
 async def test_k2_a_directory_that_is_not_there_yet_is_waited_for(site, plugin, until):
     site.directory.rmdir()
     endpoint = await site.endpoint(plugin)
@@ -130,6 +153,7 @@ async def test_k2_a_directory_that_is_not_there_yet_is_waited_for(site, plugin, 
     await until(endpoint.state, ready)
 
 
+@pytest.mark.scenario("K3")
 async def test_k3_its_own_socket_unlinked_is_served_and_registered_again(site, plugin, until):
     kubelet = await site.kubelet()
     endpoint = await site.endpoint(plugin)
@@ -141,6 +165,7 @@ async def test_k3_its_own_socket_unlinked_is_served_and_registered_again(site, p
     await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
 
 
+@pytest.mark.scenario("K4")
 async def test_k4_a_replaced_directory_is_found_and_watched_again(site, plugin, until):
     kubelet = await site.kubelet()
     watch = DirectoryWatch(site.directory)
@@ -156,6 +181,7 @@ async def test_k4_a_replaced_directory_is_found_and_watched_again(site, plugin, 
     assert watch.armed
 
 
+@pytest.mark.scenario("K5")
 async def test_k5_without_file_events_looking_is_enough(site, plugin, until, capsys):
     def refused():
         raise OSError(24, "inotify instance limit reached")
@@ -169,6 +195,7 @@ async def test_k5_without_file_events_looking_is_enough(site, plugin, until, cap
     assert capsys.readouterr().out.count("file events unavailable") == 1
 
 
+@pytest.mark.scenario("K6")
 async def test_k6_a_second_stream_gets_every_update_and_its_end_changes_nothing(site, plugin, until):
     kubelet = await site.kubelet()
     endpoint = await site.endpoint(plugin)
@@ -187,6 +214,7 @@ async def test_k6_a_second_stream_gets_every_update_and_its_end_changes_nothing(
     assert endpoint.state.value.registrations == 1
 
 
+@pytest.mark.scenario("K8")
 async def test_k8_a_refusing_kubelet_is_reported_in_its_own_words_and_asked_again(site, plugin, until):
     kubelet = await site.kubelet(manners=Manners(versions=("v1alpha",)))
     endpoint = await site.endpoint(plugin)
@@ -199,6 +227,7 @@ async def test_k8_a_refusing_kubelet_is_reported_in_its_own_words_and_asked_agai
     await until(endpoint.state, ready)
 
 
+@pytest.mark.scenario("K8")
 async def test_a_new_kubelet_is_asked_at_once_whatever_the_old_one_said(site, plugin, until, quick):
     kubelet = await site.kubelet(manners=Manners(versions=("v1alpha",)))
     patient = replace(quick, refused=Backoff(first=600, cap=600))
@@ -211,6 +240,7 @@ async def test_a_new_kubelet_is_asked_at_once_whatever_the_old_one_said(site, pl
     await until(endpoint.state, ready)
 
 
+@pytest.mark.scenario("K9")
 async def test_k9_a_kubelet_that_never_dials_back_is_not_believed(site, plugin, until, quick):
     kubelet = await site.kubelet(manners=Manners(dial_back=False))
     endpoint = await site.endpoint(plugin, timing=replace(quick, dial_back=1.0))
@@ -222,6 +252,7 @@ async def test_k9_a_kubelet_that_never_dials_back_is_not_believed(site, plugin, 
     await until(endpoint.state, ready)
 
 
+@pytest.mark.scenario("K10")
 async def test_k10_a_displaced_plugin_says_so_once_and_does_not_fight(site, plugin, make_plugin, until, quick):
     kubelet = await site.kubelet()
     told = []
@@ -242,6 +273,7 @@ async def test_k10_a_displaced_plugin_says_so_once_and_does_not_fight(site, plug
     await task
 
 
+@pytest.mark.scenario("K10")
 async def test_k10_a_displaced_plugin_registers_with_the_next_kubelet(site, plugin, make_plugin, until, quick):
     kubelet = await site.kubelet()
     endpoint = await site.endpoint(plugin)
@@ -257,6 +289,7 @@ async def test_k10_a_displaced_plugin_registers_with_the_next_kubelet(site, plug
     await until(endpoint.state, ready)
 
 
+@pytest.mark.scenario("K10")
 async def test_k10_a_rival_that_was_there_first_and_insists_gets_its_way(site, plugin, make_plugin, until, quick):
     await site.kubelet()
     insistent = replace(quick, pause=Backoff(first=0.3, cap=0.3, jitter=0))
@@ -283,6 +316,7 @@ async def test_a_stream_that_ends_for_no_reason_is_registered_again_soon(site, p
     await until(endpoint.state, lambda state: state.ready and state.registrations == 2)
 
 
+@pytest.mark.scenario("K11")
 async def test_k11_a_socket_in_use_is_not_taken_over_until_it_is_free(site, plugin, make_plugin, until, quick):
     await site.kubelet()
     first = Endpoint(make_plugin(["first"]), site.directory, NullObserver(), timing=quick)
@@ -299,6 +333,7 @@ async def test_k11_a_socket_in_use_is_not_taken_over_until_it_is_free(site, plug
     await until(second.state, ready)
 
 
+@pytest.mark.scenario("K11")
 async def test_k11_a_socket_put_in_place_of_ours_is_not_removed_at_the_end(site, plugin, until):
     endpoint = await site.endpoint(plugin)
     await until(endpoint.state, lambda state: state.serving)
@@ -313,6 +348,7 @@ async def test_k11_a_socket_put_in_place_of_ours_is_not_removed_at_the_end(site,
     await server.wait_closed()
 
 
+@pytest.mark.scenario("K12")
 async def test_k12_a_list_that_no_kubelet_reads_is_not_registered(site, plugin, until):
     kubelet = await site.kubelet()
     usual = plugin.offers.value

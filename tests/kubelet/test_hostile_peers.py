@@ -52,12 +52,14 @@ async def say(listener, what):
     ],
     ids=["http/1", "noise", "noise after the preface", "a frame of 16 MiB"],
 )
+@pytest.mark.scenario("A3")
 async def test_a_peer_that_speaks_no_grpc_is_hung_up_on(listener, what):
     await say(listener, what)
 
     await serves(listener)
 
 
+@pytest.mark.scenario("A3")
 async def test_a_hundred_silent_connections_leave_no_descriptor_behind(listener):
     await serves(listener)
     before = descriptors()

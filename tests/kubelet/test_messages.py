@@ -57,6 +57,7 @@ def test_a_usual_list_fits():
     require_list_fits(shares(1000))
 
 
+@pytest.mark.scenario("K12")
 def test_a_list_that_is_too_long_says_what_would_fit():
     with pytest.raises(OversizedListError) as refused:
         require_list_fits(shares(9000))
@@ -68,6 +69,7 @@ def test_a_list_that_is_too_long_says_what_would_fit():
 
 @pytest.mark.parametrize("numa", [None, 1])
 @pytest.mark.parametrize("limit", [MAX_LIST, 5_000, 100])
+@pytest.mark.scenario("K12")
 def test_the_largest_split_fits_and_one_more_does_not(numa, limit):
     split = largest_split(dict.fromkeys(UUIDS, numa), limit=limit)
 

@@ -118,3 +118,26 @@ async def test_a_kubelet_that_does_not_answer_has_a_deadline(site):
     silent.set()
     server.close()
     await server.wait_closed()
+
+
+@pytest.mark.parametrize("answer", ["no message", "too long", "nothing"])
+async def test_an_answer_that_nobody_can_read_is_an_error_and_none_is_an_empty_account(site, answer):
+    async def said(_request, _context):
+        return {"no message": b"\xff\xff\xff", "too long": b"\0" * (5 << 20), "nothing": b""}[answer]
+
+    site.pod_resources.parent.mkdir(exist_ok=True)
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(said)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})])
+    server.add_insecure_port(f"unix://{site.pod_resources}")
+    await server.start()
+    client = PodResourcesClient(site.pod_resources, timeout=0.5)
+
+    try:
+        if answer == "nothing":
+            assert await client.everything() == {}
+        else:
+            with pytest.raises(HamiError, match="no list of PodResources"):
+                await client.everything()
+    finally:
+        await server.stop(None)

@@ -48,10 +48,18 @@ async def test_the_options_say_what_the_plugin_needs(stub):
     assert options.get_preferred_allocation_available
 
 
-async def test_allocate_answers_each_container_in_order(stub):
-    answer = await stub.Allocate(allocate(["b", "a"], ["d"]))
+async def test_allocate_answers_the_container_that_is_asked_for(stub):
+    answer = await stub.Allocate(allocate(["b", "a"]))
 
-    assert [dict(container.envs) for container in answer.container_responses] == [{"IDS": "a,b"}, {"IDS": "d"}]
+    assert [dict(container.envs) for container in answer.container_responses] == [{"IDS": "a,b"}]
+
+
+async def test_a_call_for_two_containers_is_refused_before_anything_is_handed_out(stub, plugin):
+    code, details = await refused(stub.Allocate(allocate(["a"], ["b"])))
+
+    assert code == "INVALID_ARGUMENT"
+    assert "2 containers" in details
+    assert plugin.allocated == []
 
 
 async def test_ids_that_are_named_after_a_node_with_a_long_name_are_served(site, make_plugin):
@@ -69,12 +77,12 @@ async def test_ids_that_are_named_after_a_node_with_a_long_name_are_served(site,
     assert plugin.allocated == plugin.started == [(offered,)]
 
 
+@pytest.mark.scenario("A2")
 @pytest.mark.parametrize(
     "request_",
     [
         allocate(),
         allocate([]),
-        allocate(["a"], []),
         allocate(["a", "a"]),
         allocate([""]),
         allocate(["nobody"]),
@@ -83,7 +91,7 @@ async def test_ids_that_are_named_after_a_node_with_a_long_name_are_served(site,
         allocate(["x" * 1_000_000]),
         allocate(*[["a"]] * 300),
     ],
-    ids=["none", "empty", "half", "twice", "blank", "unknown", "nul", "newline", "huge", "many"],
+    ids=["none", "empty", "twice", "blank", "unknown", "nul", "newline", "huge", "many"],
 )
 async def test_an_impossible_request_is_an_invalid_argument_and_reaches_nobody(stub, plugin, observer, request_):
     code, details = await refused(stub.Allocate(request_))
@@ -95,6 +103,7 @@ async def test_an_impossible_request_is_an_invalid_argument_and_reaches_nobody(s
     assert (await stub.Allocate(allocate(["a"]))).container_responses
 
 
+@pytest.mark.scenario("A2", "A3")
 async def test_bytes_that_are_no_message_are_refused_and_reach_nobody(stub, site, plugin):
     sound = allocate(["abcd"]).SerializeToString()
     async with dial(site.directory / "own.sock") as channel:

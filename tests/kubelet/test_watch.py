@@ -61,6 +61,7 @@ async def test_a_directory_that_comes_later_is_watched_from_the_next_look(tmp_pa
         await wakes(woken)
 
 
+@pytest.mark.scenario("K4")
 async def test_a_replaced_directory_is_watched_again(tmp_path, woken):
     directory = tmp_path / "plugins"
     directory.mkdir()

@@ -18,15 +18,19 @@ HOLDER = Holder(namespace="default", pod="a", container="main", ids=HELD.ids)
 class Memory:
     """A journal that is forgotten."""
 
-    lines = 0
+    problem = ""
+    unreadable = ()
 
     def read(self):
         return []
 
-    def append(self, entry):
+    def append(self, entry, held, whole):
         pass
 
-    def rewrite(self, entries):
+    def check(self, whole):
+        pass
+
+    async def written(self):
         pass
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ def test_pods_that_come_one_by_one_each_get_exactly_their_own(turns, seed):
 
 @calm
 @given(plans(), st.integers(0, 99), st.booleans(), st.booleans())
+@pytest.mark.scenario("A8", "A10")
 def test_whatever_the_kubelet_chooses_and_however_late_news_are_nobody_starts_with_anothers_limits(
     turns, seed, obedient, restarted
 ):
@@ -138,6 +140,7 @@ def test_whatever_the_kubelet_chooses_and_however_late_news_are_nobody_starts_wi
                     if await starts(kubelet, owner, name) and (orderly or provable(owner, name)):
                         assert received(edits[name]) == (owner.uid, name, own(owner)[name])
         await node.settlement.close()
+        node.journal.close()
 
     with_node(play)
 
@@ -175,6 +178,7 @@ async def starts(kubelet: Kubelet, owner: PodView, name: str) -> bool:
 
 @calm
 @given(plans(), st.integers(0, 99), st.integers(0, 12))
+@pytest.mark.scenario("A5")
 def test_a_daemon_killed_at_any_moment_ends_with_every_container_served_or_refused(turns, seed, kill):
     """The daemon is killed before a call, or between the journal and the reply, and the kubelet carries on."""
 
@@ -195,6 +199,7 @@ def test_a_daemon_killed_at_any_moment_ends_with_every_container_served_or_refus
             await kubelet.start(turn.pod)
         assert kubelet.plugin.refused <= 1
         await kubelet.plugin.node.settlement.close()
+        kubelet.plugin.node.journal.close()
 
     with_node(play)
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import threading
 
 import pytest
 
+from hami_plugin.aio import cancelled
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import Health
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_FAILED
@@ -16,6 +18,7 @@ from tests.support.builders import (
     snapshot,
     uuid,
 )
+from tests.support.kubelet import kept
 from tests.support.node import until
 
 
@@ -60,6 +63,7 @@ async def test_the_journal_is_written_before_the_reply(node):
     assert [entry["uid"] for entry in node.journal.read()] == ["a-uid"]
 
 
+@pytest.mark.scenario("A6")
 async def test_a_repeated_call_gets_the_same_answer_and_takes_nothing_more(node):
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
@@ -69,6 +73,118 @@ async def test_a_repeated_call_gets_the_same_answer_and_takes_nothing_more(node)
 
     assert second == first
     assert len(node.ledger.held) == 1
+
+
+@pytest.fixture
+def held_back(node, monkeypatch):
+    """A disk that takes nothing until it is let go."""
+    go, append = threading.Event(), node.journal._journal.append
+
+    def slow(entry, whole=None):
+        assert go.wait(30)
+        return append(entry, whole)
+
+    monkeypatch.setattr(node.journal._journal, "append", slow)
+    yield go
+    go.set()
+
+
+@pytest.mark.scenario("A6")
+async def test_neither_a_call_nor_its_repeat_is_answered_before_the_disk_has_the_entry(node, held_back):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    calls = [asyncio.create_task(node.allocator.allocate(ids((0, 0)))) for _ in range(2)]
+    await until(lambda: node.ledger.held)
+    await asyncio.sleep(0.02)
+    assert not any(call.done() for call in calls)
+
+    held_back.set()
+
+    first, second = await asyncio.gather(*calls)
+    assert first == second
+
+
+@pytest.mark.scenario("A7")
+async def test_a_call_that_is_given_up_while_the_disk_hangs_holds_nothing_and_the_next_one_is_served(node, held_back):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    call = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await until(lambda: node.ledger.held)
+
+    await cancelled(call)
+    assert node.ledger.held == {}
+    held_back.set()
+
+    assert (await node.allocator.allocate(ids((0, 1)))).edits.env["POD"] == "a-uid"
+    again = await node.restart()
+    assert [held.ids for held in again.ledger.held.values()] == [frozenset(ids((0, 1)))]
+    await again.settlement.close()
+    again.journal.close()
+
+
+async def test_a_disk_that_hangs_holds_up_whoever_needs_it_and_nothing_else(node, held_back):
+    node.journal._deadline = 0.05
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    turns = 0
+
+    async def turning():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(turning())
+    refusal = await refused(node, ids((0, 0)))
+    await cancelled(beside)
+
+    assert refusal.reason is RefusalReason.NOT_PREPARED
+    assert "has not taken" in refusal.message
+    assert node.ledger.held == {}
+    assert turns > 100
+
+
+INIT_PODS = pytest.mark.parametrize("inits", [1, 2])
+
+
+@INIT_PODS
+@pytest.mark.scenario("A6", "A10")
+async def test_an_init_containers_call_is_repeated_until_the_kubelet_has_the_answer_and_then_it_is_the_next_ones(
+    node, inits
+):
+    names = [f"i{n}" for n in range(inits)] + ["c"]
+    asks = [container(name, 1, init=name != "c") for name in names]
+    a = node.cluster.add(pod("a", asks, [[grant(0, 1000 * (n + 1))] for n in range(len(names))]))
+
+    for name in names:
+        answers = [await node.allocator.allocate(ids((0, 0))) for _ in range(3)]
+
+        assert [answer.edits.env["CONTAINER"] for answer in answers] == [name] * 3
+        assert answers[0] == answers[1] == answers[2]
+        node.checkpoint.list.append(kept(a, ids((0, 0)), name))
+
+
+@pytest.mark.scenario("A6")
+async def test_a_kubelet_that_lost_all_answers_of_a_pod_gets_them_again_in_order(node):
+    asks = [container("i", 1, init=True), container("c", 1)]
+    a = node.cluster.add(pod("a", asks, [[grant(0, 1000)], [grant(0, 2000)]]))
+    first = await node.kubelet().admit(a)
+    node.checkpoint.list.clear()
+
+    again = []
+    for name in ("i", "c"):
+        again.append(await node.allocator.allocate(ids((0, 0))))
+        node.checkpoint.list.append(kept(a, ids((0, 0)), name))
+
+    assert again == [first["i"], first["c"]]
+
+
+@pytest.mark.scenario("A6")
+async def test_where_nobody_can_tell_what_the_kubelet_has_an_init_containers_ids_are_the_next_ones(node):
+    asks = [container("i", 1, init=True), container("c", 1)]
+    node.cluster.add(pod("a", asks, [[grant(0, 1000)], [grant(0, 2000)]]))
+    node.checkpoint.problem = "no such file"
+
+    answers = [await node.allocator.allocate(ids((0, 0))) for _ in range(2)]
+
+    assert [answer.edits.env["CONTAINER"] for answer in answers] == ["i", "c"]
 
 
 async def test_a_repeat_for_a_pod_that_runs_already_is_refused(node):
@@ -95,6 +211,7 @@ async def test_a_repeat_for_a_pod_that_runs_already_is_refused(node):
     ],
     ids=["none", "twice", "other device", "other share", "no share", "long", "NUL", "long number", "too many"],
 )
+@pytest.mark.scenario("A2")
 async def test_ids_that_were_never_offered_are_an_invalid_argument(node, replicas):
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
@@ -114,6 +231,7 @@ async def test_nobody_waiting_is_said_with_what_the_kubelet_offered(node):
     assert [event[:2] for event in await node.told()] == [("n1", "NoPendingPod")]
 
 
+@pytest.mark.scenario("A8")
 async def test_two_pods_that_both_fit_fail_closed_with_an_event_that_names_them(node):
     node.cluster.add(pod("a", pieces=[[grant(0, 1000)]]))
     node.cluster.add(pod("b", pieces=[[grant(0, 2000)]]))
@@ -128,6 +246,7 @@ async def test_two_pods_that_both_fit_fail_closed_with_an_event_that_names_them(
 
 
 @pytest.mark.parametrize("health", [Health.UNHEALTHY, Health.PROBATION])
+@pytest.mark.scenario("A4")
 async def test_a_device_that_is_not_well_is_refused_and_the_pod_told(node, health):
     node.snapshot.set(snapshot(4, d0=health))
     a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
@@ -181,6 +300,7 @@ async def test_a_decision_that_comes_a_moment_late_is_awaited(node):
     assert (await asked).edits.env["POD"] == "a-uid"
 
 
+@pytest.mark.scenario("A4")
 async def test_a_device_that_goes_while_the_decision_is_awaited_is_refused(node):
     node.decide(wait=60.0, serve_unannotated=True)
     asked = asyncio.create_task(node.allocator.allocate(ids((3, 0))))
@@ -194,6 +314,7 @@ async def test_a_device_that_goes_while_the_decision_is_awaited_is_refused(node)
     assert caught.value.reason is RefusalReason.UNKNOWN_DEVICE
 
 
+@pytest.mark.scenario("A7")
 async def test_a_cancelled_call_leaves_nothing_behind_and_is_not_counted_as_served(node):
     node.decide(wait=60.0)
     asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
@@ -207,6 +328,7 @@ async def test_a_cancelled_call_leaves_nothing_behind_and_is_not_counted_as_serv
     assert (await node.allocator.allocate(ids((0, 0)))).edits.env["POD"] == "a-uid"
 
 
+@pytest.mark.scenario("A1")
 async def test_64_concurrent_calls_in_any_order_each_get_their_own_limits(node):
     node.snapshot.set(snapshot(64))
     for n in range(64):

@@ -4,8 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from hami_plugin.host.files import Journal
+from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.node.ledger import Ledger
 from tests.support.builders import COUNT, grant, held_by, ids, pod, uuid
 
@@ -16,15 +18,35 @@ def share(owner, *replicas, name="main", **changes):
     return held_by(owner, name, ids(*replicas), [grant(card) for card, _ in replicas], **changes)
 
 
-def opened(path) -> Ledger:
-    ledger = Ledger(Journal(path))
+def opened(path, kind=Journal) -> Ledger:
+    """A ledger over what is on file, once all that was noted so far is."""
+    for ledger in OPEN:
+        ledger._journal.flush()
+    ledger = Ledger(JournalWriter(kind(path)))
     ledger.load()
+    OPEN.append(ledger)
     return ledger
+
+
+OPEN = []
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    _close()
+
+
+def _close():
+    for ledger in OPEN:
+        ledger._journal.close()
+    OPEN.clear()
 
 
 def hold(ledger, held):
     ledger.reserve(held)
     ledger.write(held)
+    ledger._journal.flush()
 
 
 @pytest.fixture
@@ -100,6 +122,7 @@ def test_a_kill_within_any_entry_loses_that_entry_only(tmp_path, path):
         hold(again, share(pod("next"), (3, 3)))
         assert opened(torn).held == again.held
         torn.unlink()
+        _close()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +141,14 @@ def test_a_kill_within_any_entry_loses_that_entry_only(tmp_path, path):
         '{"op":"lapsed","resource":"r"}',
         '{"op":"of a later version"}',
         '{"no":"op"}',
+        (
+            '{"op":"hold","uid":"u","namespace":"n","pod":"p","container":"c","resource":"r","ids":[],'
+            '"grants":[["u","w",1e999,0,null]],"init":false,"settled":false}'
+        ),
+        "[" * 5000,
+        '{"op":' * 5000,
+        '{"op":"drop","key":["\\ud800","c","r"]}',
+        '{"op":"hold","uid":"' + "u" * 2_000_000 + '"}',
     ],
 )
 def test_an_entry_that_nobody_understands_is_passed_over(path, line):
@@ -139,6 +170,7 @@ def test_the_journal_stays_short_however_many_pods_come_and_go(path):
         hold(ledger, share(pod(f"p{n}"), (1, 0)))
         ledger.drop([share(pod(f"p{n}")).key])
 
+    ledger._journal.flush()
     assert len(path.read_text().splitlines()) < 1200
     assert opened(path).held == ledger.held
 
@@ -148,33 +180,36 @@ class Stingy(Journal):
 
     refuses: tuple[str, ...] = ()
 
-    def append(self, entry):
+    def append(self, entry, whole=None):
         if entry["op"] in self.refuses:
             raise OSError(28, "No space left on device")
-        super().append(entry)
+        return super().append(entry, whole)
 
-    def rewrite(self, entries):
+    def prepare(self, entries):
         if "rewrite" in self.refuses:
             raise OSError(30, "Read-only file system")
-        super().rewrite(entries)
+        return super().prepare(entries)
 
 
-def test_a_disk_that_refuses_says_so_to_whoever_must_not_answer(path):
-    journal = Stingy(path)
-    journal.refuses = ("hold",)
+@pytest.mark.scenario("A13")
+async def test_a_disk_that_refuses_says_so_to_whoever_must_not_answer(path):
+    ledger = opened(path, Stingy)
+    ledger._journal._journal.refuses = ("hold",)
+
+    hold(ledger, share(A, (0, 0)))
 
     with pytest.raises(OSError, match="No space"):
-        hold(Ledger(journal), share(A, (0, 0)))
+        await ledger.written()
+    assert "No space" in ledger.problem
 
 
 def test_a_disk_that_refuses_a_note_or_the_compaction_harms_nobody(path):
-    journal = Stingy(path)
-    journal.refuses = ("settled", "drop", "rewrite")
-    ledger = Ledger(journal)
-    ledger.SLACK = 0
+    ledger = opened(path, Stingy)
+    ledger._journal._journal.refuses = ("settled", "drop", "rewrite")
+    ledger._journal.SLACK = 0
     hold(ledger, share(A, (0, 0)))
     hold(ledger, share(B, (1, 0)))
-    journal.lines = 100
+    ledger._journal._journal.lines = 100
 
     hold(ledger, share(C, (2, 0)))
     ledger.settle([share(A).key])
@@ -183,6 +218,45 @@ def test_a_disk_that_refuses_a_note_or_the_compaction_harms_nobody(path):
     assert {held.pod for held in ledger.held.values()} == {"a", "c"}
     assert ledger.held[share(A).key].settled
     assert {held.pod for held in opened(path).held.values()} == {"a", "b", "c"}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["1e999", "a" * 5000]),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.data())
+def test_no_value_in_an_entry_ends_the_start_or_takes_another_share_along(tmp_path, data):
+    entry = {
+        "op": "hold", "uid": "u", "namespace": "n", "pod": "odd", "container": "c", "resource": COUNT,
+        "ids": ids((2, 0)), "grants": [[uuid(2), "TOY", 1, 1, None]], "init": False, "settled": False,
+    }  # fmt: skip
+    spoiled = data.draw(st.sampled_from(["op", "uid", "pod", "ids", "grants", "init", "memory", "notes", "key"]))
+    value = data.draw(JSON)
+    match spoiled:
+        case "memory":
+            entry["grants"][0][2] = value
+        case "notes":
+            entry["grants"][0][4] = value
+        case "key":
+            entry |= {"op": "drop", "key": value}
+        case _:
+            entry[spoiled] = value
+    path = tmp_path / "spoiled"
+    path.unlink(missing_ok=True)
+    hold(opened(path), share(A, (0, 0)))
+    with path.open("a") as file:
+        file.write(json.dumps(entry).replace('"1e999"', "1e999") + "\n")
+    hold(opened(path), share(B, (1, 0)))
+
+    found = opened(path).held.values()
+
+    assert {"a", "b"} <= {held.pod for held in found}
+    assert all(isinstance(grant.memory, int) and 0 <= grant.memory < 2**64 for one in found for grant in one.grants)
+    _close()
 
 
 def test_an_id_that_is_handed_out_anew_is_no_other_pods_any_more(path):

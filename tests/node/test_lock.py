@@ -1,16 +1,19 @@
 """Is a node lock that nobody needs any more released, and no other?"""
 
 import asyncio
+import itertools
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import ClusterError
-from hami_plugin.node.lock import release_lock, release_unnamed
+from hami_plugin.node.lock import lock_age, release_lock, release_unnamed
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
-from tests.support.builders import TO_ALLOCATE, container, grant, pod
+from tests.support.builders import TO_ALLOCATE, container, grant, ids, pod
 from tests.support.node import SOON, until
 
 LOCK = "2026-08-21T10:11:12+08:00,default,a"
@@ -119,6 +122,7 @@ async def test_the_lock_of_a_pod_that_is_not_bound_yet_is_kept(locked):
     assert held(locked)
 
 
+@pytest.mark.scenario("A14")
 async def test_a_new_lock_for_a_pod_of_the_same_name_is_kept(locked):
     a = locked.cluster.add(pod("a", pieces=[[grant(0)]]))
     locked.cluster.remove(a)
@@ -171,3 +175,72 @@ async def test_a_release_that_fails_is_tried_again(locked):
         await until(lambda: not held(locked))
 
     assert locked.cluster.calls.count(("patch", "nodes")) == 3
+
+
+async def test_a_lock_that_is_stale_at_one_look_only_is_kept(locked):
+    """Its owner may have been bound between the news of the pod and those of the node."""
+    a = locked.cluster.add(pod("a", pieces=[[grant(0)]], phase="Failed"))
+    stale, looks = locked.reaper._stale, []
+
+    def look():
+        looks.append(stale())
+        phase = "Pending" if len(looks) % 2 else "Failed"  # stale at every second look
+        locked.cluster.change(a, phase=phase)
+        return looks[-1]
+
+    locked.reaper._stale = look
+    async with reaping(locked):
+        await until(lambda: len(looks) >= 6)
+
+    assert [bool(text) for text in looks[:4]] == [True, False, True, False]
+    assert held(locked)
+
+
+@pytest.mark.scenario("A14", "P15")
+@pytest.mark.parametrize("hours", [-2, 2])
+async def test_a_clock_that_jumped_neither_frees_a_lock_that_is_needed_nor_keeps_one_that_is_not(node, hours):
+    """The time in a lock is another machine's; the owner's state decides."""
+    when = (datetime.now(UTC) + timedelta(hours=hours)).isoformat(timespec="seconds")
+    node.cluster.annotate(**{NODE_LOCK: f"{when},default,a"})
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+
+    async with reaping(node):
+        await some_looks(node)
+        assert held(node)
+        assert lock_age(node.live, datetime.now(UTC)) >= 0
+        node.cluster.change(a, phase="Running")
+        await until(lambda: not held(node))
+
+
+@pytest.mark.scenario("P15")
+async def test_a_wall_clock_that_jumps_at_each_look_changes_nothing_for_pods(node, monkeypatch):
+    jumps = itertools.cycle([0.0, 4e9, 1e9])
+    kubelet = node.kubelet()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: next(jumps))
+        for number in range(3):
+            one = node.cluster.add(pod(f"p{number}", pieces=[[grant(number)]]))
+            await kubelet.admit(one)
+            await kubelet.start(one)
+            await node.settled()
+
+    assert node.observer.allocations == node.observer.starts == ["ok"] * 3
+
+
+@pytest.mark.scenario("A14")
+async def test_a_lock_that_is_handed_on_in_the_middle_of_an_allocate_stays_with_its_new_owner(node):
+    """What a pod gets follows from the ids and its own decision, never from who has the lock."""
+    node.cluster.annotate(**{NODE_LOCK: "2026-08-21T10:11:12Z,default,a"})
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    node.cluster.add(pod("b", pieces=[[grant(1)]]))
+    node.cluster.annotate(**{NODE_LOCK: "2026-08-21T10:16:13Z,default,b"})
+
+    first = await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    assert held(node)
+    second = await node.allocator.allocate(ids((1, 0)))
+    await node.settled()
+
+    assert [one.edits.env["POD"] for one in (first, second)] == ["a-uid", "b-uid"]
+    assert not held(node)

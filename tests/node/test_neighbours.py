@@ -9,6 +9,7 @@ from tests.support.builders import container, decision, grant, pod, received, uu
 from tests.support.node import Node
 
 
+@pytest.mark.scenario("A1")
 async def test_64_pods_in_a_burst_each_get_their_own(tmp_path):
     node = Node(root=tmp_path, devices=64)
     kubelet = node.kubelet()
@@ -44,6 +45,7 @@ async def test_a_forged_pod_beside_an_honest_one_gets_nothing_of_it(tmp_path):
     assert ("forged", "ExceedsRequest") in {event[:2] for event in await node.told()}
 
 
+@pytest.mark.scenario("A9")
 async def test_a_pod_recreated_under_its_name_gets_its_own_decision(tmp_path):
     node = Node(root=tmp_path)
     kubelet = node.kubelet()

@@ -17,11 +17,13 @@ from tests.support.builders import (
     container,
     decision,
     grant,
+    held_by,
     ids,
     pod,
     register,
     uuid,
 )
+from tests.support.kubelet import kept
 from tests.support.node import Node
 
 HALF = CARD_MIB // 2
@@ -157,6 +159,17 @@ async def test_a_pod_that_is_being_deleted_holds_what_it_has_until_it_has_ended(
     assert (await refused(node, 1)).reason is RefusalReason.OVERCOMMITTED
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_share_of_a_pod_that_has_ended_keeps_nobody_out_though_it_is_still_on_record(node, phase):
+    """Its end is told with the first list, before what its former life handed out is read."""
+    old = node.cluster.add(decided("old", CARD_MIB, phase=phase))
+    node.ledger.reserve(held_by(old, "main", ids((0, 0)), [grant(0, CARD_MIB)]))
+
+    await serve(node, "new", 1, CARD_MIB)
+
+    assert node.observer.allocations == ["ok"]
+
+
 async def test_the_kubelet_that_gives_an_id_anew_has_let_go_of_the_pod_that_had_it(node):
     asks = [container(count=2, memory=HALF)]
     node.cluster.add(pod("old", asks, [[grant(0, HALF), grant(1, HALF)]]))
@@ -212,9 +225,10 @@ async def test_while_the_api_server_is_away_nobody_is_refused_and_it_is_counted(
 
 async def test_an_init_containers_share_comes_back_with_the_containers_after_it(node):
     asks = [container("i", 1, init=True, memory=CARD_MIB), container("c", 1, memory=CARD_MIB)]
-    node.cluster.add(pod("a", asks, [[grant(0, CARD_MIB, 0)], [grant(0, CARD_MIB, 0)]]))
+    a = node.cluster.add(pod("a", asks, [[grant(0, CARD_MIB, 0)], [grant(0, CARD_MIB, 0)]]))
 
     first = await node.allocator.allocate(ids((0, 0)))
+    node.checkpoint.list = [kept(a, ids((0, 0)), "i")]
     second = await node.allocator.allocate(ids((0, 0)))
 
     assert [one.edits.env["CONTAINER"] for one in (first, second)] == ["i", "c"]

@@ -1,12 +1,18 @@
 """When the host, the disk or the vendor will not, is everything as before?"""
 
 import asyncio
+import errno
+import os
+import shutil
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from hami_plugin.config.settings import Settings
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
+from hami_plugin.host.journal import Journal
 from hami_plugin.model.device import Health
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
@@ -20,25 +26,18 @@ async def refused(node, replicas) -> RefusedError:
     return caught.value
 
 
-class FullDisk:
-    """A journal on a disk that takes nothing."""
+class FullDisk(Journal):
+    """A disk that takes nothing."""
 
-    lines = 0
-
-    def read(self):
-        return []
-
-    def append(self, entry):
-        raise OSError(28, "No space left on device")
-
-    def rewrite(self, entries):
+    def append(self, entry, whole=None):
         raise OSError(28, "No space left on device")
 
 
+@pytest.mark.scenario("A13")
 async def test_a_full_disk_reserves_nothing_marks_the_pod_failed_and_releases_the_lock(node):
     a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
     node.cluster.annotate(**{NODE_LOCK: "2026-01-01T00:00:00Z,default,a"})
-    node.ledger._journal = FullDisk()
+    node.journal._journal = FullDisk(node.root / "journal")
 
     refusal = await refused(node, ids((0, 0)))
     await node.settled()
@@ -52,6 +51,7 @@ async def test_a_full_disk_reserves_nothing_marks_the_pod_failed_and_releases_th
     assert ("a", "HostNotPrepared") in {event[:2] for event in await node.told()}
 
 
+@pytest.mark.scenario("A13")
 @pytest.mark.parametrize("repeated", [False, True])
 async def test_a_directory_that_cannot_be_made_is_a_refusal_with_its_reason(node, repeated):
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
@@ -151,6 +151,7 @@ def slow(node):
 
 
 def holds(node):
+    node.journal.flush()
     return [entry["uid"] for entry in node.journal.read() if entry["op"] == "hold"]
 
 
@@ -256,3 +257,51 @@ async def test_a_repeated_call_is_not_answered_with_what_was_taken_back_meanwhil
 
     assert await outcome(again) is RefusalReason.NO_PENDING_POD
     assert node.ledger.held == {}
+
+
+@pytest.mark.scenario("H12")
+async def test_what_the_host_cleans_away_is_there_again_for_the_next_container_and_for_a_repeated_call(node):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    first = await node.allocator.allocate(ids((0, 0)))
+    folders = [Path(mount.host_path) for mount in first.edits.mounts]
+    shutil.rmtree(node.root / "hook")
+
+    assert await node.allocator.allocate(ids((0, 0))) == first
+    assert all(map(Path.is_dir, folders))
+    shutil.rmtree(node.root / "hook")
+    node.cluster.add(pod("b", pieces=[[grant(1)]]))
+    second = await node.allocator.allocate(ids((1, 0)))
+    assert all(map(Path.is_dir, [Path(mount.host_path) for mount in second.edits.mounts]))
+
+
+@pytest.mark.scenario("H12")
+def test_nothing_that_the_daemon_needs_itself_is_where_hosts_clean_up():
+    paths = [value for value in Settings(nodeName="n").model_dump().values() if isinstance(value, Path)]
+
+    assert len(paths) > 3
+    assert [path for path in paths if path.is_relative_to("/tmp") or path.is_relative_to("/var/tmp")] == []
+
+
+@pytest.mark.scenario("A13")
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO], ids=["no inode", "read-only", "bad disk"])
+async def test_a_disk_that_makes_no_new_file_refuses_with_the_reason_and_serves_once_it_does(node, monkeypatch, error):
+    """Out of inodes: what is there can be written to, and nothing new can be made."""
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    node.cluster.add(pod("b", pieces=[[grant(1)]]))
+    await node.allocator.allocate(ids((1, 0)))
+
+    def none_new(path, *_arguments, **_named):
+        raise OSError(error, os.strerror(error), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", none_new)
+        refusal = await refused(node, ids((0, 0)))
+        await node.settled()
+
+    assert refusal.reason is RefusalReason.NOT_PREPARED
+    assert os.strerror(error) in refusal.message
+    assert all(device.health.offered for device in node.snapshot.value.devices)
+    assert {held.pod for held in node.ledger.held.values()} == {"b"}
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
+    node.cluster.add(pod("c", pieces=[[grant(0)]]))
+    assert (await node.allocator.allocate(ids((0, 1)))).edits.env["POD"] == "c-uid"

@@ -142,6 +142,7 @@ async def test_a_conflict_at_the_lock_is_looked_at_again(node):
     assert node.cluster.node.annotations == {"somebody": "else"}
 
 
+@pytest.mark.scenario("A14")
 async def test_a_lock_that_passed_to_another_pod_is_left_alone(node):
     bound(node)
     node.cluster.lagging = True
@@ -166,6 +167,7 @@ async def test_a_lock_that_the_watch_has_not_shown_yet_is_found_with_one_read(no
     assert NODE_LOCK not in node.cluster.node.annotations
 
 
+@pytest.mark.scenario("A6")
 async def test_a_repeated_call_writes_nothing_and_reads_nothing(node):
     bound(node, lock=False)
     await node.allocator.allocate(ids((0, 0)))
@@ -216,6 +218,7 @@ async def test_the_answer_to_a_patch_does_not_bring_a_deleted_pod_back(node):
     assert node.pods.pods == ()
 
 
+@pytest.mark.scenario("A9")
 async def test_a_pod_recreated_under_the_same_name_is_never_written_to(node):
     a = bound(node)
     again = replace(pod("a", pieces=[[grant(1)]]), uid="another-uid")
@@ -276,3 +279,91 @@ async def test_no_refusal_of_the_server_ends_the_trying_while_the_pod_is_there(n
     await node.settled()
 
     assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+
+
+async def test_a_decision_that_failed_beside_a_share_that_was_handed_out_is_told_as_failed(node):
+    """Its pod is over. ``success`` would leave the scheduler with a pod that it takes to be served."""
+    a = bound(node, pieces=[[grant(0)], [grant(1)]], containers=[container("one", 1), container("two", 1)])
+    node.cluster.down = True
+    await node.allocator.allocate(ids((0, 0)))
+    node.settlement.fail(a)
+    node.cluster.down = False
+
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
+    assert NODE_LOCK not in node.cluster.node.annotations
+
+
+async def test_a_pod_that_was_served_whole_stays_a_success_though_one_of_its_containers_fails_later(node):
+    a = bound(node)
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    node.settlement.fail(a)
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+
+
+async def test_a_pod_that_says_success_already_is_not_told_to_have_failed(node):
+    """An earlier daemon said so: its scheduler counts on it."""
+    a = bound(node)
+    node.cluster.change(a, annotations={**a.annotations, BIND_PHASE: PHASE_SUCCESS})
+
+    node.settlement.fail(a)
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+
+
+async def test_a_pod_that_has_all_it_was_decided_is_told_so_although_one_of_its_starts_is_refused_meanwhile(node):
+    a = bound(node)
+    node.cluster.down = True
+    await node.allocator.allocate(ids((0, 0)))
+    node.settlement.fail(a)
+    node.cluster.down = False
+
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+
+
+@pytest.mark.scenario("A6")
+async def test_a_repeated_call_records_what_the_first_one_could_not(node):
+    """The record of the first call was given up with the pod's absence; the pod is there again, and so is the call."""
+    a = bound(node)
+    node.cluster.fail("patch pods", ClusterError("not found, says a server that lags", status=404))
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_ALLOCATING
+
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+
+    assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_SUCCESS
+
+
+@pytest.mark.parametrize("way", ["deleted meanwhile", "failed meanwhile", "failed before", "unknown"])
+async def test_nothing_is_kept_of_a_pod_that_is_gone(node, way):
+    a = bound(node, lock=False)
+    node.cluster.latency = 0.002
+    match way:
+        case "deleted meanwhile":
+            await node.allocator.allocate(ids((0, 0)))
+            await until(lambda: node.cluster.calls)
+            node.cluster.remove(a)
+        case "failed meanwhile":
+            node.settlement.fail(a)
+            await until(lambda: node.cluster.calls)
+            node.cluster.change(a, phase="Failed")
+        case "failed before":
+            node.settlement.fail(a)
+            await node.settled()
+            node.cluster.remove(a)
+        case "unknown":
+            node.settlement.fail(pod("somebody"))
+    await node.settled()
+
+    of_pods = (node.settlement._failed, node.settlement._unlocked, node.settlement._again, node.settlement._tasks)
+    assert [len(one) for one in of_pods] == [0, 0, 0, 0]

@@ -139,6 +139,7 @@ async def test_nothing_is_written_when_nothing_has_changed(stage):
 
 
 @pytest.mark.parametrize("harm", ["unlink", "edit", "truncate", "mode"])
+@pytest.mark.scenario("H3")
 async def test_a_spec_that_somebody_spoils_is_written_again(stage, harm):
     stage.found.set(snapshot(2))
     await stage.healthy(2)
@@ -163,6 +164,7 @@ async def test_a_spec_that_somebody_spoils_is_written_again(stage, harm):
 
 
 @pytest.mark.parametrize("directory", [0, 1])
+@pytest.mark.scenario("H4")
 async def test_a_foreign_spec_of_the_same_device_takes_it_away_until_it_is_gone(stage, directory):
     stage.found.set(snapshot(2))
     await stage.healthy(2)
@@ -195,6 +197,7 @@ async def test_a_foreign_file_that_is_broken_hides_nothing_of_ours(stage):
     await stage.healthy(2)
 
 
+@pytest.mark.scenario("H1")
 async def test_a_directory_that_is_in_the_way_leaves_the_old_spec_and_heals(stage):
     stage.found.set(snapshot(1))
     await stage.healthy(1)
@@ -223,6 +226,7 @@ async def test_a_missing_directory_is_made(stage):
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o000])
+@pytest.mark.scenario("H5")
 async def test_specs_are_readable_by_all_and_writable_by_us_whatever_the_umask(stage, mask):
     stage.directories[1].rmdir()
     before = os.umask(mask)
@@ -279,6 +283,7 @@ async def test_a_disk_that_hangs_shows_no_new_device_and_keeps_the_known_ones(st
     await stage.healthy(2)
 
 
+@pytest.mark.scenario("H2")
 def test_a_daemon_that_starts_removes_half_written_files_and_kinds_that_are_served_no_more(tmp_path):
     kept = [NAME, "nvidia.yaml", "hami-plugin_toy.io-card.txt"]
     for name in (*kept, ".hami-plugin_toy.io-card.json.writing", file_name("toy.io/old")):

@@ -1,5 +1,6 @@
 """Before a container starts: was the answer that the kubelet keeps for it made for it?"""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -155,6 +156,7 @@ async def test_an_exchange_is_found_after_a_restart_that_lost_the_journal_and_af
     await node.settlement.close()
 
 
+@pytest.mark.scenario("A9")
 async def test_an_answer_for_a_former_pod_of_the_same_name_stops_the_new_one(node):
     b = node.cluster.add(replace(B, name="a", uid="another-uid"))
     node.checkpoint.list = [kept(b, ONE, answered=(A, "main"))]
@@ -180,12 +182,36 @@ async def test_a_share_that_another_pod_got_takes_all_later_shares_of_its_pod_wi
     node.checkpoint.list = [kept(A, ONE, answered=(victim, "c0")), kept(victim, TWO, "c0", answered=(victim, "c1"))]
 
     assert (await refused(node, ONE)).reason is RefusalReason.WRONG_HOLDER
-    assert (await refused(node, TWO)).reason is RefusalReason.WRONG_HOLDER
-
-    assert node.ledger.held == {}
+    assert node.ledger.held == {}  # before anybody asks for the second
     assert node.settlement.failed(victim.uid)
 
+    assert (await refused(node, TWO)).reason is RefusalReason.WRONG_HOLDER
 
+
+async def test_a_share_before_the_lost_one_and_another_pods_stay(node):
+    node.cluster.down = True
+    asks = [container(name, 1) for name in ("c0", "c1", "c2")]
+    victim = node.cluster.add(pod("victim", asks, [[grant(0)], [grant(1)], [grant(2)]]))
+    for number in range(3):
+        await node.allocator.allocate(ids((number, 0)))
+    node.checkpoint.list = [kept(A, TWO, answered=(victim, "c1"))]
+
+    await refused(node, TWO)
+
+    assert {held.container for held in node.ledger.held.values()} == {"c0"}
+
+
+async def test_a_container_whose_ids_are_some_of_those_asked_about_is_not_the_one_that_starts(node):
+    """The kubelet asks with all ids of a container. What has one of them more or less is another container."""
+    node.cluster.add(A)
+    node.checkpoint.list = [kept(A, [*ONE, *TWO])]
+
+    assert (await refused(node, ONE)).reason is RefusalReason.HOLDER_UNKNOWN
+    node.checkpoint.list = [kept(A, ONE)]
+    assert (await refused(node, [*ONE, *TWO])).reason is RefusalReason.HOLDER_UNKNOWN
+
+
+@pytest.mark.scenario("A10")
 async def test_an_init_containers_ids_pass_on_with_an_answer_for_each(node):
     a = node.cluster.add(pod("a", [container("i", 1, init=True), container("c", 1)], [[grant(0)], [grant(1)]]))
     kubelet = node.kubelet()
@@ -198,28 +224,21 @@ async def test_an_init_containers_ids_pass_on_with_an_answer_for_each(node):
     assert "container i of pod default/a would start with" in (await refused(node)).message
 
 
-async def test_an_admission_that_failed_halfway_leaves_nothing_that_another_pod_could_start_with(node):
-    """Pods alike, of which one is deleted while the kubelet admits it: all later ones are off by one container.
+async def test_an_admission_that_failed_halfway_costs_the_pod_after_it_nothing(node):
+    """Pods alike, of which one is deleted while the kubelet admits it, before anybody here knew of it.
 
-    The ledger is told that ``second`` has got an answer for its init container. That answer went to a pod whose
-    admission failed after it; in the kubelet the init container has the next one.
+    The ledger is told that ``second`` has got an answer for its init container. That answer went to ``first``, and the
+    kubelet has dropped it: what it asks for next is the same container's once more.
     """
-    second = pod("second", [container("i", 1, init=True), container("c", 1)], [[grant(0, 1000)], [grant(0, 2000)]])
-    first = pod("first", [container("i", 1, init=True), container("c", 1), container("d", 1)])
-    node.cluster.add(second)
-    await node.allocator.allocate(ONE)  # asked for by ``first``, which nobody here knows; it fails and gives back
-    assert (await node.allocator.allocate(ONE)).edits.env["POD"] == "second-uid"  # for the init container of ``second``
-    await node.allocator.allocate(ONE)  # for its main container: the kubelet passes the ids on
-    assert {held.container: held.ids for held in node.ledger.held.values()} == {
-        "i": frozenset(ONE),
-        "c": frozenset(ONE),
-    }
-    node.checkpoint.list = [kept(second, ONE, "i", answered=(second, "c")), kept(second, ONE, "c")]
+    asks = [container("i", 1, init=True), container("c", 1)]
+    second = node.cluster.add(pod("second", asks, [[grant(0, 1000)], [grant(0, 2000)]]))
+    await node.allocator.allocate(ONE)
+    kubelet = node.kubelet(choose=random.Random(0))
 
-    refusal = await refused(node)
+    edits = await kubelet.admit(second)
+    await kubelet.start(second)
 
-    assert "container i of pod default/second would start with what was answered for container c" in refusal.message
-    assert first.uid not in {held.uid for held in node.ledger.held.values()}
+    assert {name: answer.edits.env["LIMIT_0"] for name, answer in edits.items()} == {"i": "1000m,10", "c": "2000m,10"}
 
 
 @KINDS

@@ -21,6 +21,7 @@ async def refused(node, replicas) -> RefusedError:
     return caught.value
 
 
+@pytest.mark.scenario("A11")
 async def test_it_is_refused_with_the_remedy_unless_the_operator_says_otherwise(node):
     node.cluster.add(pod("s", [container(count=1)], scheduler="default-scheduler"))
 
@@ -32,6 +33,7 @@ async def test_it_is_refused_with_the_remedy_unless_the_operator_says_otherwise(
     assert ("s", "NotScheduledByHAMi") in {event[:2] for event in await node.told()}
 
 
+@pytest.mark.scenario("A11")
 async def test_it_gets_the_kubelets_devices_whole(serving):
     serving.cluster.add(pod("s", [container(count=2)]))
 
@@ -60,6 +62,7 @@ async def test_a_device_that_somebody_shares_is_not_whole(serving):
     assert "default/a" in refusal.message
 
 
+@pytest.mark.scenario("A12")
 async def test_two_shares_of_one_device_are_not_two_devices(serving):
     serving.cluster.add(pod("s", [container(count=2)]))
 

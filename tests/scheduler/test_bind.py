@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hami_plugin.errors import WireError
+from hami_plugin.errors import ClusterError, WireError
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.wire.keys import (
     ASSIGNED_NODE,
@@ -193,6 +193,41 @@ async def test_a_pod_that_was_replaced_is_not_bound(server, service):
     assert answer["Error"]
     assert "nodeName" not in server.pod("team", "a")["spec"]
     assert not lock(server)
+
+
+@pytest.mark.scenario("A9")
+async def test_a_pod_that_was_replaced_after_it_was_marked_is_not_bound(server, service, monkeypatch):
+    pod = await decided(server, service)
+    bind = service._binder._cluster.bind
+
+    async def replaced(view, node):
+        server.delete_pod("team", "a")
+        server.create_pod(manifest("a"))
+        await bind(view, node)
+
+    monkeypatch.setattr(service._binder._cluster, "bind", replaced)
+
+    answer = await service.bind(binding(pod, "n1"))
+
+    assert answer["Error"]
+    assert "nodeName" not in server.pod("team", "a")["spec"]
+
+
+@pytest.mark.scenario("A9")
+async def test_a_pod_of_the_same_name_that_is_bound_to_the_same_node_is_not_taken_for_the_one_that_was_asked_for(
+    server, service, monkeypatch
+):
+    pod = await decided(server, service)
+
+    async def replaced(_view, _node):
+        server.delete_pod("team", "a")
+        server.create_pod(manifest("a"))
+        server.bind("team", "a", "n1")
+        raise ClusterError("no answer", status=0)
+
+    monkeypatch.setattr(service._binder._cluster, "bind", replaced)
+
+    assert "is gone" in (await service.bind(binding(pod, "n1")))["Error"]
 
 
 @pytest.mark.difference("D-387")

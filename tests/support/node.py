@@ -1,12 +1,13 @@
 """One node's use-cases, wired to an API server and a kubelet in memory."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.host.bounded import BoundedCalls
-from hami_plugin.host.files import Journal
+from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.events import EventRecorder
@@ -59,12 +60,13 @@ class Node:
     devices: int = 4
     counted: Account | None = AS_HAMI
     outdated: str = ""
+    first: Callable[[], None] = lambda: None
 
     def __post_init__(self):
         self.observer = Counting()
         self.snapshot = Watched(snapshot(self.devices))
-        self.pods, self.live = PodTable(self._gone), LiveNode()
-        self.journal = Journal(self.root / "journal")
+        self.pods, self.live = PodTable(self._gone, first=self.first), LiveNode()
+        self.journal = JournalWriter(Journal(self.root / "journal"))
         self.ledger = Ledger(self.journal)
         self.ledger.load()
         self.events = EventRecorder(self.cluster, NODE, backoff=SOON)
@@ -141,6 +143,7 @@ class Node:
             ledger=self.ledger,
             settlement=self.settlement,
             events=self.events,
+            checkpoint=self.checkpoint,
             host=self.host,
             guard=self.guard,
             rules=AllocationRules(

@@ -100,6 +100,7 @@ def test_a_part_says_its_card_and_its_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("uid", "container"), [("../../etc", "main"), ("", "main"), ("u", "../../etc"), ("u", "")])
+@pytest.mark.scenario("X4")
 def test_no_forged_name_leads_out_of_its_folder(uid: str, container: str, tmp_path: Path) -> None:
     node = Node(rig("hygon-k100ai-8", tmp_path), tmp_path)
     device = node.machine.snapshot().devices[0]

@@ -59,10 +59,12 @@ class PodResourcesClient:
         if not self._socket.exists():
             raise self._failed("no such socket")
         async with dial(self._socket) as channel:
-            response: pb.ListPodResourcesResponse = await rpc.PodResourcesListerStub(channel).List(
+            response: object = await rpc.PodResourcesListerStub(channel).List(
                 pb.ListPodResourcesRequest(), timeout=self._timeout
             )
-            return response
+        if not isinstance(response, pb.ListPodResourcesResponse):  # gRPC gives None for bytes that it cannot read
+            raise self._failed("the answer is no list of PodResources")
+        return response
 
     def _failed(self, why: str) -> HamiError:
         return HamiError(

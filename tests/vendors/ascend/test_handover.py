@@ -160,6 +160,7 @@ def test_a_container_never_sees_another_npu(rig):
 
 
 @pytest.mark.parametrize("uid", ["../../etc", "", "a/b"])
+@pytest.mark.scenario("X4")
 def test_no_forged_name_leads_out_of_its_folder(rig, uid):
     built = rig("ascend-910b3-8")
 

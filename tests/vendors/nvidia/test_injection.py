@@ -325,6 +325,7 @@ def test_a_licence_brings_its_validator(tmp_path: Path) -> None:
         ("1111", "main", "GPU-a,GPU-b"),
     ],
 )
+@pytest.mark.scenario("X4")
 def test_a_name_that_could_lead_elsewhere_is_refused(uid: str, container: str, card: str, tmp_path: Path) -> None:
     with pytest.raises(RefusedError) as caught:
         inject(NvidiaSettings(), assignment(share(card), uid=uid, container=container), host(tmp_path))

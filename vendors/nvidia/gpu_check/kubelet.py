@@ -17,8 +17,9 @@ from pathlib import Path
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.host.bounded import BoundedCalls
-from hami_plugin.host.files import Journal
+from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.registration import register, socket_name
 from hami_plugin.kubelet.servicer import DevicePluginServicer
@@ -107,7 +108,9 @@ async def _registered(family: Family, snapshot: Snapshot, scratch: Path) -> Asyn
         kubelet, pods = FakeKubelet(scratch / "kubelet"), PodTable()
         await kubelet.start()
         stack.push_async_callback(kubelet.stop)
-        plugin = await _plugin(family, Watched(snapshot), pods, scratch, stack)
+        plugin = await _plugin(
+            family, Watched(snapshot), pods, scratch, stack, checkpoint=CheckpointFile(kubelet.directory)
+        )
         path = kubelet.directory / socket_name(plugin.resource)
         listener = await Listener.open(path, DevicePluginServicer(plugin, NullObserver()))
         stack.push_async_callback(listener.close)
@@ -118,10 +121,16 @@ async def _registered(family: Family, snapshot: Snapshot, scratch: Path) -> Asyn
 
 
 async def _plugin(
-    family: Family, snapshot: Watched[Snapshot], pods: PodTable, scratch: Path, stack: AsyncExitStack
+    family: Family,
+    snapshot: Watched[Snapshot],
+    pods: PodTable,
+    scratch: Path,
+    stack: AsyncExitStack,
+    *,
+    checkpoint: CheckpointFile,
 ) -> ResourcePlugin:
     """The daemon's parts behind one resource, wired as the daemon wires them."""
-    journal = Journal(scratch / "journal")
+    journal = JournalWriter(Journal(scratch / "journal"))
     stack.callback(journal.close)
     cluster, ledger, live = TableCluster(pods), Ledger(journal), LiveNode()
     live.deliver(await cluster.get_node())
@@ -135,6 +144,7 @@ async def _plugin(
         ledger=ledger,
         settlement=settlement,
         events=EventRecorder(cluster, NODE),
+        checkpoint=checkpoint,
         host=ScratchHost(paths=HostPaths(), scratch=scratch / "host"),
         guard=Guard(BoundedCalls("gpu-check", patience=DEADLINE_S), Mistakes("nvidia")),
         rules=AllocationRules(node=NODE),
