@@ -23,7 +23,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.drivers import WorkThread
 from hami_plugin.host.files import StateLock
 from hami_plugin.host.journal import Journal, JournalWriter
-from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.podresources import PodResourcesClient
