@@ -114,6 +114,7 @@ KEYS = sorted(
 )
 
 
+@pytest.mark.difference("D-329")
 @pytest.mark.scenario("X3")
 @pytest.mark.parametrize(("word", "resource", "key"), KEYS)
 def test_admission_denies_a_pod_whose_selection_of_devices_has_no_end(word, resource, key):
