@@ -321,10 +321,16 @@ async def test_a_configured_compute_mode_is_set_on_every_card_or_the_card_says_w
     stage.hardware.simulator.inject("fail-call", 2, "nvmlDeviceSetComputeMode:4")
     await stage.start_daemon()
 
-    await stage.until(lambda: len(stage.registered()) == 4, "the registration", WITHIN_S)
-    assert {info.index for info in stage.registered() if not info.health} == {2}
-    await stage.until(lambda: any(e["reason"] == "ComputeModeNotSet" for e in stage.api.events()), "the Event")
-    (told,) = {e["message"] for e in stage.api.events() if e["reason"] == "ComputeModeNotSet"}
+    def ailing():
+        registered = stage.registered()
+        return [info.index for info in registered if not info.health] if len(registered) == 4 else None
+
+    def events():
+        return [e for e in stage.api.events() if e["reason"] == "ComputeModeNotSet"]
+
+    await stage.until(lambda: ailing() == [2], "the register of one card that is not well", WITHIN_S)
+    await stage.until(events, "the Event", WITHIN_S)
+    told = events()[0]["message"]
     assert "NoPermission" in told
     assert "CAP_SYS_ADMIN" in told
     await bring_up(stage, small("alone", stage.family.resources))
