@@ -12,7 +12,7 @@ PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --ge
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test test-runtimes fuzz e2e check format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
+.PHONY: help setup demo demo-all test agreement test-runtimes fuzz e2e check format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ demo-all: setup ## The same on every machine that can be simulated, of every ven
 
 test: setup ## Run all tests (REQUIRE_ALL=1: never skip)
 	$(BIN)/python -m pytest
+
+agreement: setup ## Ask fit, the scheduler and the daemon the same 6400 questions on all machines (QUESTIONS=, SEED=)
+	AGREEMENT_QUESTIONS=$${QUESTIONS:-6400} AGREEMENT_SEED=$${SEED:-0} $(BIN)/python -m pytest -q tests/vendors/test_agreement.py
 
 test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.runtimes.install

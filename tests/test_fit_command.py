@@ -289,3 +289,57 @@ def test_a_node_is_needed(folder: Path) -> None:
 
     assert result.exit_code == 1
     assert "--simulate" in result.output
+
+
+def asked_of(folder: Path, profile: str, option: str = "--profile", *more: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["fit", str(folder / "pod.yaml"), option, profile, *more])
+    return result.exit_code, result.output
+
+
+def of_limits(**limits: int) -> Any:
+    wanted = {key: str(value) for key, value in limits.items()}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "ml"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": wanted}}]},
+    }
+
+
+PART = {"cambricon.com/vmlu": 1, "cambricon.com/mlu.smlu.vmemory": 10, "cambricon.com/mlu.smlu.vcore": 10}
+
+
+@pytest.mark.parametrize("option", ["--profile", "--simulate"])
+@pytest.mark.parametrize("resource", ["cambricon.com/vmlu", "example.com/quantum"])
+def test_what_the_node_does_not_offer_does_not_fit(folder: Path, resource: str, option: str) -> None:
+    save(folder / "pod.yaml", of_limits(**{resource: 1}))
+
+    code, output = asked_of(folder, "dgx-1v", option)
+
+    assert code == 1
+    assert "does not fit on node dgx-1v" in output
+
+
+def test_a_part_that_the_daemon_would_refuse_does_not_fit_and_whole_devices_would(folder: Path) -> None:
+    save(folder / "pod.yaml", of_limits(**PART))
+
+    code, output = asked_of(folder, "cambricon-mlu590-8")
+
+    assert code == 1
+    assert "the node serves whole devices only: only an sMLU instance" in output
+    assert "- if container main asks for whole devices: without cambricon.com/mlu.smlu.vmemory and" in output
+
+
+def test_the_daemons_configuration_decides_what_fits(folder: Path) -> None:
+    save(folder / "pod.yaml", of_limits(**PART))
+    config = save(folder / "config.yaml", {"vendors": {"cambricon": {"unlimitedShares": True}}})
+
+    assert asked_of(folder, "cambricon-mlu590-8", "--profile", "--config", str(config))[0] == 0
+
+
+def test_memory_without_a_device_is_denied(folder: Path) -> None:
+    save(folder / "pod.yaml", of_limits(**{"cambricon.com/mlu.smlu.vcore": 10}))
+
+    code, output = asked_of(folder, "cambricon-mlu590-8")
+
+    assert code == 1
+    assert "asks for cambricon.com/mlu.smlu.vcore, and for no cambricon.com/vmlu" in output

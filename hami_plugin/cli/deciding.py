@@ -46,11 +46,21 @@ def conformance(files: tuple[Path, ...], vendor: str | None, as_json: bool, diff
 @click.command(epilog="Example: kubectl get node gpu-1 -o yaml | hami-plugin fit pod.yaml --node - --pods pods.yaml")
 @click.argument("pod", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--node", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Saved nodes.")
-@click.option("--profile", metavar="NAME", help="An idle machine instead: a profile of any vendor, by name or file.")
-@click.option("--simulate", metavar="PROFILE", help="The same by the vendor's driver, where it can be simulated.")
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="An idle machine instead, as the daemon on it would publish it: by name or file; several parted by commas.",
+)
+@click.option("--simulate", metavar="PROFILE", help="The same, by the name that other commands have for it.")
 @click.option("--pods", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Saved pods that run.")
 @click.option(
     "--quota", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Saved resource quotas of the pod."
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    envvar="HAMI_PLUGIN_CONFIG",
+    help="The daemon's own YAML file, which says what a simulated node serves.",
 )
 @click.option(
     "--device-config",

@@ -174,6 +174,13 @@ class TrustSettings(TreeSettings):
     def unlimited(self) -> str:
         return "nothing on this node holds a container to its share of a device" if self.unlimited_shares else ""
 
+    def whole_only(self, agent: str) -> str:
+        """Why the node hands out no parts, unless containers are trusted; ``agent`` is who alone could limit them."""
+        if self.unlimited_shares:
+            return ""
+        trust = "set unlimitedShares: true where containers can be trusted"
+        return f"only {agent} limits containers to parts; ask for whole devices or {trust}"
+
 
 class ToolSettings(TreeSettings):
     """What a vendor has whose own tool lists the devices."""

@@ -36,7 +36,7 @@ class Course:
                 outcome = walk.ask(container, demand)
                 outcome = (other or {}).get(number, outcome)
                 if isinstance(outcome, Refused):
-                    return refusal(outcome)
+                    return refusal(outcome, walk.site.node)
                 if conflict := walk.take(word, outcome.grants):
                     return conflict
             walk.close(container)

@@ -82,7 +82,7 @@ def _told(stage: Stage) -> str:
 def _sharing(stage: Stage) -> str:
     if stage.refused:
         return f"whole devices only: {stage.refused}"
-    return "parts of devices are served"
+    return "parts of devices are served" + (" and nothing limits containers to them" if stage.loose else "")
 
 
 def _lock(family: Family) -> str:

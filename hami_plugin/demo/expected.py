@@ -5,6 +5,7 @@ against it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cdi.edits import ContainerEdits
@@ -17,13 +18,29 @@ from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import Claim, claims
 
 
-def refusal(stage: Stage, pod: PodView) -> str:
-    """Why the family's node side hands none of this out, in its words; empty when it does."""
+def unlimited(stage: Stage, pod: PodView) -> bool:
+    """Whether nothing in what the pod's containers received would hold them to their part of a device.
+
+    Then a container that had all of the device would be given the same.
+    """
+    own = decided(stage, pod)
     try:
-        _told(stage, decided(stage, pod))
-    except RefusedError as error:
-        return str(error)
-    return ""
+        every = _given(stage, [_of_all(stage, claim) for claim in own])
+    except RefusedError:
+        return False  # all of the device is nothing that could be given
+    return _given(stage, own) == every
+
+
+def _of_all(stage: Stage, claim: Claim) -> Claim:
+    """The claim if its grants were all of their devices."""
+    devices = {device.uuid: device for device in stage.devices}
+    every = [(grant, devices[grant.uuid]) for grant in claim.grants]
+    family = stage.family
+    grants = tuple(
+        replace(grant, memory=family.register(device, False).devmem, cores=family.every_core(device))
+        for grant, device in every
+    )
+    return replace(claim, grants=grants)
 
 
 def mixed_up(stage: Stage, pod: PodView, received: Mapping[str, ContainerEdits]) -> list[str]:
@@ -45,14 +62,23 @@ def decided(stage: Stage, pod: PodView) -> tuple[Claim, ...]:
     return tuple(found[container.name] for container in pod.containers if container.name in found)
 
 
-def _told(stage: Stage, decided_: Sequence[Claim]) -> dict[str, Mapping[str, str]]:
-    """By container, without what is named anew each time. Of the devices, nobody but this pod has anything."""
+def _told(stage: Stage, claims_: Sequence[Claim]) -> dict[str, Mapping[str, str]]:
+    """The environment of each container, without what is named anew each time."""
+    return {name: env for name, (env, _mounts, _files) in _given(stage, claims_).items()}
+
+
+Given = tuple[Mapping[str, str], frozenset[str], int]
+"""Variables, where something is mounted, and how many files are written for the container."""
+
+
+def _given(stage: Stage, claims_: Sequence[Claim]) -> dict[str, Given]:
+    """By container. Of the devices, nobody but this pod has anything."""
     hook = Path(stage.options["--hook-path"])
     host = HostFiles(paths=HostPaths(hook=hook, hook_view=hook))
     devices = {device.uuid: device for device in stage.devices}
     placed: list[Grant] = []
-    told: dict[str, Mapping[str, str]] = {}
-    for claim in decided_:
+    given: dict[str, Given] = {}
+    for claim in claims_:
         shares = []
         for grant in claim.grants:
             others = [other for other in placed if other.uuid == grant.uuid]
@@ -61,6 +87,7 @@ def _told(stage: Stage, decided_: Sequence[Claim]) -> dict[str, Mapping[str, str
         placed += [share.grant for share in shares]
         shares.sort(key=lambda share: share.device.index)
         assignment = Assignment(pod=claim.pod, container=claim.container, shares=tuple(shares))
-        one, other = (stage.family.inject(assignment, host).edits.env for _ in range(2))
-        told[claim.container.name] = {key: value for key, value in one.items() if other.get(key) == value}
-    return told
+        one, other = (stage.family.inject(assignment, host) for _ in range(2))
+        env = {key: value for key, value in one.edits.env.items() if other.edits.env.get(key) == value}
+        given[claim.container.name] = env, frozenset(m.container_path for m in one.edits.mounts), len(one.files)
+    return given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import click
 
 from hami_plugin.demo.stage import Stage, staged
 from hami_plugin.demo.steps import STEPS, Step
+from hami_plugin.demo.ways import UNSHOWN
 from hami_plugin.errors import HamiError
 
 ALONE = "The daemon is the production entry point."
@@ -20,17 +21,27 @@ BESIDE = "It is in the same node, served by the same daemon."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one step went; ``problem`` is empty when it held."""
+    """How one step went; ``problem`` is empty when it held.
+
+    ``unshown`` is why the node cannot show what the step is about: then nothing was proven, and nothing failed.
+    """
 
     step: str
     about: str
     seconds: float
     facts: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
+    unshown: str = ""
+
+    @property
+    def state(self) -> str:
+        return "FAILED" if self.problem else "not shown" if self.unshown else "ok"
 
 
 async def play(profile: str, *, as_json: bool, keep: bool) -> bool:
-    """Play all steps; True when every one held. After a step that did not, the rest is left out.
+    """Play all steps; True when none failed. After a step that did, the rest is left out.
+
+    A step that the node cannot show is told as such, and counted as neither held nor failed.
 
     Of several machines, parted by commas, each has all steps in turn, while the one daemon serves them all.
     """
@@ -50,9 +61,21 @@ async def play(profile: str, *, as_json: bool, keep: bool) -> bool:
     seconds = round(time.monotonic() - start, 2)
     if as_json:
         steps = [asdict(outcome) for outcome in outcomes]
-        click.echo(json.dumps({"profile": profile, "ok": ok, "seconds": seconds, "steps": steps}, indent=2))
-    tell(f"{'Every step held' if ok else 'A step did not hold'} ({len(outcomes)} of {expected}, {seconds} s).")
+        unshown = [outcome.step for outcome in outcomes if outcome.unshown]
+        told = {"profile": profile, "ok": ok, "notShown": unshown, "seconds": seconds, "steps": steps}
+        click.echo(json.dumps(told, indent=2))
+    tell(_summary(outcomes, expected, seconds, ok=ok))
     return ok
+
+
+def _summary(outcomes: Sequence[Outcome], expected: int, seconds: float, *, ok: bool) -> str:
+    held = sum(outcome.state == "ok" for outcome in outcomes)
+    unshown = [outcome.step for outcome in outcomes if outcome.unshown]
+    if not ok:
+        return f"A step did not hold ({held} of {expected} did, {seconds} s)."
+    if unshown:
+        return f"No step failed ({held} of {expected} held, {seconds} s). Not shown on this node: {', '.join(unshown)}."
+    return f"Every step held ({held} of {expected}, {seconds} s)."
 
 
 async def _all_steps(stage: Stage, tell: Callable[[str], None]) -> list[Outcome]:
@@ -77,16 +100,17 @@ async def _perform(stage: Stage, name: str, step: Step) -> Outcome:
         facts, problem = await step(stage), ""
     except (HamiError, TimeoutError) as error:
         facts, problem = {}, str(error) or repr(error)
-    return Outcome(step=name, about=about, seconds=round(time.monotonic() - start, 3), facts=facts, problem=problem)
+    seconds = round(time.monotonic() - start, 3)
+    unshown = str(facts.pop(UNSHOWN, ""))
+    return Outcome(step=name, about=about, seconds=seconds, facts=facts, problem=problem, unshown=unshown)
 
 
 def _told(outcome: Outcome) -> str:
     lines = [
-        f"{'FAILED' if outcome.problem else 'ok'}  {outcome.step}  ({outcome.seconds:.2f} s)",
+        f"{outcome.state}  {outcome.step}  ({outcome.seconds:.2f} s)",
         f"    {outcome.about}",
     ]
-    if outcome.problem:
-        lines.append(f"    {outcome.problem}")
+    lines += [f"    {why}" for why in (outcome.problem, outcome.unshown) if why]
     for key, value in outcome.facts.items():
         if key == "containers":
             lines += _containers(value)

@@ -44,8 +44,8 @@ class Stage:
     """Everything a step may touch. ``options`` are the daemon's; ``log`` is the name of its file.
 
     ``devices`` are those of ``family`` that are well, ``ailing`` the others; ``machines`` is what the node has, this
-    one included. Once a step has tried, ``refused`` is why the family serves no parts of devices; ``written`` are the
-    annotations of decisions.
+    one included. Once a step has tried, ``refused`` is why the family serves no parts of devices, and ``loose`` is
+    whether nothing holds containers to theirs; ``written`` are the annotations of decisions.
     """
 
     directory: Path
@@ -63,6 +63,7 @@ class Stage:
     started: float = 0.0
     received: dict[str, dict[str, ContainerEdits]] = field(default_factory=dict)
     refused: str = ""
+    loose: bool = False
     written: set[str] = field(default_factory=set)
 
     @property

@@ -8,13 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from hami_plugin.demo.contrast import differences
+from hami_plugin.demo.expected import unlimited
 from hami_plugin.demo.links import matrix, total
 from hami_plugin.demo.pods import container, part, pod
 from hami_plugin.demo.stage import Stage
-from hami_plugin.demo.ways import Facts, received, recorded, refused, require, share
+from hami_plugin.demo.ways import UNSHOWN, Facts, received, recorded, require, share, whole_only
+from hami_plugin.model.device import Snapshot
+from hami_plugin.node.annotating import Style, wanted_annotations
+from hami_plugin.wire.keys import OWN
 from hami_plugin.wire.pods import decode_devices
+from hami_plugin.wire.refuses import all_served
 
 Step = Callable[[Stage], Awaitable[Facts]]
 
@@ -22,6 +28,8 @@ MEMORY_MIB = 3000
 CORES = 30
 TOPOLOGY_COUNT = 4
 COUNTED = "this family writes no annotation of its devices: HAMi's scheduler counts the node's capacity"
+NO_PARTS = "nobody can ask for a part of this family's devices"
+LOOSE = "nothing on this node holds the container to its part: it is given what one with the whole device would be"
 UNLINKED = "this family writes no scores of links: HAMi's scheduler chooses by the family's own rules"
 
 
@@ -37,6 +45,10 @@ async def register(stage: Stage) -> Facts:
     offered = time.monotonic() - stage.started
     await stage.until(lambda: _healthy(stage) == uuids, "the registration of all devices")
     annotated = time.monotonic() - stage.started
+    snapshot = Snapshot(devices=(*stage.devices, *stage.ailing), ready=True)
+    wanted = wanted_annotations(family, snapshot, Style(scores=False))
+    own = [key for key, text in wanted.items() if text and key.startswith(OWN)]
+    await stage.until(lambda: all(map(stage.annotation, own)), "what the node says of what it serves")
     facts = {
         "machine": machine.title,
         "devices": len(uuids),
@@ -50,21 +62,25 @@ async def register(stage: Stage) -> Facts:
 
 async def shared_pod(stage: Stage) -> Facts:
     """One container with a part of one device: 3000 MiB and 30 % of the cores, or what comes nearest to it."""
-    asked = part(stage.family, stage.scheduler.node(), "main", memory=MEMORY_MIB, cores=CORES)
-    if asked is None:
-        stage.refused = "nobody can ask for a part of this family's devices"
-    else:
-        stage.refused = await refused(stage, stage.scheduler.place(pod("part", [asked])))
+    node = stage.scheduler.node()
+    everything = replace(node, annotations=all_served(node.annotations))
+    asked = part(stage.family, everything, "main", memory=MEMORY_MIB, cores=CORES)
+    stage.refused = NO_PARTS if asked is None else whole_only(stage, [asked])
     placed = await stage.run_pod(pod("shared", [share(stage, "main", memory=MEMORY_MIB, cores=CORES)]))
     facts = await received(stage, placed)
+    stage.loose = not stage.refused and unlimited(stage, placed)
     await stage.end_pod(placed)
-    return ({"whole devices only": stage.refused} if stage.refused else {}) | facts
+    if stage.refused:
+        return {UNSHOWN: f"no part is limited here, and the pod below has a whole device: {stage.refused}"} | facts
+    return ({UNSHOWN: LOOSE} if stage.loose else {}) | facts
 
 
 async def topology_pod(stage: Stage) -> Facts:
     """Up to four whole devices that belong together, by the daemon's scores or by the family's own rules."""
     count = min(TOPOLOGY_COUNT, len(stage.devices))
     demand = container("train", stage.family.resources, count=count)
+    if why := whole_only(stage, [demand]):
+        return {UNSHOWN: why}
     placed = await stage.run_pod(pod("topology", [demand], topology=True))
     facts = await received(stage, placed)
     (piece,) = [piece for piece in decode_devices(placed.annotations[stage.family.annotations.allocated]) if piece]
@@ -75,12 +91,14 @@ async def topology_pod(stage: Stage) -> Facts:
 
 
 async def two_containers(stage: Stage) -> Facts:
-    """Two containers with shares of their own, and one before them that asks for nothing."""
+    """Two containers with shares of their own, or whole devices, and one before them that asks for nothing."""
     containers = [
         container("sidecar"),
         share(stage, "small", memory=1000, cores=10),
         share(stage, "large", memory=2000, cores=20),
     ]
+    if why := whole_only(stage, containers):
+        return {UNSHOWN: why}
     placed = await stage.run_pod(pod("pair", containers))
     facts = await received(stage, placed)
     await stage.end_pod(placed)

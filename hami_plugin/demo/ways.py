@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hami_plugin.demo.expected import mixed_up, refusal
-from hami_plugin.demo.pods import container, part
+from hami_plugin.demo.expected import mixed_up
+from hami_plugin.demo.pods import container, part, pod
 from hami_plugin.demo.stage import Stage
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import PodView
-from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.simulation.scheduler import DoesNotFitError
 from hami_plugin.wire import keys
 from hami_plugin.wire.pods import decode_devices, pending
 
@@ -24,19 +25,22 @@ def share(stage: Stage, name: str, *, memory: int, cores: int) -> Mapping[str, A
     return asked or container(name, stage.family.resources)
 
 
-async def refused(stage: Stage, placed: PodView) -> str:
-    """Why the family refuses a part, the daemon's words being the same; empty when it serves it. The pod then ends."""
-    why = refusal(stage, placed)
+UNSHOWN = "not shown"
+"""The fact of a step that the node cannot show: why."""
+SERVED_WHOLE = (Reason.WHOLE_ONLY, Reason.ONE_PARTITION)
+"""For what a scheduler refuses a pod because of what the node itself says that it serves."""
+
+
+def whole_only(stage: Stage, containers: Sequence[Mapping[str, Any]]) -> str:
+    """Why the node serves no such parts, in a scheduler's words; empty when it does. ``HamiError`` for all else."""
     try:
-        await stage.kubelet.admit(placed)
-        require(not why, f"the daemon serves what the family refuses: {why}")
-        await recorded(stage, placed)
-    except AdmissionError as error:
-        require(bool(why) and why.partition(";")[0] in str(error), f"the daemon refuses: {error}")
-        stage.api.set_phase(placed.namespace, placed.name, "Failed")
-    await unlocked(stage)
-    await stage.end_pod(placed)
-    return why
+        placed = stage.scheduler.place(pod("part", containers), lock=False)
+    except DoesNotFitError as error:
+        stage.api.delete_pod(error.pod.namespace, error.pod.name)
+        require(any(reason in error.why for reason in SERVED_WHOLE), str(error))
+        return error.why
+    stage.api.delete_pod(placed.namespace, placed.name)
+    return ""
 
 
 async def received(stage: Stage, placed: PodView) -> Facts:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hami_plugin.fitting.inquiry import Answer, Inquiry, written
 from hami_plugin.fitting.remedies import remedies
-from hami_plugin.fitting.words import because, overall
+from hami_plugin.fitting.words import because, overall, unit
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.engine import Granted, Refused
@@ -16,6 +16,7 @@ from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.sites import Step, Unplaced
 from hami_plugin.policy.states import DeviceState
 from hami_plugin.vendor import Family
+from hami_plugin.wire.refuses import refused
 
 Facts = Mapping[str, Any]
 
@@ -72,7 +73,6 @@ def _added(before: PodView, after: PodView) -> list[Facts]:
 def _step(inquiry: Inquiry, step: Step) -> Facts:
     demand, outcome = step.context.demand, step.outcome
     family = next(family for family in inquiry.families if family.word == demand.word)
-    assert family.policy
     granted = {grant.uuid: grant for grant in outcome.grants} if isinstance(outcome, Granted) else {}
     refused = {verdict.state.uuid: verdict.reason for verdict in outcome.verdicts}
     return {
@@ -84,14 +84,23 @@ def _step(inquiry: Inquiry, step: Step) -> Facts:
         "memory": demand.memory,
         "percent": demand.percent,
         "cores": demand.cores,
+        "memory_unit": unit(family),
         "order": ",".join(step.context.words),
         "granted": isinstance(outcome, Granted),
+        "said": _said(step),
         "because": [overall(reason) for reason in _of_the_node(outcome)],
         "devices": [
             {**_device(state, family), **_verdict(state, step, family, granted, refused.get(state.uuid))}
             for state in sorted(step.states, key=lambda state: (state.index, state.uuid))
         ],
     }
+
+
+def _said(step: Step) -> str:
+    """What the node says that it refuses of the family, where that is why it refuses here."""
+    said = refused(step.context.node.annotations, step.context.demand.word)
+    whole = isinstance(step.outcome, Refused) and Reason.WHOLE_ONLY in step.outcome.reasons
+    return str(said) if said and (whole or said.what == "all") else ""
 
 
 def _of_the_node(outcome: Granted | Refused) -> list[Reason]:
@@ -122,10 +131,9 @@ def _device(state: DeviceState, family: Family) -> Facts:
 def _verdict(
     state: DeviceState, step: Step, family: Family, granted: Mapping[str, Grant], reason: Reason | None
 ) -> Facts:
-    assert family.policy  # without one it has no step
     if state.uuid in granted:
         grant = granted[state.uuid]
         return {"verdict": "granted", "memory": grant.memory, "cores": family.core_count(grant.cores)}
     if reason is None:
         return {"verdict": "would do"}
-    return {"verdict": "refused", "reason": str(reason), "why": because(reason, state, step.context, family.policy)}
+    return {"verdict": "refused", "reason": str(reason), "why": because(reason, state, step.context, family)}

@@ -13,6 +13,9 @@ from hami_plugin.policy.pods import place
 from hami_plugin.policy.sites import Circumstances, Placed, Unplaced
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling import admitted, patch, quota, rules, survey
+from hami_plugin.scheduling.offered import lacking, miscounted
+from hami_plugin.scheduling.possible import impossible, sizes
+from hami_plugin.scheduling.sites import registered
 from hami_plugin.vendor import Family
 
 
@@ -46,7 +49,19 @@ class Inquiry:
         if isinstance(pod, Denied):
             return pod
         site = survey(node, self.families, self.pods).site
-        return place(pod, rules(self.families), site, self.circumstances())
+        if missing := self.unasked(pod, node):
+            return Unplaced(site=site, why=missing)
+        placed = place(pod, rules(self.families), site, self.circumstances())
+        wrong = miscounted(pod, placed.given, self.families) if isinstance(placed, Placed) else ""
+        return Unplaced(site=site, why=wrong) if wrong else placed
+
+    def unasked(self, pod: PodView, node: NodeView) -> str:
+        """Why the pod is refused before the rules are asked about this node: by kube-scheduler, or when it is created.
+
+        As if this node were the cluster's largest: where another is larger, it does not fit here all the more.
+        """
+        idle = registered(node, self.families).site
+        return lacking(pod, node, self.families) or impossible(pod, self.families, sizes(idle, self.families))
 
     def asking(self, pod: PodView) -> Inquiry:
         """The same about another pod."""
@@ -80,10 +95,18 @@ def answered(inquiry: Inquiry) -> Answer:
     if isinstance(pod, Denied):
         raise HamiError(f"pod {inquiry.pod.key} is denied by admission: {pod.why}")
     surveyed = [survey(node, inquiry.families, inquiry.pods) for node in inquiry.nodes]
-    sites = [one.site for one in surveyed]
+    missing = {one.site.node.name: inquiry.unasked(pod, one.site.node) for one in surveyed}
+    sites = [one.site for one in surveyed if not missing[one.site.node.name]]
+    choice = choose(pod, rules(inquiry.families), sites, inquiry.circumstances(), order=inquiry.node_order)
+    wrong = {one.name: miscounted(pod, one.placed.given, inquiry.families) for one in choice.fitting}
+    counted = [Unplaced(site=one.placed.site, why=wrong[one.name]) for one in choice.fitting if wrong[one.name]]
+    elsewhere = [Unplaced(site=one.site, why=why) for one in surveyed if (why := missing[one.site.node.name])]
     return Answer(
         pod=pod,
-        choice=choose(pod, rules(inquiry.families), sites, inquiry.circumstances(), order=inquiry.node_order),
+        choice=Choice(
+            fitting=tuple(one for one in choice.fitting if not wrong[one.name]),
+            failed=(*choice.failed, *counted, *elsewhere),
+        ),
         problems=tuple(problem for one in surveyed for problem in one.problems),
     )
 

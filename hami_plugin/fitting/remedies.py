@@ -39,6 +39,7 @@ def remedies(inquiry: Inquiry, unplaced: Unplaced) -> tuple[Remedy, ...]:
     asked_less = tuple(_less(inquiry, node, step, family))
     return (
         *asked_less,
+        *_whole(inquiry, node, step, family),
         *_without_annotation(inquiry, node),
         *_without_quota(inquiry, node),
         *_without_pods(inquiry, node, family),
@@ -71,6 +72,20 @@ def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Itera
         both = ({names.memory: memory, names.cores: cores} for memory, cores in islice(pairs, MOST_TRIED**2))
         if remedy := _first(inquiry, node, container, both):
             yield remedy
+
+
+def _whole(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[Remedy]:
+    """Whole devices, where a part is asked for."""
+    container, names = inquiry.pod.container(step.container.name), family.resources
+    parts = [name for name in (names.memory, names.memory_percent, names.cores) if name]
+    asked = [name for name in parts if container and name in container.limits]
+    if container is None or not asked:
+        return
+    limits = {name: text for name, text in container.limits.items() if name not in asked}
+    other = replace(container, limits=limits, requests={k: v for k, v in container.requests.items() if k not in asked})
+    pod = replace(inquiry.pod, containers=tuple(other if one is container else one for one in inquiry.pod.containers))
+    if fits(inquiry.asking(pod), node):
+        yield Remedy(what=f"if container {container.name} asks for whole devices: without {' and '.join(asked)}")
 
 
 def _amounts(container: ContainerView, step: Step, family: Family) -> Mapping[str, list[int]]:

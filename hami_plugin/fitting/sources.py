@@ -19,19 +19,18 @@ from hami_plugin.node.parts import part
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.startup import Plan, opened, plan
-from hami_plugin.vendor import Family, Vendor, as_described, load_vendor
+from hami_plugin.vendor import Family, load_vendor
 
-NOBODY = {"config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}
+NOBODY = {"config": None, "device_config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 def inquiry(options: Mapping[str, Any], environment: Mapping[str, str]) -> Inquiry:
     """Read everything that the command's options name."""
     if sum(bool(options[name]) for name in ("node", "simulate", "profile")) != 1:
         raise HamiError("fit needs a node", hint="give one of --node FILE, --profile NAME and --simulate NAME")
-    named = {"NODE_NAME": "this-node", **environment}
-    ready = plan({**NOBODY, **options}, named)
     pod = manifests.the_pod(options["pod"])
-    nodes, families = _nodes(ready, options)
+    nodes, families = _nodes(options, environment)
     quotas = manifests.quotas(options["quota"]) if options["quota"] else ()
     return Inquiry(
         pod=pod,
@@ -44,29 +43,43 @@ def inquiry(options: Mapping[str, Any], environment: Mapping[str, str]) -> Inqui
     )
 
 
-def _nodes(ready: Plan, options: Mapping[str, Any]) -> tuple[tuple[NodeView, ...], tuple[Family, ...]]:
+def _nodes(
+    options: Mapping[str, Any], environment: Mapping[str, str]
+) -> tuple[tuple[NodeView, ...], tuple[Family, ...]]:
     """The nodes to ask about, and the families by whose rules they have devices."""
+    known = {**NOBODY, **options}
     if options["node"]:
-        return manifests.nodes(options["node"]), _families(ready)
-    if options["simulate"]:
-        return (simulated(ready, options["simulate"]),), _families(ready)
-    machine = load_machine(options["profile"])
+        return manifests.nodes(options["node"]), _families(_planned(known, "", environment, "this-node"))
+    machines = options["simulate"] or options["profile"]
+    loaded = [load_machine(name.strip()) for name in machines.split(",") if name.strip()]
+    name = "-".join(machine.name for machine in loaded)
+    untold = [machine for machine in loaded if vendor_of(machine).simulate is None]
+    if untold and len(loaded) == 1 and options["profile"]:
+        ready = _planned(known, "", environment, name)
+        return (NodeView(name=name),), _described(ready, loaded[0])
+    ready = _planned(known, machines, environment, name)
+    return (simulated(ready, loaded),), _families(ready)
+
+
+def _planned(options: Mapping[str, Any], simulate: str, environment: Mapping[str, str], node: str) -> Plan:
+    return plan({**options, "simulate": simulate}, {"NODE_NAME": node, **environment})
+
+
+def _described(ready: Plan, machine: Machine) -> tuple[Family, ...]:
+    """All families; those of a vendor that no daemon of ours serves with a profile's devices, on whatever node."""
     vendor = vendor_of(machine)
-    if vendor.simulate and vendor.facts.described is as_described:  # then its own driver knows best what it registers
-        driven = plan({**NOBODY, **options, "simulate": options["profile"]}, {"NODE_NAME": "this-node"})
-        return (simulated(driven, machine.name),), _families(driven)
-    families = vendor.families(ready.configuration.vendors[vendor.name])
-    return (NodeView(name=machine.name),), tuple(_described(vendor, family, machine) for family in families)
+
+    def there(family: Family) -> Family:
+        infos = vendor.facts.described(family, machine)
+        return replace(family, node_devices=lambda _node: infos)
+
+    own = vendor.families(ready.configuration.vendors[vendor.name])
+    words = {family.word for family in own}
+    return (*map(there, own), *(family for family in _families(ready) if family.word not in words))
 
 
-def _described(vendor: Vendor, family: Family, machine: Machine) -> Family:
-    """The family, with a profile's devices on whatever node."""
-    infos = vendor.facts.described(family, machine)
-    return replace(family, node_devices=lambda _node: infos)
-
-
-def simulated(ready: Plan, name: str) -> NodeView:
-    """The node as the daemon and the kubelet would describe it on the simulated machine."""
+def simulated(ready: Plan, machines: Sequence[Machine]) -> NodeView:
+    """The node as the daemon and the kubelet would describe it on the simulated machines: by the daemon's own code."""
     annotations: dict[str, str] = {}
     capacity: dict[str, str] = {}
     for served in opened(ready, HostPaths()):
@@ -80,7 +93,13 @@ def simulated(ready: Plan, name: str) -> NodeView:
             wanted = wanted_annotations(family, own, Style())
             annotations |= {key: text for key, text in wanted.items() if text is not None}
             capacity |= _counted(family, own.devices)
-    return NodeView(name=name, annotations=annotations, capacity=capacity)
+    kinds = [str(one.extra["instance_type"]) for one in machines if "instance_type" in one.extra]
+    return NodeView(
+        name=ready.configuration.settings.node_name,
+        labels={INSTANCE_TYPE: kinds[0]} if kinds else {},
+        annotations=annotations,
+        capacity=capacity,
+    )
 
 
 def _counted(family: Family, devices: Sequence[Device]) -> Mapping[str, str]:

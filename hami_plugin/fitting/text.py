@@ -58,14 +58,18 @@ def _step(step: Facts, *, explain: bool) -> Iterator[str]:
     yield f"  {kind} {step['container']} asks for {_asked(step)}"
     if step["granted"] and not explain:
         granted = [device for device in step["devices"] if device["verdict"] == "granted"]
-        yield from (f"    {line}" for line in aligned([_granted(device) for device in granted], right=(0,)))
+        yield from (
+            f"    {line}" for line in aligned([_granted(device, step["memory_unit"]) for device in granted], right=(0,))
+        )
         return
     if not step["granted"]:
         able = sum(device["verdict"] == "would do" for device in step["devices"])
         but = "".join(f"; {reason}" for reason in step["because"])
         yield f"  {able} of the node's {len(step['devices'])} devices would do, {step['count']} are wanted{but}"
+        if step["said"]:
+            yield f"  {step['said']}"
     if step["devices"]:
-        yield from (f"    {line}" for line in _table(step["devices"], explain=explain))
+        yield from (f"    {line}" for line in _table(step["devices"], step["memory_unit"], explain=explain))
     if explain:
         yield f"  devices are tried {_order(step['order'])}"
 
@@ -76,18 +80,18 @@ def _order(words: str) -> str:
     return f"in the order {words!r}" + (f": {first}" if first else "")
 
 
-def _table(devices: Sequence[Facts], *, explain: bool) -> list[str]:
+def _table(devices: Sequence[Facts], unit: str, *, explain: bool) -> list[str]:
     """One device a line. The type is not told again and again."""
     kinds = {device["type"] for device in devices}
     columns: list[tuple[str, Callable[[Facts], str]]] = [
         ("INDEX", lambda device: str(device["index"])),
         ("NUMA", lambda device: str(device["numa"])),
-        ("MEMORY FREE", lambda device: _left(device, "memory")),
+        ("MEMORY FREE" if unit == "MiB" else f"MEMORY FREE ({unit})", lambda device: _left(device, "memory")),
         ("CORES FREE", lambda device: _left(device, "cores")),
         ("SHARES FREE", lambda device: _left(device, "shares")),
         *([("USED BY", lambda device: ", ".join(device["used_by"]) or "-")] if explain else []),
         *([("TYPE", lambda device: str(device["type"]))] if len(kinds) > 1 else []),
-        ("ANSWER", _mark),
+        ("ANSWER", lambda device: _mark(device, unit)),
         ("UUID", lambda device: str(device["uuid"])),
     ]
     rows = [[title for title, _ in columns], *([cell(device) for _, cell in columns] for device in devices)]
@@ -97,7 +101,7 @@ def _table(devices: Sequence[Facts], *, explain: bool) -> list[str]:
 def _asked(step: Facts) -> str:
     parts = [f"{step['count']} x {step['resource']}"]
     if step["memory"]:
-        parts.append(f"{step['memory']} MiB")
+        parts.append(f"{step['memory']} {step['memory_unit']}")
     elif step["percent"]:
         parts.append("all memory" if step["percent"] == 100 else f"{step['percent']} % of the memory")
     if step["cores"]:
@@ -106,9 +110,9 @@ def _asked(step: Facts) -> str:
     return f"{parts[0]}{', ' + ' and '.join(parts[1:]) + each if parts[1:] else ''}"
 
 
-def _granted(device: Facts) -> tuple[str, ...]:
+def _granted(device: Facts, unit: str) -> tuple[str, ...]:
     cores = f"{device['cores']} cores" if device["cores"] else "no limit on cores"
-    memory = f"{device['memory']} MiB" if device["memory"] else "no limit on memory"
+    memory = f"{device['memory']} {unit}" if device["memory"] else "no limit on memory"
     return (str(device["index"]), device["uuid"], device["type"], memory, cores)
 
 
@@ -117,10 +121,10 @@ def _left(device: Facts, what: str) -> str:
     return f"{device[f'{what}_free']} of {total}" if total else "-"
 
 
-def _mark(device: Facts) -> str:
+def _mark(device: Facts, unit: str) -> str:
     match device["verdict"]:
         case "granted":
-            return f"yes: {device['memory']} MiB, {device['cores']} cores"
+            return f"yes: {device['memory']} {unit}, {device['cores']} cores"
         case "refused":
             return f"no: {device['why']}"
         case _:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.reasons import OURS, Reason
 from hami_plugin.policy.states import Charge, Context, DeviceState
+from hami_plugin.vendor import Family
 
 WHOLE_NODE = {
     Reason.TOO_FEW_ON_NODE: "the node has fewer devices than are asked for",
     Reason.NUMA: "no group of so many that belong together is free",
     Reason.NO_MIG_PLACE: "the instances do not fit beside each other",
+    Reason.ONE_PARTITION: OURS[Reason.ONE_PARTITION],
+    Reason.UNCOUNTED: OURS[Reason.UNCOUNTED],
     Reason.MODE: "the node's mode is not the one that is asked for",
 }
 
 
-def because(reason: Reason, state: DeviceState, context: Context, policy: Policy) -> str:
+def unit(family: Family) -> str:
+    """What the family's memory is counted in."""
+    return "%" if family.memory_in_percent else "MiB"
+
+
+def because(reason: Reason, state: DeviceState, context: Context, family: Family) -> str:
     """Why this device does not serve."""
+    assert family.policy  # without one nothing is asked
+    policy = family.policy
     match reason:
         case Reason.NO_MEMORY:
-            return f"{_charge(state, context, policy).memory} MiB are asked for, {max(0, state.free_memory)} are free"
+            asked, free = _charge(state, context, policy).memory, max(0, state.free_memory)
+            return f"{asked} {unit(family)} are asked for, {free} are free"
         case Reason.NO_CORES:
             return f"{_charge(state, context, policy).cores} cores are asked for, {max(0, state.free_cores)} are free"
         case Reason.NO_SLOT:
@@ -42,6 +53,8 @@ DEVICE = {
     Reason.NO_MIG_PLACE: "there is no free place on it for an instance of this size",
     Reason.QOS_MISMATCH: "its tenants have another class of service",
     Reason.APP_CLASS_MISMATCH: "its tenants are of another class of application",
+    Reason.WHOLE_ONLY: "the node serves whole devices only, and a part is asked for",
+    Reason.NO_PARTITION: OURS[Reason.NO_PARTITION],
     Reason.QUOTA: "the namespace's quota does not cover it",
 }
 

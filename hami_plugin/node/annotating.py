@@ -16,6 +16,8 @@ from hami_plugin.wire.grammar import bounded, shown
 from hami_plugin.wire.keys import NODE_LOCK
 from hami_plugin.wire.legacy import encode_legacy
 from hami_plugin.wire.nodes import encode_json
+from hami_plugin.wire.refuses import Refuses, unhealthy_key
+from hami_plugin.wire.refuses import key as refuses_key
 from hami_plugin.wire.scores import score_annotation
 
 MOST_ANNOTATION_BYTES = 256 * 1024
@@ -81,10 +83,16 @@ def wanted_annotations(
 
     Nothing before its devices are known: a former word stays until then, and goes when there are none.
     """
+    where = refuses_key(family.word)
     if not snapshot.devices:
         keys = (family.annotations.register, family.annotations.score, family.annotations.handshake)
-        return {**{key: None for key in keys if key}, **family.announce(snapshot, taken)} if snapshot.ready else {}
-    wanted: Wanted = {**family.node_notes, **family.announce(snapshot, taken)}
+        none: Wanted = {where: Refuses(what="all", why=family.absent).text if family.absent else None}
+        none |= {unhealthy_key(family.word): None, **{key: None for key in keys if key}}
+        return {**none, **family.announce(snapshot, taken)} if snapshot.ready else {}
+    wanted: Wanted = {where: Refuses(what="parts", why=family.whole_only).text if family.whole_only else None}
+    wanted |= {**family.node_notes, **family.announce(snapshot, taken)}
+    sick = [str(one.index) for one in snapshot.devices if not one.health.offered and not family.annotations.register]
+    wanted[unhealthy_key(family.word)] = ",".join(sick) or None
     if family.annotations.register:
         infos = [family.register(device, style.legacy) for device in snapshot.devices]
         encode = family.encode or (encode_legacy if style.legacy else encode_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hami_plugin.aio import Watched
@@ -14,8 +14,11 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.policy.claims import Claim, Question, excess
 from hami_plugin.policy.identity import Held
+from hami_plugin.policy.parts import is_part
 from hami_plugin.policy.replicas import physical_id
 from hami_plugin.vendor import Family
+from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.wire.refuses import Refuses
 
 
 class Granting:
@@ -41,11 +44,13 @@ class Granting:
     def decided(self, ids: Sequence[str], claim: Claim) -> Held:
         """As the decision has it, if that is not more than the container asked for."""
         granted = tuple(filter(None, (self._snapshot.value.device(grant.uuid) for grant in claim.grants)))
-        advertised = {device.uuid: self._family.register(device, False).devmem for device in granted}
+        registered = {device.uuid: self._family.register(device, False) for device in granted}
+        advertised = {uuid: info.devmem for uuid, info in registered.items()}
         every_core = {device.uuid: self._family.every_core(device) for device in granted}
         too_much = excess(claim, self._question, advertised, every_core)
         if too_much:
             raise self._refusals.failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)
+        self._require_whole(claim, registered)
         return self._held(ids, claim.pod, claim.container, claim.grants)
 
     def whole(self, ids: Sequence[str], pod: PodView, container: ContainerView) -> Held:
@@ -66,6 +71,22 @@ class Granting:
         devices = {device.uuid: device for device in self._snapshot.value.devices}
         held = self._held(ids, pod, container, [self._whole(devices[uuid]) for uuid in uuids])
         return replace(held, undecided=True)
+
+    def _require_whole(self, claim: Claim, registered: Mapping[str, DeviceInfo]) -> None:
+        """``RefusedError`` for a part of a device where this node hands out whole ones only, as it has announced."""
+        whole_only, policy = self._family.whole_only, self._family.policy
+        if not whole_only or (policy and policy.limited(claim.pod)):
+            return
+        for grant in claim.grants:
+            info = registered.get(grant.uuid)
+            if info and is_part(info, grant.memory, grant.cores):
+                message = (
+                    f'container "{claim.container.name}" of pod {claim.pod.key} is granted a part of {grant.uuid} '
+                    f"({grant.memory} of {info.devmem} of its memory, {grant.cores} of {info.devcore} of its cores); "
+                    f"{Refuses(what='parts', why=whole_only)}"
+                )
+                hint = "let a scheduler place it that reads what the node says, or ask for whole devices"
+                raise self._refusals.failed(RefusalReason.NOT_PREPARED, message, claim.pod, hint=hint)
 
     def _whole(self, device: Device) -> Grant:
         return Grant(
@@ -93,12 +114,22 @@ class Granting:
             container=container.name,
             resource=self._question.resource,
             ids=frozenset(ids),
-            grants=tuple(self._placed(grant) for grant in grants),
+            grants=tuple(self._placed(grant, pod, container) for grant in grants),
             init=container.init and not container.restartable,
         )
 
-    def _placed(self, grant: Grant) -> Grant:
-        """Beside what all others hold of the same device. The journal keeps it, so that it is the same ever after."""
+    def _placed(self, grant: Grant, pod: PodView, container: ContainerView) -> Grant:
+        """Beside what all others hold of the same device. The journal keeps it, so that it is the same ever after.
+
+        The kubelet asks once for each resource: what the container has already by another one is its place.
+        """
         device = self._snapshot.value.device(grant.uuid)
-        others = [one for held in self._ledger.on(grant.uuid) for one in held.grants if one.uuid == grant.uuid]
-        return self._family.place(grant, device, others) if device else grant
+        if device is None:
+            return grant
+        others: list[Grant] = []
+        for held in self._ledger.on(grant.uuid):
+            same = [one for one in held.grants if one.uuid == grant.uuid]
+            if same and (held.uid, held.container) == (pod.uid, container.name):
+                return replace(grant, notes=same[0].notes)
+            others += same
+        return self._family.place(grant, device, others)

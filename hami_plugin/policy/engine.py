@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hami_plugin.model.views import PodView
 from hami_plugin.policy.booking import Book, Restore, booked, restored
 from hami_plugin.policy.charges import asked
 from hami_plugin.policy.checks import CHARGED, ChargeCheck, DeviceCheck, prepared
 from hami_plugin.policy.groups import together
 from hami_plugin.policy.outcomes import Detail, Granted, Refused, Seen, Verdict
+from hami_plugin.policy.parts import is_part
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import Request
 from hami_plugin.policy.scores import Score, neutral
@@ -38,6 +40,7 @@ class Policy:
     ``select``   which of the eligible ones, in walking order? It also decides what too few of them means.
     ``book``     what a grant takes of a device.
     ``restore``  what a pod that has a share already takes of a device.
+    ``limited``  are the pod's parts limited by means of their own, also where the node hands out whole devices only?
     ``score``    what the node is worth for the decision, beside how full it is.
     ``detail``   one word that a reason against a device leaves out, or nothing.
     """
@@ -52,6 +55,7 @@ class Policy:
     select: Select = first
     book: Book = booked
     restore: Restore = restored
+    limited: Callable[[PodView], bool] = lambda _pod: False
     score: Score = neutral
     detail: Detail | None = None
 
@@ -114,6 +118,7 @@ def candidate(
 def trial(policy: Policy, context: Context) -> Callable[[DeviceState, Sequence[Candidate]], Candidate | Reason]:
     """``candidate`` for one device after the other: what the checks have to read first is read once."""
     serves, charged, checks = prepared(policy.serves, context), policy.charge, policy.checks
+    limited = policy.limited(context.pod)
 
     def tried(state: DeviceState, eligible: Sequence[Candidate]) -> Candidate | Reason:
         for serve in serves:
@@ -122,6 +127,8 @@ def trial(policy: Policy, context: Context) -> Callable[[DeviceState, Sequence[C
         charge = charged(state, context, eligible)
         if isinstance(charge, Reason):
             return charge
+        if state.whole and not limited and is_part(state.info, charge.memory, charge.cores):
+            return Reason.WHOLE_ONLY
         found = Candidate(state, charge)
         for check in checks:
             if reason := check(found, context, eligible):

@@ -103,7 +103,7 @@ def holding_still(pod: PodView, rules: Rules, site: Site, has: Mapping[str, Sequ
             names = {grant.uuid for grant in pieces.popleft()}
             outcome = walk.ask(container, demand, among=names)
             if isinstance(outcome, Refused):
-                return f"{', '.join(sorted(names))}: {refusal(outcome)}"
+                return f"{', '.join(sorted(names))}: {refusal(outcome, walk.site.node)}"
             if conflict := walk.take(word, outcome.grants):
                 return f"{', '.join(sorted(names))}: {conflict}"
         walk.close(container)
@@ -125,7 +125,7 @@ def _walked(walk: Walk, wanted: Demands) -> Walked:
             outcome = walk.ask(container, demand)
             yield
             if isinstance(outcome, Refused):
-                return Unplaced(site=walk.site, why=refusal(outcome), steps=tuple(walk.steps))
+                return Unplaced(site=walk.site, why=refusal(outcome, walk.site.node), steps=tuple(walk.steps))
             if conflict := walk.take(word, outcome.grants):
                 return Unplaced(site=walk.site, why=conflict, steps=tuple(walk.steps))
         walk.close(container)

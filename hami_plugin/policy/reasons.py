@@ -11,7 +11,10 @@ _DETAIL = re.compile(r"\([^()\s]*\)$")
 
 
 class Reason(StrEnum):
-    """The wire's names. A device counts for the first that applies."""
+    """The wire's names. A device counts for the first that applies. ``WHOLE_ONLY`` is ours, and not one of HAMi's.
+
+    So are ``NO_PARTITION``, ``ONE_PARTITION`` and ``UNCOUNTED``.
+    """
 
     UNHEALTHY = "CardNotHealth"
     SICK = "CardUnhealthy"
@@ -28,10 +31,22 @@ class Reason(StrEnum):
     QOS_MISMATCH = "CardQosPolicyMismatch"
     APP_CLASS_MISMATCH = "CardAppClassMismatch"
     QUOTA = "ResourceQuotaNotFit"
+    WHOLE_ONLY = "CardServedWholeOnly"
+    NO_PARTITION = "CardWithoutFreePartition"
+    ONE_PARTITION = "OnePartitionPerPod"
+    UNCOUNTED = "ResourceNotCountedByNode"
     MODE = "ModeNotFit"
     NUMA = "NumaNotFit"
     TOO_FEW = "AllocatedCardsInsufficientRequest"
     TOO_FEW_ON_NODE = "NodeInsufficientDevice"
+
+
+OURS: Mapping[Reason, str] = {
+    Reason.NO_PARTITION: "no partition that is large enough is free; they are cut beforehand",
+    Reason.ONE_PARTITION: "a pod can have one partition of one card for one container",
+    Reason.UNCOUNTED: "the node's kubelet counts the number of slices and not what is asked for",
+}
+"""What is said behind a reason that is no HAMi's. None has a comma, by which reasons are parted."""
 
 
 def told(reasons: Mapping[Reason, int] | Mapping[str, int], total: int) -> str:

@@ -45,6 +45,7 @@ class DeviceState:
     """A device as registered, and what is taken of it. ``memory`` in MiB, ``cores`` in the family's unit.
 
     ``notes`` are the family's own words about the device: what it registered, then what bookings made of it.
+    ``whole``: its node hands it out whole or not at all.
     """
 
     info: DeviceInfo
@@ -54,6 +55,7 @@ class DeviceState:
     tenants: tuple[Tenant, ...] = ()
     slices: tuple[Slice, ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
+    whole: bool = False
 
     @property
     def uuid(self) -> str:
@@ -81,12 +83,13 @@ class DeviceState:
             tenants=self.tenants,
             slices=self.slices,
             notes=self.notes,
+            whole=self.whole,
         )
 
 
-def idle(info: DeviceInfo) -> DeviceState:
-    """A registered device that nobody uses."""
-    return DeviceState(info=info, notes=info.custom or {})
+def idle(info: DeviceInfo, *, whole: bool = False) -> DeviceState:
+    """A registered device that nobody uses. ``whole``: its node hands it out whole or not at all."""
+    return DeviceState(info=info, notes=info.custom or {}, whole=whole)
 
 
 class Charge(NamedTuple):

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Policy, Refused, fit
 from hami_plugin.policy.listings import Listings
 from hami_plugin.policy.order import Weights, ordered, scoring
-from hami_plugin.policy.reasons import Reason, told
+from hami_plugin.policy.reasons import OURS, Reason, told
 from hami_plugin.policy.sites import Circumstances, Rules, Site, Step
 from hami_plugin.policy.states import Context, DeviceState, Given, Piece
+from hami_plugin.wire.refuses import refused
 
 
 @dataclass(kw_only=True, slots=True)
@@ -116,9 +117,17 @@ class Walk:
         )
 
 
-def refusal(outcome: Refused) -> str:
-    """HAMi's text, with the family's details. That a node has too few devices comes without numbers."""
-    return Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
+def refusal(outcome: Refused, node: NodeView) -> str:
+    """HAMi's text, with the family's details. That a node has too few devices comes without numbers.
+
+    What the node itself says of it follows.
+    """
+    text = Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
+    said = refused(node.annotations, outcome.demand.word)
+    words = [OURS[reason] for reason in OURS if reason in outcome.reasons]
+    if said and (said.what == "all" or Reason.WHOLE_ONLY in outcome.reasons):
+        words.append(str(said))
+    return f"{text} ({'; '.join(words)})" if words else text
 
 
 def in_order(

@@ -83,7 +83,7 @@ class Metrics(ApiCalls):
     def refused(self, failed: Mapping[str, str]) -> None:
         """A filter's ``FailedNodes``: the reason for each node. A text may quote a pod, whose words are no reasons."""
         for why, nodes in Counts(failed.values()).items():
-            for reason in _REASONS & {*map(plain, read(why))} or [_WORDS.get(why, _OTHER)]:
+            for reason in _REASONS & {*map(plain, read(why))} or [_WORDS.get(why.partition(" (")[0], _OTHER)]:
                 self._nodes.labels(reason).inc(nodes)
 
     def certificate(self, expires: float) -> None:

@@ -13,6 +13,7 @@ from hami_plugin.policy.demand import Invalid
 from hami_plugin.policy.order import weights
 from hami_plugin.policy.pods import demands, overlong, requested
 from hami_plugin.policy.states import Quota
+from hami_plugin.scheduling.offered import without_device
 from hami_plugin.scheduling.patches import Operation, difference
 from hami_plugin.scheduling.quotas import beyond
 from hami_plugin.scheduling.sites import rules
@@ -88,7 +89,10 @@ def reviewing(
     if isinstance(filled, Denied):
         return filled
     yield
-    problem = filled.found and _problem(filled.pod, families, scheduling, quota or Quota())
+    problem = without_device(filled.pod, families)
+    yield
+    if filled.found and not problem:
+        problem = _problem(filled.pod, families, scheduling, quota or Quota())
     yield
     if why := problem or impossible(filled.pod):
         return Denied(why=why)
@@ -114,7 +118,10 @@ def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 def admitted(pod: PodView, families: Sequence[Family]) -> PodView | Denied:
     """The pod as it is stored after admission: with defaults that families fill in."""
     filled = defaults(pod, families)
-    return filled if isinstance(filled, Denied) else filled.pod
+    if isinstance(filled, Denied):
+        return filled
+    lone = without_device(filled.pod, families)
+    return Denied(why=lone) if lone else filled.pod
 
 
 def stored(pod: Mapping[str, Any], families: Sequence[Family]) -> Mapping[str, Any] | Denied:

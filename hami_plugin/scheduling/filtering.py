@@ -14,6 +14,7 @@ from hami_plugin.policy.reasons import read
 from hami_plugin.policy.sites import Circumstances, Placed, Site, Unplaced
 from hami_plugin.scheduling.kept import Kept
 from hami_plugin.scheduling.ledger import Entry, Ledger
+from hami_plugin.scheduling.offered import miscounted, without_device
 from hami_plugin.scheduling.sites import contested, occupied, registered, rules
 from hami_plugin.vendor import Family
 
@@ -77,6 +78,9 @@ def searching(scene: Scene, pod: PodView, names: Iterable[str]) -> Search:
     """The same, with pauses. Each node is as the scene has it when its turn comes."""
     policies = rules(scene.families)
     wanted = demands(pod, policies)
+    yield
+    if lone := without_device(pod, scene.families):  # one that admission has not seen
+        return Filtered(placed=None, failed=dict.fromkeys(names, lone))
     if isinstance(wanted, tuple) and not any(wanted):
         return Unasked()
     scene.kept.occupancy.keep(scene.nodes)
@@ -101,6 +105,8 @@ def searching(scene: Scene, pod: PodView, names: Iterable[str]) -> Search:
             one = trial.value
             if isinstance(one, Unplaced):
                 failed[name] = one.why
+            elif wrong := miscounted(pod, one.placed.given, scene.families):
+                failed[name] = wrong
             elif best is None or better(one) >= better(best):
                 best = one
     return Filtered(placed=best.placed if best else None, failed=failed)

@@ -17,6 +17,7 @@ from hami_plugin.wire.grammar import in_range, printable
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.nodes import DeviceInfo
 from hami_plugin.wire.pods import SEPARATORS, decode_devices
+from hami_plugin.wire.refuses import refused, unhealthy
 from hami_plugin.wire.scores import decode_scores
 
 
@@ -98,7 +99,11 @@ def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:
 
 
 def _idle(node: NodeView, family: Family) -> Stock:
-    states = tuple(idle(_tellable(info)) for info in family.node_devices(node))
+    refuses = refused(node.annotations, family.word)
+    infos = () if refuses and refuses.what == "all" else family.node_devices(node)
+    if sick := unhealthy(node.annotations, family.word):
+        infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
+    states = tuple(idle(_tellable(info), whole=refuses is not None) for info in infos)
     known = states and family.policy
     return Stock(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
 

@@ -31,6 +31,15 @@ BINPACK = "binpack"
 """Fill devices that are shared already. Without a policy, pods are spread."""
 
 
+class DoesNotFitError(HamiError):
+    """A pod that has no place on the node. ``why`` is the reason in a scheduler's words."""
+
+    def __init__(self, pod: PodView, why: str, hint: str) -> None:
+        super().__init__(f"pod {pod.key} does not fit: {why}", hint=hint)
+        self.pod = pod
+        self.why = why
+
+
 class SimulatedScheduler:
     """Places pods on one node. ``counted`` is the node's capacity of each resource, as the kubelet tells it."""
 
@@ -74,7 +83,7 @@ class SimulatedScheduler:
         seen = survey(self.node(), self._families, map(pod_view, self._api.pods()))
         found = place(pod, rules(self._families), seen.site)
         if not isinstance(found, Placed):
-            raise HamiError(f"pod {pod.key} does not fit: {found.why}", hint="; ".join(seen.problems))
+            raise DoesNotFitError(pod, found.why, "; ".join(seen.problems))
         return found
 
     def _locks(self, pod: PodView, placed: Placed, now: datetime) -> dict[str, str]:

@@ -62,6 +62,10 @@ class Family:
     device's cores is; ``units`` are counted beside devices, and ``ids`` is how many of the kubelet's ids a grant takes;
     ``place`` notes at a grant which part of the device it has, given what others have of it.
 
+    ``whole_only`` says why this node hands out whole devices only: nothing on it would hold a container to a part.
+    ``absent`` says why it has none of the family, where the vendor's devices are served under another resource. The
+    node says so, and schedulers that read it place nothing there that would be refused.
+
     ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
     with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
     the parts of a device that have names of their own. ``specification`` describes them all by other means, and raises
@@ -74,6 +78,8 @@ class Family:
 
     For scheduling, ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices``
     which devices a node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
+    ``memory_in_percent``: a device has 100 of memory. ``sized_by_count``: how large a grant may be is told by how many
+    of the kubelet's ids it takes, and memory and cores only help to choose.
     ``cores_are_bits``: a device's cores are a mask, in which each bit is a core. ``cores_are_counted``: they are asked
     for by their number, which the kubelet counts, and not in percent.
     """
@@ -106,8 +112,12 @@ class Family:
     cores_are_bits: bool = False
     cores_are_counted: bool = False
     memory_factor: int = 1
+    memory_in_percent: bool = False
+    sized_by_count: bool = False
     place: Callable[[Grant, Device, Sequence[Grant]], Grant] = defaults.anywhere
     every_core: Callable[[Device], int] = defaults.percent
+    whole_only: str = ""
+    absent: str = ""
     units: tuple[Units, ...] = ()
     ids: Callable[[Grant], int] = one_id
 

@@ -8,6 +8,14 @@ ASSIGNED_TIME = "hami.io/vgpu-time"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 
+OWN = "hami-plugin.io/"
+"""Begins what no HAMi reads."""
+REFUSES = f"{OWN}refuses-"
+"""Begins a node's annotation of what its daemon refuses of one family; the family's word follows."""
+
+UNHEALTHY = f"{OWN}unhealthy-"
+"""Begins a node's annotation of which devices, by index, are kept back of a family that registers none."""
+
 PHASE_ALLOCATING = "allocating"
 PHASE_SUCCESS = "success"
 PHASE_FAILED = "failed"

@@ -31,7 +31,11 @@ NO_GAPS = {
     '…: …: has no "name" and serves no node; add the node\'s name': "a slip of the pen",
     "environment: …: has no effect, nor has it in HAMi; set … in the device configuration": "nor in HAMi",
     "whole devices only: …": "followed by the vendor's words",
-    "whole devices only": "followed by the vendor's words",
+    "the node serves whole devices only, and a part is asked for": "beside the node's own words",
+    " and nothing limits containers to them": "of the demonstration",
+    "nothing on this node holds the container to its part: it is given what one with the whole device would be": (
+        "of the demonstration"
+    ),
     "parts are not limited": "followed by the vendor's words",
     "not served": "followed by what a vendor has done wrong",
     "own socket not served": "a fault that is being mended",

@@ -38,13 +38,13 @@ async def test_partitions_are_handed_out_once_also_after_a_restart(set_up: Any) 
     for _ in range(2):
         stage.hardware.simulator.inject("cut", 7, 2)
     await stage.start_daemon()
-    await stage.until(lambda: stage.kubelet.allocatable(SLICES) == 48, "the offer", 20)
+    await stage.until(lambda: stage.kubelet.allocatable(SLICES) == 4, "the offer", 20)
     await stage.until(lambda: CAPACITY in annotated(stage), "the announcement")
 
     first = await partition(stage, "first")
     await stage.stop_daemon(kill=True)
     await stage.start_daemon()
     await stage.until(lambda: stage.kubelet.registered(SLICES), "the new registration")
-    await stage.until(lambda: stage.kubelet.allocatable(SLICES) == 48, "the offer after the restart")
+    await stage.until(lambda: stage.kubelet.allocatable(SLICES) == 4, "the offer after the restart")
 
     assert {first, await partition(stage, "second")} == {"DRS-00070000", "DRS-00070001"}

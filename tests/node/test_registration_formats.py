@@ -31,7 +31,7 @@ def test_what_a_family_announces_goes_when_its_devices_are_gone():
     assert wanted_annotations(OLD, snapshot(2), Style())[COUNTED] == "2"
     assert wanted_annotations(OLD, snapshot(2), Style(), {uuid(0)})[COUNTED] == "1"
     assert wanted_annotations(OLD, Snapshot(ready=True), Style()) == dict.fromkeys(
-        (REGISTER, SCORE, HANDSHAKE, COUNTED)
+        (REGISTER, SCORE, HANDSHAKE, COUNTED, "hami-plugin.io/refuses-TOY", "hami-plugin.io/unhealthy-TOY")
     )
     assert wanted_annotations(OLD, Snapshot(), Style()) == {}
 

@@ -26,6 +26,7 @@ from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 from hami_plugin.vendor import Family
 from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.wire.refuses import all_served
 from tests.support.node import Node
 from tests.support.rigs import NODE, Rig, rig
 
@@ -88,6 +89,8 @@ WAYS: Mapping[str, tuple[Way, ...]] = {
     "vastai": (Way(name="card", joined="card"), Way(name="die", settings={"deviceStrategy": "die"})),
 }
 """Those that have more than one."""
+CUT: Mapping[str, tuple[Way, ...]] = {"enflame-s60-8-drs": (Way(name="auto"),)}
+"""By profile: those whose own state says how they are served."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +115,9 @@ def profiles() -> tuple[str, ...]:
 
 def cases() -> tuple[Case, ...]:
     return tuple(
-        Case(profile=name, way=way) for name in profiles() for way in WAYS.get(vendor_of(known(name)).name, (Way(),))
+        Case(profile=name, way=way)
+        for name in profiles()
+        for way in CUT.get(name, WAYS.get(vendor_of(known(name)).name, (Way(),)))
     )
 
 
@@ -164,7 +169,8 @@ def share_of(found: Found, way: Way) -> Mapping[str, int]:
     """What asks for a part of one device there; nothing where the family's rules know no parts."""
     if way.share is not None:
         return named(found.family, way.share)
-    container = part(found.family, found.node, "main", memory=3000, cores=30)
+    node = replace(found.node, annotations=all_served(found.node.annotations))
+    container = part(found.family, node, "main", memory=3000, cores=30)
     return {name: int(amount) for name, amount in container["resources"]["limits"].items()} if container else {}
 
 
@@ -176,6 +182,8 @@ def named(family: Family, amounts: Mapping[str, int]) -> Mapping[str, int]:
 async def received(found: Found, way: Way, limits: Mapping[str, int], root: Path) -> dict[str, Any]:
     """A pod of one container, admitted, decided about on the idle node, and answered by the daemon's allocator."""
     pod, family = _decided(found, way, limits), found.family
+    if isinstance(pod, str):
+        return {"asked": dict(limits), "refused": pod}
     node = Node(root=root, devices=0)
     node.snapshot.set(found.snapshot)
     install_core(root / "hook" / "vgpu")
@@ -202,8 +210,8 @@ async def received(found: Found, way: Way, limits: Mapping[str, int], root: Path
     }
 
 
-def _decided(found: Found, way: Way, limits: Mapping[str, int]) -> PodView:
-    """The pod as HAMi's webhook and scheduler leave it."""
+def _decided(found: Found, way: Way, limits: Mapping[str, int]) -> PodView | str:
+    """The pod as the webhook and the scheduler leave it, or why it has no place."""
     resources = {"limits": {name: str(amount) for name, amount in limits.items()}}
     manifest = {
         "metadata": {"name": "p1", "namespace": "default", "uid": UID, "annotations": dict(way.annotations)},
@@ -214,7 +222,8 @@ def _decided(found: Found, way: Way, limits: Mapping[str, int]) -> PodView:
     assert isinstance(admitted, Mapping), admitted
     pod = pod_view(admitted)
     placed = place(pod, rules([found.family]), survey(found.node, [found.family], ()).site)
-    assert isinstance(placed, Placed), placed
+    if not isinstance(placed, Placed):
+        return placed.why
     return replace(pod, annotations={**pod.annotations, **patch([found.family], pod, placed)})
 
 

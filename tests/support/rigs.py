@@ -25,8 +25,9 @@ from hami_plugin.node.questions import question_of
 from hami_plugin.policy.answers import answered
 from hami_plugin.policy.claims import claims, excess
 from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, fit
-from hami_plugin.policy.states import Context, idle
+from hami_plugin.policy.engine import Granted, Refused, fit
+from hami_plugin.policy.states import Context
+from hami_plugin.scheduling import stock
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor import Driver, Family, Simulator
@@ -73,6 +74,12 @@ class Rig:
         pod = replace(pod, annotations={**annotations, ASSIGNED_NODE: NODE})
         return replace(pod, annotations={**pod.annotations, **decision(self.family, node, pod)})
 
+    def refused(self, node: NodeView, limits: Mapping[str, object]) -> str:
+        """Why a scheduler gives a container with these limits nothing on the idle node; empty where it does."""
+        container = ContainerView(name="main", limits={name: str(value) for name, value in limits.items()})
+        outcome = decided(self.family, node, PodView(uid="u1", namespace="default", name="p1", containers=(container,)))
+        return str(outcome) if isinstance(outcome, Refused) else ""
+
     def received(self, limits: Mapping[str, object], **labels: str) -> dict[str, Any]:
         """What a container with these limits is answered, on a node with nothing else. ``labels`` are the node's."""
         snapshot = self.snapshot()
@@ -113,13 +120,17 @@ class Rig:
 
 def decision(family: Family, node: NodeView, pod: PodView) -> Mapping[str, str]:
     """How HAMi's scheduler writes down what the one container of ``pod`` gets on an idle ``node``."""
+    outcome = decided(family, node, pod)
+    assert isinstance(outcome, Granted), outcome
+    return family.patch(family, pod, {family.word: (outcome.grants,)})
+
+
+def decided(family: Family, node: NodeView, pod: PodView) -> Granted | Refused:
+    """What the family's rules say of the one container of ``pod`` on an idle ``node``."""
     assert family.policy
     demand = family.policy.request(pod.containers[0])
     assert isinstance(demand, Demand)
-    states = [idle(info) for info in family.node_devices(node)]
-    outcome = fit(family.policy, states, Context(demand=demand, pod=pod))
-    assert isinstance(outcome, Granted), outcome
-    return family.patch(family, pod, {family.word: (outcome.grants,)})
+    return fit(family.policy, stock(node, family, ()).states, Context(demand=demand, pod=pod, node=node))
 
 
 def rig(profile: str, root: Path, **settings: Any) -> Rig:

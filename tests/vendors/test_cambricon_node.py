@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.errors import DriverReason, RefusedError
+from hami_plugin.errors import DriverReason
 from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
@@ -49,7 +49,8 @@ def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
     golden(GOLDEN / "share-cdi.json", machine.received(SHARE))
 
 
-def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(machine: Rig) -> None:
+def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(tmp_path: Path) -> None:
+    machine = rig("cambricon-mlu590-8", tmp_path, unlimitedShares=True)
     snapshot = machine.snapshot()
     pod = machine.decided(machine.node(snapshot), SHARE)
     questions = [question_of(machine.family), *(question_of(machine.family, one) for one in machine.family.units)]
@@ -61,10 +62,10 @@ def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(machine: Rig) 
 
 
 def test_all_of_the_memory_with_a_part_of_the_cores_is_a_share_too(machine: Rig) -> None:
-    snapshot = machine.snapshot()
+    node = machine.node(machine.snapshot())
 
-    with pytest.raises(RefusedError, match="no sMLU instance limits it"):
-        machine.answer(machine.decided(machine.node(snapshot), {MLU: 1, CORES: 10}), snapshot.devices)
+    assert machine.refused(node, {MLU: 1, CORES: 10}) == "8/8 CardServedWholeOnly"
+    assert machine.refused(node, {MLU: 1, CORES: 100}) == ""
 
 
 @pytest.mark.parametrize(

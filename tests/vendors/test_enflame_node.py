@@ -40,12 +40,14 @@ def test_partitions_are_announced_as_enflames_agent_does(tmp_path: Path) -> None
 
     told = json.loads(found.node(found.snapshot()).annotations[CAPACITY])
 
-    assert told["devices"][2] == {"index": "2", "minor": "2", "capacity": 6}
+    assert told["devices"] == [{"index": "7", "minor": "7", "capacity": 4}]
     assert told["profiles"] == {"1g.8gb": "0", "2g.16gb": "1", "3g.24gb": "2", "6g.48gb": "3"}
 
 
 def test_a_card_that_is_unwell_is_left_out_of_the_announcement(tmp_path: Path) -> None:
     found = machine("partitions", tmp_path)
+    for index in range(7):
+        found.simulator.inject("cut", index, 1)
     found.simulator.inject("no-node", 2)
     infos = [found.family.register(device, False) for device in found.snapshot().devices]
     assert found.family.encode
@@ -87,10 +89,16 @@ def test_no_two_containers_have_the_same_partition(tmp_path: Path) -> None:
     assert names == ["00070000", "00070001", None]
 
 
-def test_a_partition_that_nobody_has_cut_is_refused_with_the_command_that_cuts_it(tmp_path: Path) -> None:
+def test_a_partition_that_nobody_has_cut_is_not_placed_and_refused_with_the_command_that_cuts_it(
+    tmp_path: Path,
+) -> None:
     found = machine("partitions", tmp_path)
     snapshot = found.snapshot()
-    pod = found.decided(found.node(snapshot), {DRS: 3})
+    node = found.node(snapshot)
+    unread = replace(node, annotations={CAPACITY: node.annotations[CAPACITY]})
+    pod = found.decided(unread, {DRS: 3})
+
+    assert found.refused(node, {DRS: 3}) == "1/1 CardWithoutFreePartition"
 
     with pytest.raises(
         RefusedError, match=r"3g\.24gb of n1-enflame-drs-7, and none is free; cut one .*efsmi -i 7 --drs"

@@ -27,7 +27,7 @@ def test_a_pod_receives_whole_gpus(way: str, tmp_path: Path) -> None:
 
 
 def test_the_kubelet_counts_a_share_by_cards_cores_and_memory(tmp_path: Path) -> None:
-    machine = rig(S4000, tmp_path)
+    machine = rig(S4000, tmp_path, unlimitedShares=True)
     pod = machine.decided(machine.node(machine.snapshot()), {VGPU: 1, MEMORY: 32, CORES: 8})
 
     counted = {

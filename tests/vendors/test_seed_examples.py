@@ -65,16 +65,16 @@ def neurons(profile: str, *busy: int) -> tuple[tuple[str, Mapping[str, int], str
 
 @pytest.mark.parametrize("profile", machine_names())
 def test_every_profile_stands_for_a_node(profile: str, ask: Ask) -> None:
-    """One of what its first family counts is granted on it, and every device is told of."""
+    """One of what a family counts is granted on it, and every device is told of."""
     machine = load_machine(profile)
     vendor = vendor_of(machine)
     every = vendor.families(vendor.settings())
-    one = next(family.resources.count for family in every if vendor.facts.described(family, machine))
 
-    report = ask(profile, {one: 1})
+    reports = [ask(profile, {family.resources.count: 1}) for family in every]
 
-    assert report["fits"], report
-    assert len(report["nodes"][0]["steps"][0]["devices"]) == len(machine.devices)
+    assert any(report["fits"] for report in reports), reports
+    told = {len(report["nodes"][0]["steps"][0]["devices"]) for report in reports}
+    assert len(machine.devices) in told
 
 
 def test_four_neuron_devices_of_a_trn1_are_an_aligned_group(ask: Ask) -> None:
@@ -118,10 +118,11 @@ def test_whole_metax_gpus_come_from_one_zone_then_across(ask: Ask) -> None:
 def test_a_quarter_of_an_enflame_card_is_of_the_card_that_the_pod_names(ask: Ask) -> None:
     quarter = {"enflame.com/vgcu": 1, "enflame.com/vgcu-percentage": 25}
 
-    report = ask("enflame-s60-8", quarter, annotations={"enflame.com/use-gpuuuid": "enflame-s60-8-enflame-0"})
+    name = "enflame-s60-8-drs-enflame-0"
+    report = ask("enflame-s60-8-drs", quarter, annotations={"enflame.com/use-gpuuuid": name})
 
     (device,) = [one for one in report["nodes"][0]["steps"][0]["devices"] if one["verdict"] == "granted"]
-    assert (device["uuid"], device["memory"]) == ("enflame-s60-8-enflame-0", 25)
+    assert (device["uuid"], device["memory"]) == (name, 25)
 
 
 def links(profile: str) -> tuple[list[str], Links]:

@@ -33,6 +33,7 @@ def policy(chip: Chip, *, soft_nodes: bool) -> Policy:
         select=when(
             modules_wanted, whole_modules(2), when(networks_known, by_group(lambda one: network(one.state.notes)))
         ),
+        limited=soft,
         score=network_share if chip.word.startswith(NETWORKED) else neutral,
     )
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
-from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -15,7 +14,8 @@ from hami_plugin.host.tools import ToolError
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
-from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.placement import Assignment
+from hami_plugin.policy.parts import is_part
 from hami_plugin.vendor import Driver, Family, Injection, Units
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.cambricon.devices import Looker
@@ -59,9 +59,10 @@ def served(settings: CambriconSettings, family: Family) -> Family:
     """
     return replace(
         family.delivered(settings, device_edits, shared_edits),
-        replicas=lambda _device: SLOTS,
+        whole_only=settings.whole_only("an sMLU instance of Cambricon's own agent"),
+        replicas=lambda _device: SLOTS if settings.unlimited_shares else 1,
         register=register,
-        inject=partial(inject, settings),
+        inject=inject,
         units=(
             Units(resource=settings.cores, of_device=lambda _device: 100, of_grant=lambda grant: grant.cores),
             Units(
@@ -92,22 +93,11 @@ def shared_edits(settings: CambriconSettings, host: HostFiles) -> ContainerEdits
     return nodes.merged(ContainerEdits(mounts=(Mount(host_path=str(settings.cnmon), container_path="/usr/bin/cnmon"),)))
 
 
-def inject(settings: CambriconSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
     """Which MLUs Cambricon's own runtime would add, and for a part of one, how much of it."""
     shares = sorted(assignment.shares, key=lambda share: share.device.index)
     env = {"CAMBRICON_VISIBLE_DEVICES": ",".join(str(share.device.index) for share in shares)}
-    parts = [share for share in shares if _partial(share)]
-    if parts and not settings.unlimited_shares:
-        raise RefusedError(
-            RefusalReason.NOT_PREPARED,
-            f"pod {assignment.pod.key} is granted a part of {parts[0].device.uuid}, and no sMLU instance limits it",
-            hint="ask for whole MLUs, or set unlimitedShares: true where containers can be trusted",
-        )
+    parts = [share for share in shares if is_part(register(share.device, False), share.grant.memory, share.grant.cores)]
     if parts:
         env[PROFILE] = ",".join(profile(s.device.index, s.grant.cores, s.grant.memory) for s in parts)
     return Injection(edits=ContainerEdits(env=env))
-
-
-def _partial(share: Share) -> bool:
-    offered, granted = register(share.device, False), share.grant
-    return 0 < granted.memory < offered.devmem or 0 < granted.cores < offered.devcore

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hami_plugin.model.device import Device
+from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admit, Admitted, Denied, if_limited
+from hami_plugin.policy.booking import Booked
 from hami_plugin.policy.charges import asked
-from hami_plugin.policy.checks import for_word, healthy, idle_device, standard
+from hami_plugin.policy.checks import CHARGED, for_word, healthy, idle_device, standard
 from hami_plugin.policy.demand import Invalid
 from hami_plugin.policy.engine import Policy
+from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.registered import counted_in
 from hami_plugin.policy.requests import Request, amount, counted
+from hami_plugin.policy.selectors import enough
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Units
 from hami_plugin.wire.nodes import DeviceInfo
 from hami_plugin.wire.pods import encode_devices
-from vendors.enflame import drs, node
+from vendors.enflame import drs, node, partitions
 from vendors.enflame.capacity import WORD
+from vendors.enflame.partitions import UNITS, is_cut
+from vendors.enflame.profiles import size
 from vendors.enflame.settings import EnflameSettings
 
 WHOLE, SHARED = "GCU", "vGCU"
-UNITS = 100
-"""What a card has of memory and of cores, in percent of itself."""
-
 CARDS = "enflame.com/gcu-count"
 SLICES = "enflame.com/shared-gcu"
 """The resources of Enflame's gcushare plugin: the node's cards, and the slices that a container gets."""
@@ -45,31 +49,96 @@ def whole(settings: EnflameSettings) -> Family:
     )
     names, cards = ResourceNames(count=settings.whole), counted_in(settings.whole, _cards("GCU", WHOLE, slots=1))
     admit = if_limited(settings.whole)
+    absent = node.ABSENT[settings.serve].get(WHOLE, "")
     family = Family(
-        word=WHOLE, resources=names, annotations=KEYS, policy=policy, admit=admit, node_devices=cards, lock=None
+        word=WHOLE,
+        resources=names,
+        annotations=KEYS,
+        policy=policy,
+        admit=admit,
+        node_devices=cards,
+        lock=None,
+        absent=absent,
     )
     return replace(node.served(settings, family), register=registered(WHOLE, slots=1))
 
 
 def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
-    """The first cards with so much percent left."""
+    """The first cards with so much percent left; where partitions have been cut, with one that is as large."""
+    counted_cards = counted_in(CARDS, _cards("enflame", WORD, slots=UNITS))
     request = counted(SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS))
     family = Family(
         word=SHARED,
         resources=ResourceNames(count=settings.shared, memory_percent=settings.percentage),
         annotations=AnnotationKeys(allocated=drs.KEYS.allocated),
-        policy=Policy(request=request, serves=standard(SHARED, uuids=drs.UUIDS), charge=share),
+        policy=Policy(
+            request=request,
+            gates=(partitions.one_each(settings.shared),),
+            serves=standard(SHARED, uuids=drs.UUIDS),
+            charge=share,
+            checks=(*CHARGED, a_partition_is_free),
+            select=tightest,
+            book=book,
+            restore=restore,
+        ),
         admit=admission(settings, request),
-        node_devices=counted_in(CARDS, _cards("enflame", WORD, slots=UNITS)),
+        node_devices=lambda of: partitions.noted(of, SHARED, counted_cards(of)),
         patch=patch(clock),
         lock=None,
+        absent=node.ABSENT[settings.serve].get(SHARED, ""),
+        memory_in_percent=True,
     )
     return replace(
         node.served(settings, family),
-        replicas=lambda _device: UNITS,
+        replicas=replicas,
         register=registered(WORD, slots=UNITS),
+        announce=partial(node.cut_cards, SHARED),
+        place=place,
         units=counted_too(settings),
     )
+
+
+def a_partition_is_free(candidate: Candidate, _context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
+    """Where partitions have been cut, nobody has one that serves the share."""
+    state = candidate.state
+    if not is_cut(state):
+        return None
+    profile = partitions.for_percent(candidate.charge.memory, state.notes[partitions.CUT])
+    return None if partitions.left(state).get(profile, 0) > 0 else Reason.NO_PARTITION
+
+
+@enough
+def tightest(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate]:
+    """Where partitions have been cut, those cards whose partition wastes least; of equals the first."""
+    ordered = sorted(
+        eligible, key=lambda one: size(_profile(one.state, one.grant(SHARED)) if is_cut(one.state) else "")
+    )
+    return ordered[: context.demand.count]
+
+
+def book(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
+    return partitions.booked(state, grant, _profile(state, grant))
+
+
+def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+    return partitions.had(state, grant, pod, _profile(state, grant))
+
+
+def _profile(state: DeviceState, grant: Grant) -> str:
+    return partitions.for_percent(grant.memory, state.notes.get(partitions.CUT, {}))
+
+
+def replicas(device: Device) -> int:
+    """As many containers as there are partitions, or percent."""
+    cut = node.card(device).cut
+    return len(cut.partitions) if cut else UNITS
+
+
+def place(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
+    """Where partitions have been cut, one that serves the share, and that nobody else has."""
+    cut = node.card(device).cut
+    profile = partitions.for_percent(grant.memory or UNITS, partitions.sizes(cut))
+    return partitions.lent(device, cut, profile, grant, others)
 
 
 def counted_too(settings: EnflameSettings) -> tuple[Units, ...]:
@@ -87,7 +156,9 @@ def registered(kind: str, *, slots: int) -> Callable[[Device, bool], DeviceInfo]
     """A card as HAMi's scheduler makes it up from the node's capacity."""
 
     def info(device: Device, _legacy: bool) -> DeviceInfo:
-        return DeviceInfo.of(device, kind, count=slots, memory=UNITS, cores=UNITS)
+        cut = node.card(device).cut if kind == WORD else None
+        custom = {partitions.CUT: partitions.sizes(cut)} if cut else None
+        return DeviceInfo.of(device, kind, count=slots, memory=UNITS, cores=UNITS, custom=custom)
 
     return info
 

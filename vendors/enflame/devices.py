@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,18 +31,37 @@ class Card:
 class Looker:
     """Looks at cards, and remembers what each was when it last answered.
 
-    ``word`` is the family that serves them, ``name`` makes the scheduler's name of a card out of its number.
+    ``called`` makes, of the way in which cards are served and a card's number, the family's word and the scheduler's
+    name of the card. ``way`` is how they were served at the last look.
     """
 
     paths: HostPaths
     tool: Efsmi
-    word: str
-    name: Callable[[int], str]
-    cut: bool
+    serve: str
+    called: Callable[[str, int], tuple[str, str]]
     known: dict[str, Device] = field(default_factory=dict)
+    way: str = "whole"
+
+    @property
+    def cut(self) -> bool:
+        """Whether cards are to be cut into partitions."""
+        return self.serve == "partitions" or (self.serve == "auto" and self.way == "shared")
+
+    def _settle(self, found: Sequence[pci.PciDevice]) -> None:
+        """Under ``auto`` cards are shared where all are cut. While the tool tells of none, all stays as it was."""
+        if self.serve != "auto":
+            self.way = self.serve
+            return
+        rows = [row for place in found if (row := self.tool.row(place.address))]
+        if rows:
+            way = "shared" if all(row.virtual == DRS for row in rows) else "whole"
+            if way != self.way:
+                self.known.clear()
+            self.way = way
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
         found = GCUS.plugged(self.paths)
+        self._settle(found)
         sightings, problems = [], []
         for place in found:
             known = self.known.get(place.address)
@@ -72,9 +91,10 @@ class Looker:
         row = self.tool.row(place.address)
         before = known.traits if known and isinstance(known.traits, Card) else Card(index=minor)
         index = row.index if row else before.index
+        word, name = self.called(self.way, index)
         return Device(
-            uuid=self.name(index),
-            family=self.word,
+            uuid=name,
+            family=word,
             index=index,
             minor=minor,
             model=row.model if row else known.model if known else "",
@@ -82,7 +102,9 @@ class Looker:
             pci=place.address,
             numa=place.numa,
             mode="",
-            traits=Card(index=index, serial=row.serial, cut=self.tool.cut(index)) if row else before,
+            traits=Card(index=index, serial=row.serial, cut=self.tool.cut(index) if self.cut else None)
+            if row
+            else before,
         )
 
     def _fault(self, device: Device) -> Fault | None:
@@ -100,6 +122,6 @@ class Looker:
             words = self.tool.problem or "efsmi tells no profile that it can be cut to"
             return Fault(reason="ProfilesUnknown", message=words)
         if row and not self.cut and row.virtual == DRS:
-            words = f"it is cut into partitions; undo it (efsmi -i {row.index} --drs off), or serve: partitions"
+            words = f"it is cut into partitions; undo it (efsmi -i {row.index} --drs off), or cut all cards"
             return Fault(reason="Partitioned", message=words)
         return None

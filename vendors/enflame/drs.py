@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.admission import Admit, Admitted, Denied
-from hami_plugin.policy.booking import Booked, taken
+from hami_plugin.policy.booking import Booked
 from hami_plugin.policy.checks import free_cores, free_memory, standard
 from hami_plugin.policy.demand import Asked, Demand, Invalid
 from hami_plugin.policy.engine import Policy
@@ -19,7 +20,7 @@ from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, G
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames
 from hami_plugin.wire.grammar import INT64_MAX, to_json
 from hami_plugin.wire.pods import encode_devices
-from vendors.enflame import node
+from vendors.enflame import node, partitions
 from vendors.enflame.capacity import CAPACITY, WORD, cards
 from vendors.enflame.profiles import MIB_PER_GB, Profile, Wanted, chosen, in_gb, number, offered
 from vendors.enflame.settings import EnflameSettings
@@ -36,23 +37,31 @@ def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
         annotations=KEYS,
         policy=Policy(
             request=request(settings),
-            gates=(some_profile,),
+            gates=(
+                counted_by_the_node,
+                partitions.one_each(settings.drs, settings.memory, settings.cores),
+                some_profile,
+            ),
             serves=standard(WORD, uuids=UUIDS),
             charge=charge,
-            checks=(free_memory, cores_if_counted),
+            checks=(free_memory, cores_if_counted, a_partition_is_free),
             book=book,
+            restore=restore,
         ),
         admit=admission(settings),
-        node_devices=cards,
+        node_devices=lambda of: partitions.noted(of, WORD, cards(of)),
         patch=patch(clock),
         lock=None,
+        absent=node.ABSENT[settings.serve].get(WORD, ""),
+        sized_by_count=True,
     )
     return replace(
         node.served(settings, scheduled),
-        replicas=lambda _device: node.SLICES,
+        replicas=node.slices_cut,
         ids=node.slices,
         register=node.partitioned,
         encode=node.capacity,
+        announce=partial(node.cut_cards, WORD),
         place=node.place,
     )
 
@@ -150,7 +159,30 @@ def cores_if_counted(candidate: Candidate, context: Context, eligible: Sequence[
 
 def book(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
     """A partition takes as many slots as it has slices."""
-    return taken(state, grant, slots=max(1, number((grant.notes or {}).get("drsSlice")))), grant
+    slots = max(1, number((grant.notes or {}).get("drsSlice")))
+    return partitions.booked(state, grant, _cut(state, grant), slots)
+
+
+def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+    return partitions.had(state, grant, pod, _cut(state, grant))
+
+
+def _cut(state: DeviceState, grant: Grant) -> str:
+    return partitions.for_partition(grant, state.notes.get(partitions.CUT, {}))
+
+
+def a_partition_is_free(candidate: Candidate, context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
+    """Where the node says which partitions have been cut, nobody has one of the profile."""
+    if not partitions.is_cut(candidate.state):
+        return None
+    profile = _profile(context)
+    free = partitions.left(candidate.state).get(profile.name, 0) if profile else 0
+    return None if free > 0 else Reason.NO_PARTITION
+
+
+def counted_by_the_node(context: Context) -> Reason | None:
+    """A node that lends partitions counts slices: the kubelet never asks it for memory or cores alone."""
+    return Reason.UNCOUNTED if any(map(partitions.is_cut, context.states)) and not _wanted(context).slices else None
 
 
 def patch(clock: Callable[[], int]) -> Patch:

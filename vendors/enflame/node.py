@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
@@ -12,34 +13,46 @@ from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
-from hami_plugin.model.device import Device
+from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.grammar import to_json
 from hami_plugin.wire.nodes import DeviceInfo
+from vendors.enflame import partitions
 from vendors.enflame.capacity import CAPACITY, WORD
 from vendors.enflame.devices import GCUS, Card, Looker
 from vendors.enflame.profiles import MIB_PER_GB, size
 from vendors.enflame.settings import EnflameSettings
 from vendors.enflame.tool import Efsmi
 
-SLICES = 6
-"""Into how many slices a card can be cut; Enflame's agent knows no other number."""
-NAMES = {"whole": ("GCU", "GCU"), "shared": ("vGCU", "enflame"), "partitions": (WORD, "enflame-drs")}
+WHOLE, SHARED = "GCU", "vGCU"
+NAMES = {"whole": (WHOLE, "GCU"), "shared": (SHARED, "enflame"), "partitions": (WORD, "enflame-drs")}
 """By way of serving: the family's word, and what is in the scheduler's names of its cards."""
+
+_SET = "it has serve: "
+_CUT = "cut its cards (efsmi -i N --drs on; then --create-instance) or ask for enflame.com/gcu"
+ABSENT: Mapping[str, Mapping[str, str]] = {
+    "auto": {
+        WORD: _SET + "auto",
+        WHOLE: "its cards are cut into partitions (DRS); ask for a percentage of one",
+        SHARED: f"its cards are not cut into partitions (DRS) and nothing else limits a share; {_CUT}",
+    },
+    "whole": {WORD: _SET + "whole", SHARED: _SET + "whole"},
+    "shared": {WORD: _SET + "shared", WHOLE: _SET + "shared"},
+    "partitions": {WHOLE: _SET + "partitions", SHARED: _SET + "partitions"},
+}
+"""Why a node that serves its cards in a way has none of the other families."""
 
 
 def open_driver(settings: EnflameSettings, paths: HostPaths) -> Driver:
     """Enflame's driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    word, middle = NAMES[settings.serve]
     looker = Looker(
         paths=roots,
         tool=Efsmi(settings.efsmi),
-        word=word,
-        name=lambda number: f"{paths.node}-{middle}-{number}",
-        cut=settings.serve == "partitions",
+        serve=settings.serve,
+        called=lambda way, number: (NAMES[way][0], f"{paths.node}-{NAMES[way][1]}-{number}"),
     )
     return LookingDriver(looker, partial(links, roots))
 
@@ -51,7 +64,7 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
 
 def served(settings: EnflameSettings, family: Family) -> Family:
     """What all ways have in common."""
-    return replace(family.delivered(settings, device_edits, shared_edits), inject=inject)
+    return replace(family.delivered(settings, device_edits, shared_edits), inject=partial(inject, settings))
 
 
 def card(device: Device) -> Card:
@@ -66,15 +79,24 @@ def partitioned(device: Device, _legacy: bool) -> DeviceInfo:
     return DeviceInfo.of(
         device,
         WORD,
-        count=SLICES,
+        count=slices_cut(device),
         memory=(memory or slices) * MIB_PER_GB,
-        custom={"minor": str(device.minor), "index": str(device.index), "profiles": profiles, "maxSlice": slices},
+        custom={
+            "minor": str(device.minor),
+            "index": str(device.index),
+            "profiles": profiles,
+            "maxSlice": slices,
+            partitions.CUT: partitions.sizes(cut),
+        },
     )
 
 
 def capacity(infos: Sequence[DeviceInfo]) -> str:
-    """Enflame's own annotation: healthy cards by their numbers, and the profiles, which all cards of a node share."""
-    offered = [info for info in infos if info.health and info.custom]
+    """Enflame's own annotation: healthy cards that are cut, by their numbers, and the profiles, which all cards share.
+
+    Of each it says how many slices are cut: nobody here cuts more of them when a pod asks.
+    """
+    offered = [info for info in infos if info.health and info.custom and info.count]
     devices = [
         {"index": info.custom["index"], "minor": info.custom["minor"], "capacity": info.count}
         for info in offered
@@ -86,20 +108,24 @@ def capacity(infos: Sequence[DeviceInfo]) -> str:
 
 def slices(grant: Grant) -> int:
     """How many slices a partition has; its cores are so many of the card's, rounded up to a percent."""
-    return max(1, grant.cores * SLICES // 100)
+    return max(1, grant.cores * partitions.SLICES // partitions.UNITS)
+
+
+def slices_cut(device: Device) -> int:
+    """How many slices of a card are in partitions."""
+    cut = card(device).cut
+    return sum(size(one.profile)[0] for one in cut.partitions) if cut else 0
+
+
+def cut_cards(word: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
+    """What has been cut of the family's cards."""
+    return partitions.told(word, snapshot, {one.uuid: card(one).cut for one in snapshot.devices})
 
 
 def place(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
     """The first partition of the granted size that nobody else has. Without one, the grant has none."""
-    taken = {(other.notes or {}).get("partition") for other in others}
     cut = card(device).cut
-    free = (
-        one.uuid
-        for one in (cut.partitions if cut else ())
-        if size(one.profile) == (slices(grant), grant.memory // MIB_PER_GB) and one.uuid not in taken
-    )
-    found = next(free, None)
-    return replace(grant, notes={**(grant.notes or {}), "partition": found}) if found else grant
+    return partitions.lent(device, cut, partitions.for_partition(grant, partitions.sizes(cut)), grant, others)
 
 
 def device_edits(settings: EnflameSettings, device: Device, host: HostFiles) -> ContainerEdits:
@@ -116,16 +142,26 @@ def shared_edits(settings: EnflameSettings, host: HostFiles) -> ContainerEdits:
     )
 
 
-def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+def inject(settings: EnflameSettings, assignment: Assignment, _host: HostFiles) -> Injection:
     """Which cards Enflame's own runtime would add, and which partition of its card the container has."""
     shares = sorted(assignment.shares, key=lambda share: share.device.index)
     env = {"ENFLAME_VISIBLE_DEVICES": ",".join(str(share.device.minor) for share in shares)}
     for share in shares:
-        if share.device.family != WORD:
+        if share.device.family == WHOLE or card(share.device).cut is None:
             continue
+        resources = (
+            (settings.drs, settings.memory, settings.cores) if share.device.family == WORD else (settings.shared,)
+        )
+        if partitions.several(assignment.pod, len(shares), resources):
+            raise RefusedError(
+                RefusalReason.NOT_PREPARED,
+                f"pod {assignment.pod.key} is granted several partitions, and a pod can have one, for one container",
+                hint="ask for one card in one container, or serve whole cards",
+            )
         partition = (share.grant.notes or {}).get("partition")
         if not partition:
-            wanted = f"{slices(share.grant)}g.{share.grant.memory // MIB_PER_GB}gb"
+            size_of = f"{slices(share.grant)}g.{share.grant.memory // MIB_PER_GB}gb"
+            wanted = size_of if share.device.family == WORD else f"of {share.grant.memory or partitions.UNITS} %"
             raise RefusedError(
                 RefusalReason.NOT_PREPARED,
                 f"pod {assignment.pod.key} is granted a partition {wanted} of {share.device.uuid}, and none is free",

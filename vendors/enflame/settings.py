@@ -24,16 +24,17 @@ class EnflameSettings(TreeSettings):
     fixed: ClassVar[Mapping[str, Fixed]] = {
         **AS_IT_IS,
         "splitCount": Fixed(
-            served="a card goes whole to one container, in 100 shares with serve: shared, or in 6 slices with "
-            "serve: partitions",
-            value=lambda section: {"shared": 100, "partitions": 6}.get(str(section.get("serve")), 1),
+            served="a card goes whole to one container, in 100 shares with serve: shared, or to as many as it has "
+            "partitions",
+            value=lambda section: 100 if section.get("serve") == "shared" else 1,
         ),
     }
-    serve: Literal["whole", "shared", "partitions"] = setting(
+    serve: Literal["auto", "whole", "shared", "partitions"] = setting(
         "serve",
-        "whole",
-        "How this node's cards are handed out, which HAMi books apart: as whole ones, in shares by percentage, which "
-        "nothing enforces, or in partitions (DRS) that have been cut with efsmi.",
+        "auto",
+        "How this node's cards are handed out, which HAMi books apart. `auto`: where all have been set up for "
+        "partitions (DRS, with efsmi), in shares by percentage, each of which is a partition; else whole. `whole`; "
+        "`shared`: by percentage, which nothing enforces; `partitions`: by slices, as partitions that have been cut.",
     )
     slices: int = setting(
         "sharedSlicesPerCard",

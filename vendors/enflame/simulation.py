@@ -26,17 +26,26 @@ def _cut(stage: Stage, one: MachineDevice, value: int | str) -> None:
     stage.note(CUT, one, f"{stage.noted(CUT, one)} {value or 1}")
 
 
+def _is_cut(told: Told, one: MachineDevice) -> bool:
+    """By a fault, or by the profile, which then says of how many slices its partitions are."""
+    return told.noted(PARTITIONS, one) or "drs_partitions" in one.extra
+
+
+def _partitions(told: Told, one: MachineDevice) -> list[int]:
+    return [*one.extra.get("drs_partitions", ()), *map(int, told.note(CUT, one).split())]
+
+
 def _says(told: Told) -> Mapping[str, str]:
     devices = told.machine.devices
     first = devices[0]
     listed = (f"| 0 {_profile(first, count)} {i} {6 // count} - - |\n" for i, count in enumerate(SLICES))
     return {
-        "": "".join(_row(one, DRS if told.noted(PARTITIONS, one) else OFF) for one in devices),
+        "": "".join(_row(one, DRS if _is_cut(told, one) else OFF) for one in devices),
         "-i 0 --drs --list-profile": "" if told.noted(NO_PROFILES, first) else "".join(listed),
         "-L": "".join(
-            f"| {one.index} {_profile(one, int(slices))} {number} {one.index:04x}{number:04x} |\n"
+            f"| {one.index} {_profile(one, slices)} {number} {one.index:04x}{number:04x} |\n"
             for one in devices
-            for number, slices in enumerate(told.note(CUT, one).split())
+            for number, slices in enumerate(_partitions(told, one))
         ),
     }
 

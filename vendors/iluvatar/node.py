@@ -16,7 +16,6 @@ from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
-from hami_plugin.policy.parts import only_whole
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.legacy import encode_legacy
 from hami_plugin.wire.nodes import DeviceInfo
@@ -77,20 +76,22 @@ def card(row: Mapping[str, str]) -> Card | str:
 def served(settings: IluvatarSettings, family: Family) -> Family:
     """The family of one chip as this node serves it. Its scheduler side reads the register of HAMi 2.7 to this day."""
     kind = f"{settings.delivery.kind}-{family.word.lower()}"
+    shares = settings.split_count if settings.unlimited_shares else 1
     return replace(
         family.delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
-        replicas=lambda _device: settings.split_count,
-        register=partial(register, settings),
+        whole_only=settings.whole_only("Iluvatar's own agent"),
+        replicas=lambda _device: shares,
+        register=partial(register, shares),
         encode=encode_legacy,
         reports=True,
-        inject=partial(inject, settings),
+        inject=inject,
     )
 
 
-def register(settings: IluvatarSettings, device: Device, _legacy: bool) -> DeviceInfo:
+def register(shares: int, device: Device, _legacy: bool) -> DeviceInfo:
     numa = max(0, device.numa or 0)
-    return DeviceInfo.of(device, device.family, count=settings.split_count, numa=numa, mode=device.mode)
+    return DeviceInfo.of(device, device.family, count=shares, numa=numa, mode=device.mode)
 
 
 def device_edits(settings: IluvatarSettings, device: Device, host: HostFiles) -> ContainerEdits:
@@ -103,10 +104,8 @@ def shared_edits(settings: IluvatarSettings, host: HostFiles) -> ContainerEdits:
     return control.merged(mounted(host, settings.driver_files))
 
 
-def inject(settings: IluvatarSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
     """Which GPUs Iluvatar's own runtime would add, where it is the one that runs the container."""
-    if not settings.unlimited_shares:
-        only_whole(assignment, "Iluvatar GPUs")
     shares = sorted(assignment.shares, key=lambda share: share.device.index)
     uuids = ",".join(share.device.uuid for share in shares)
     return Injection(edits=ContainerEdits(env={"IX_VISIBLE_DEVICES": uuids}))

@@ -19,7 +19,6 @@ from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
-from hami_plugin.policy.parts import only_whole
 from hami_plugin.vendor import Driver, Family, Injection
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.kunlun.family import CARD, PART, WHOLE
@@ -93,13 +92,21 @@ def direct(table: str) -> Mapping[tuple[int, int], int]:
 def served(settings: KunlunSettings, family: Family) -> Family:
     """The family as this node serves it. Of whole XPUs the scheduler learns from their number alone."""
     kind = f"{settings.cdi.vendor}/{'v' if family.word == PART else ''}{settings.cdi.cls}"
-    return replace(
+    handed = replace(
         family.delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
-        replicas=shares if family.word == PART else lambda _device: 1,
-        register=register,
-        reports=family.word == PART,
-        inject=partial(inject, settings),
+        inject=inject,
+    )
+    if (family.word == PART) is not (settings.serve == "parts"):
+        return replace(handed, register=register, absent=f"it has serve: {settings.serve}")
+    if family.word == WHOLE:
+        return replace(handed, register=register)
+    return replace(
+        handed,
+        whole_only=settings.whole_only("Kunlunxin's own agent"),
+        replicas=shares if settings.unlimited_shares else lambda _device: 1,
+        register=register if settings.unlimited_shares else alone,
+        reports=True,
     )
 
 
@@ -113,6 +120,11 @@ def register(device: Device, _legacy: bool) -> DeviceInfo:
     return DeviceInfo.of(device, kind, count=shares(device), numa=numa, mode=device.mode, vendor=kind)
 
 
+def alone(device: Device, legacy: bool) -> DeviceInfo:
+    """A card that is handed out whole: HAMi's scheduler too puts one container on it."""
+    return replace(register(device, legacy), count=1)
+
+
 def device_edits(settings: KunlunSettings, device: Device, host: HostFiles) -> ContainerEdits:
     return DeviceNodes(host=host, root=settings.dev_root).need(f"xpu{device.minor}", whose=device.uuid)
 
@@ -122,9 +134,7 @@ def shared_edits(settings: KunlunSettings, host: HostFiles) -> ContainerEdits:
     return control.merged(mounted(host, settings.driver_files))
 
 
-def inject(settings: KunlunSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
     """Which XPUs Kunlunxin's own runtime would add, where it is the one that runs the container."""
-    if not settings.unlimited_shares:
-        only_whole(assignment, "Kunlun XPUs")
     numbers = sorted(share.device.index for share in assignment.shares)
     return Injection(edits=ContainerEdits(env={"CXPU_VISIBLE_DEVICES": ",".join(map(str, numbers))}))

@@ -44,13 +44,31 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
 def whole(settings: MetaxSettings, family: Family) -> Family:
     """Whole GPUs. Their scheduler side counts them, and reads from the node what so many would be worth."""
     handed = family.delivered(settings, device_edits, shared_edits)
-    return replace(handed, register=partial(_info, family.word), announce=forecasts, inject=inject)
+    return replace(
+        handed,
+        register=partial(_info, family.word),
+        announce=forecasts,
+        inject=inject,
+        absent=_but("native", settings),
+    )
 
 
 def shared(settings: MetaxSettings, family: Family) -> Family:
     """GPUs to share, with one container each: cutting them is left to MetaX's own tools."""
     handed = replace(family.delivered(settings, device_edits, shared_edits), delivery=settings.shared_delivery)
-    return replace(handed, register=_shared_info, encode=encode, inject=inject, unlimited=UNLIMITED)
+    return replace(
+        handed,
+        register=_shared_info,
+        encode=encode,
+        inject=inject,
+        unlimited=UNLIMITED,
+        absent=_but("sgpu", settings),
+    )
+
+
+def _but(mode: str, settings: MetaxSettings) -> str:
+    """Why a node in another mode has none of a family."""
+    return "" if settings.mode == mode else f"it has mode: {settings.mode}"
 
 
 def card(device: Device) -> Card:

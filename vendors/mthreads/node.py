@@ -19,7 +19,6 @@ from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
-from hami_plugin.policy.parts import only_whole
 from hami_plugin.vendor import Driver, Family, Injection, Units
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, UNIT, WORD
@@ -93,9 +92,10 @@ def served(settings: MthreadsSettings, family: Family) -> Family:
     """The family as this node serves it. It registers nothing: HAMi's scheduler reads the capacity."""
     return replace(
         family.delivered(settings, device_edits, shared_edits),
-        replicas=lambda _device: settings.split_count,
+        whole_only=settings.whole_only("Moore Threads' own agent"),
+        replicas=lambda _device: settings.split_count if settings.unlimited_shares else 1,
         register=register,
-        inject=partial(inject, settings),
+        inject=inject,
         every_core=lambda _device: CARD_CORES,
         cores_are_counted=True,
         units=(
@@ -130,9 +130,7 @@ def shared_edits(settings: MthreadsSettings, host: HostFiles) -> ContainerEdits:
     return mounted(host, settings.driver_files)
 
 
-def inject(settings: MthreadsSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+def inject(assignment: Assignment, _host: HostFiles) -> Injection:
     """Which GPUs Moore Threads' own runtime would add, where it is the one that runs the container."""
-    if not settings.unlimited_shares:
-        only_whole(assignment, "Moore Threads GPUs")
     numbers = sorted(share.device.index for share in assignment.shares)
     return Injection(edits=ContainerEdits(env={"MTHREADS_VISIBLE_DEVICES": ",".join(map(str, numbers))}))

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from cdi.documents import read
 from cdi.plain import plain_edits
 from hami_plugin.cli.main import main
-from hami_plugin.errors import ConfigError, HamiError, RefusalReason, RefusedError
+from hami_plugin.errors import ConfigError, HamiError, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
@@ -142,13 +142,11 @@ def test_a_share_of_hamis_core_is_the_reviewed_one(rig, name, configuration):
     )
 
 
-def test_what_only_ascends_runtime_can_cut_is_refused_elsewhere(rig):
-    built = rig("ascend-310p-8", cdi={"enabled": True})
+def test_a_node_says_that_only_ascends_runtime_cuts_templates_where_that_is_not_in_the_way(rig):
+    by_cdi, by_runtime = rig("ascend-310p-8", cdi={"enabled": True}), rig("ascend-310p-8", deviceListStrategy="envvar")
 
-    with pytest.raises(RefusedError, match="template vir01, which only Ascend's container runtime cuts") as caught:
-        built.family().inject(assignment(built.devices()[:1], memory=3072), HOST)
-
-    assert caught.value.reason is RefusalReason.NOT_PREPARED
+    assert "only Ascend's container runtime cuts templates" in by_cdi.family().whole_only
+    assert by_runtime.family().whole_only == ""
 
 
 def test_a_container_never_sees_another_npu(rig):

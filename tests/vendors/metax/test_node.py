@@ -100,7 +100,8 @@ def test_forecasts_are_about_gpus_that_are_free_and_well(tmp_path: Path) -> None
 
     assert forecast(told[FORETOLD["binpack"]] or "", 2) == 0
     assert forecast(told[FORETOLD["spread"]] or "", 7) is None
-    assert wanted_annotations(made.family, Snapshot(ready=True), Style()) == dict.fromkeys(FORETOLD.values())
+    own = ("hami-plugin.io/refuses-Metax-GPU", "hami-plugin.io/unhealthy-Metax-GPU")
+    assert wanted_annotations(made.family, Snapshot(ready=True), Style()) == dict.fromkeys((*FORETOLD.values(), *own))
 
 
 def test_gpus_without_links_are_worth_nothing_and_cut_nothing() -> None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hami_plugin.model.delivery import Delivery
+from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device
 from hami_plugin.wire.nodes import DeviceInfo
+from vendors.ascend.admission import MODE, SOFT
 from vendors.ascend.chips import MODULES, AscendSettings, Chip, shares
 from vendors.ascend.node.injection import device_edits, inject, missing_core, shared_edits
 from vendors.ascend.policy import NETWORKED, NODE_MODE
@@ -24,6 +25,7 @@ def node_half(chip: Chip, settings: AscendSettings) -> Mapping[str, Any]:
     return {
         "replicas": lambda _device: replicas(chip),
         "register": partial(register, settings, chip),
+        "whole_only": uncut(settings),
         "node_notes": {NODE_MODE: str(settings.soft).lower()},
         "delivery": delivery(settings, chip),
         "device_edits": partial(device_edits, settings),
@@ -31,6 +33,13 @@ def node_half(chip: Chip, settings: AscendSettings) -> Mapping[str, Any]:
         "inject": partial(inject, settings, chip),
         "host_problem": partial(missing_core, settings),
     }
+
+
+def uncut(settings: AscendSettings) -> str:
+    """Templates are cut by Ascend's container runtime alone, and CDI leaves it out."""
+    if settings.delivery.ways == (Way.ENVVAR,):
+        return ""
+    return f"only Ascend's container runtime cuts templates; ask by {MODE}: {SOFT} or set deviceListStrategy to envvar"
 
 
 def replicas(chip: Chip) -> int:

@@ -13,7 +13,7 @@ from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.vendor import Injection
-from vendors.ascend.admission import MODE, SOFT, soft
+from vendors.ascend.admission import soft
 from vendors.ascend.chips import AscendSettings, Chip
 from vendors.ascend.node.host import CONTROL_NODES
 
@@ -49,13 +49,6 @@ def inject(settings: AscendSettings, chip: Chip, assignment: Assignment, host: H
     template = next((found for s in assignment.shares if (found := chip.template(s.grant.memory))), None)
     if template is None:
         return Injection(edits=visible)
-    if not left_to_runtime:
-        raise RefusedError(
-            RefusalReason.NOT_PREPARED,
-            f'container "{assignment.container.name}" of pod {assignment.pod.key} is granted the template'
-            f" {template.name}, which only Ascend's container runtime cuts",
-            hint=f"set deviceListStrategy to envvar, or share by {MODE}: {SOFT}",
-        )
     return Injection(edits=visible.merged(ContainerEdits(env={TEMPLATE: template.name})))
 
 

@@ -1,0 +1,95 @@
+"""Resources that a pod asks for without a device: of nobody, of a node that has none of it, or without the count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from hami_plugin.model.quantity import whole
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.states import Given
+from hami_plugin.vendor import Family
+
+NATIVE = "kubernetes.io/"
+"""Part of the names of resources that are the kubelet's own, as is every name without a slash."""
+
+
+def named(family: Family) -> frozenset[str]:
+    """The resources by which containers ask for the family's devices."""
+    names = family.resources
+    every = (names.count, names.memory, names.memory_percent, names.cores, *(one.resource for one in family.units))
+    return frozenset(name for name in every if name)
+
+
+def without_device(pod: PodView, families: Sequence[Family]) -> str:
+    """Which container asks for a device's memory or cores, and for no device; empty where none does.
+
+    It would be given none. Where the kubelet counts that resource, its daemon would be asked for what nobody decided.
+    """
+    for container in pod.containers:
+        asked = {name for name in (*container.limits, *container.requests) if container.amount(name) > 0}
+        if not asked:
+            continue
+        ours = [family for family in families if family.policy and asked & named(family)]
+        wanting = [one for one in ours if one.policy and one.policy.request(container) is not None]
+        lone = asked & frozenset().union(*map(named, ours)) - frozenset().union(*map(named, wanting))
+        if lone:
+            resource = min(lone)
+            counts = sorted({family.resources.count for family in ours if resource in named(family)})
+            return f"container {container.name} asks for {resource}, and for no {' or '.join(counts)}"
+    return ""
+
+
+def miscounted(pod: PodView, given: Given, families: Iterable[Family]) -> str:
+    """Where the kubelet would count something else than was decided; empty where it counts the same.
+
+    Beside devices it counts some families' memory and cores, by what a container writes: the daemon is asked for so
+    many, and hands out what was decided, or nothing.
+    """
+    for family in families:
+        for container, piece in zip(pod.containers, given.get(family.word, ()), strict=False):
+            for units in family.units if piece else ():
+                counted, decided = container.amount(units.resource), sum(map(units.of_grant, piece))
+                if counted and counted != decided:
+                    return (
+                        f"container {container.name} asks for {counted} {units.resource} in all and its "
+                        f"{len(piece)} {family.resources.count} come to {decided}"
+                    )
+    return ""
+
+
+def lacking(pod: PodView, node: NodeView, families: Iterable[Family]) -> str:
+    """Which resource of no family the node does not offer enough of, as kube-scheduler would find; empty where none."""
+    ours = frozenset().union(*map(named, families))
+    offered = node.allocatable or node.capacity
+    for resource, wanted in sorted(_wanted(pod, ours).items()):
+        there = _units(offered.get(resource, "0"))
+        if wanted > there:
+            has = f"has {there}" if resource in offered else "offers none"
+            return f"Insufficient {resource}: {wanted} asked for; node {node.name} {has}"
+    return ""
+
+
+def _wanted(pod: PodView, ours: frozenset[str]) -> Counter[str]:
+    """Of each extended resource the most that is asked for at a time: sidecars run on, plain init containers end."""
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for container in pod.containers:
+        asked = Counter({name: container.amount(name) for name in _extended(container) - ours})
+        if container.alone:
+            most |= running + asked
+        else:
+            running += asked
+    return most | running
+
+
+def _extended(container: ContainerView) -> frozenset[str]:
+    names = (*container.limits, *container.requests)
+    return frozenset(name for name in names if "/" in name and NATIVE not in name)
+
+
+def _units(text: str) -> int:
+    try:
+        return whole(text)
+    except ValueError:
+        return 0

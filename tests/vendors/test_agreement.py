@@ -1,0 +1,68 @@
+"""The scheduler says yes exactly where the daemon's Allocate serves: random pods on every machine, in every way.
+
+The default run asks a few pods of each. ``make agreement`` asks ``AGREEMENT_QUESTIONS`` of them in all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.agreement import Questions, Trial, ground
+from tests.support.machines import Case, Way, cases
+
+MORE = tuple(
+    Case(profile=profile, way=Way(name=name, settings=settings))
+    for profile, name, settings in (
+        ("ascend-910b3-8", "cdi", {"deviceListStrategy": "cdi-annotations"}),
+        ("cambricon-mlu590-8", "trusted", {"unlimitedShares": True}),
+        ("iluvatar-biv150-8", "trusted", {"unlimitedShares": True}),
+        ("kunlun-p800-8", "trusted-parts", {"serve": "parts", "unlimitedShares": True}),
+        ("mthreads-s4000-8", "trusted", {"unlimitedShares": True}),
+        ("enflame-s60-8", "auto", {}),
+    )
+)
+CASES = (*cases(), *MORE)
+QUESTIONS = int(os.environ.get("AGREEMENT_QUESTIONS", "0"))
+EACH = -(-QUESTIONS // len(CASES)) if QUESTIONS else 8
+PODS = 8
+"""That are asked of one node before it is empty again."""
+AGAINST = "against"
+
+
+@pytest.fixture(scope="module")
+def count(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
+    """Of all machines. In the full run the sums are printed at its end."""
+    asked: Counter[str] = Counter()
+    yield asked
+    if QUESTIONS:
+        told = ", ".join(f"{number} {answer}" for answer, number in sorted(asked.items()) if number)
+        capture = request.config.pluginmanager.get_plugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            print(f"\n{asked['yes'] + asked['no']} questions: {told}; {asked[AGAINST]} disagreements")  # noqa: T201  # the answer of the full run
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_a_pod_fits_exactly_where_the_daemon_serves_it(case: Case, tmp_path: Path, count: Counter[str]) -> None:
+    dice = random.Random(zlib.crc32(str(case).encode()) + int(os.environ.get("AGREEMENT_SEED", "0")))
+    place = ground(case, tmp_path)
+    questions, asked, against = Questions(place, dice), Counter[str](), list[str]()
+    for number in range(0, EACH, PODS):
+        trial = Trial(ground=place, root=tmp_path / f"node-{number}")
+        for _ in range(min(PODS, EACH - number)):
+            await trial.ask(questions.pod())
+            if trial.pods and dice.random() < 0.3:
+                await trial.end(dice.randrange(len(trial.pods)))
+        await trial.close()
+        asked, against = asked + trial.asked, against + trial.against
+
+    count.update(asked)
+    count[AGAINST] += len(against)
+    assert against == []
+    assert asked["yes"] + asked["no"] == EACH

@@ -1,0 +1,132 @@
+"""Partitions that have been cut: what a node says of them, and which one a share takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.policy.booking import Booked, restored, taken
+from hami_plugin.policy.claims import asking
+from hami_plugin.policy.reasons import Reason
+from hami_plugin.policy.states import Context, DeviceState
+from hami_plugin.wire.grammar import from_json, int_of, object_of, to_json
+from hami_plugin.wire.keys import OWN
+from hami_plugin.wire.nodes import DeviceInfo
+from vendors.enflame.profiles import MIB_PER_GB, size
+from vendors.enflame.tool import Cut
+
+SLICES: Final = 6
+"""Into how many slices a card can be cut; Enflame's agent knows no other number."""
+UNITS: Final = 100
+"""What a card has of memory and of cores, in percent of itself."""
+CUT, LEFT = "partitions", "partitionsLeft"
+"""What is noted of a card: how many partitions of each profile it has, and how many of those nobody has."""
+
+Sizes = Mapping[str, int]
+"""How many partitions there are of each profile."""
+
+
+def key(word: str) -> str:
+    """The node's annotation of what has been cut of the cards of a family, by their numbers."""
+    return f"{OWN}partitions-{word}"
+
+
+def sizes(cut: Cut | None) -> Sizes:
+    """Of one card."""
+    return dict(sorted(Counter(one.profile for one in (cut.partitions if cut else ())).items()))
+
+
+def told(word: str, snapshot: Snapshot, cut_of: Mapping[str, Cut | None]) -> Mapping[str, str | None]:
+    """The annotation of a node. It says nothing where no card can be cut, nor where the family has none."""
+    cards = {str(one.index): sizes(cut_of[one.uuid]) for one in snapshot.devices if cut_of[one.uuid]}
+    return {key(word): to_json(cards, key(word)) if cards else None}
+
+
+def noted(node: NodeView, word: str, infos: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """The cards with what the node says has been cut of them. Without such a word, as somebody else would cut them."""
+    text = node.annotations.get(key(word), "")
+    if not text:
+        return tuple(infos)
+    cards = object_of({"cards": from_json(text, key(word))}, "cards", key(word)) or {}
+    return tuple(_with(info, object_of(cards, str(info.index), key(word)) or {}, key(word)) for info in infos)
+
+
+def _with(info: DeviceInfo, counts: Mapping[str, object], where: str) -> DeviceInfo:
+    cut = {profile: int_of(counts, profile, where) for profile in counts}
+    return replace(info, custom={**(info.custom or {}), CUT: cut})
+
+
+def for_percent(percent: int, cut: Sizes) -> str:
+    """The profile whose partitions serve so much of a card: the smallest that is enough. Empty where none is.
+
+    It depends on what has been cut alone, not on what is free, so that scheduler and node count the same whatever the
+    order in which pods come and go.
+    """
+    enough = [name for name, count in cut.items() if count > 0 and size(name)[0] * UNITS >= percent * SLICES]
+    return min(enough, key=size, default="")
+
+
+def for_partition(grant: Grant, cut: Sizes) -> str:
+    """The profile of a grant that says its size: slices by cores, which are rounded up, and GB by memory."""
+    wanted = (max(1, grant.cores * SLICES // UNITS), grant.memory // MIB_PER_GB)
+    return next((name for name in cut if size(name) == wanted), "")
+
+
+def lent(device: Device, cut: Cut | None, profile: str, grant: Grant, others: Iterable[Grant]) -> Grant:
+    """The first partition of the profile that nobody else has. Without one, the grant has none."""
+    have = {(other.notes or {}).get("partition") for other in others if other.uuid == device.uuid}
+    free = (one.uuid for one in (cut.partitions if cut else ()) if one.profile == profile and one.uuid not in have)
+    found = next(free, None)
+    return replace(grant, notes={**(grant.notes or {}), "partition": found}) if found else grant
+
+
+def is_cut(state: DeviceState) -> bool:
+    """Whether the node says what has been cut of the card."""
+    return CUT in state.notes
+
+
+def left(state: DeviceState) -> Sizes:
+    """Partitions that nobody has."""
+    counts: Sizes = state.notes.get(LEFT, state.notes.get(CUT, {}))
+    return counts
+
+
+def without(state: DeviceState, profile: str) -> DeviceState:
+    """The card with one partition less."""
+    if not is_cut(state) or not profile:
+        return state
+    counts = left(state)
+    return replace(state, notes={**state.notes, LEFT: {**counts, profile: counts.get(profile, 0) - 1}})
+
+
+def one_each(*resources: str) -> Callable[[Context], Reason | None]:
+    """Where partitions are lent, a pod has one: what runtimes are told names one partition, and so does a decision.
+
+    The gate of a family whose containers ask for one of ``resources``.
+    """
+
+    def gate(context: Context) -> Reason | None:
+        cut = any(map(is_cut, context.states))
+        return Reason.ONE_PARTITION if cut and several(context.pod, context.demand.count, resources) else None
+
+    return gate
+
+
+def several(pod: PodView, count: int, resources: Sequence[str]) -> bool:
+    """Whether a pod asks for more than one partition: of ``count`` cards, or for several containers."""
+    return count > 1 or len(asking(pod, *resources)) > 1
+
+
+def booked(state: DeviceState, grant: Grant, profile: str, slots: int = 1) -> Booked:
+    """The share, and its partition."""
+    return without(taken(state, grant, slots=slots), profile), grant
+
+
+def had(state: DeviceState, grant: Grant, pod: PodView, profile: str) -> DeviceState:
+    """What a pod has already."""
+    return without(restored(state, grant, pod), profile)
