@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from tests.scheduler.test_process import started
+from tests.support.scheduler_process import started
 from tests.support.scheduling import add_node, ask, binding, manifest, until
 
 

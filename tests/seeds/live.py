@@ -18,7 +18,8 @@ from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import pod_view
 from hami_plugin.wire import keys
-from tests.scheduler.test_process import Running, review, started
+from tests.scheduler.test_process import review
+from tests.support.scheduler_process import Running, started
 from tests.support.scheduling import ask, binding, until
 
 HERE = Path(__file__).parent
