@@ -19,14 +19,15 @@ from hami_plugin.aio import Watched
 from hami_plugin.demo.ground import install_core
 from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.fitting.inquiry import Inquiry, answered
+from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.node.allocation import AllocationRules, Allocator
+from hami_plugin.node.allocation import Allocator
 from hami_plugin.node.annotating import Source, Style, wishes
 from hami_plugin.node.offering import Offering
 from hami_plugin.node.parts import part
+from hami_plugin.node.ports import Kept
 from hami_plugin.node.questions import question_of
 from hami_plugin.policy.admission import Denied
-from hami_plugin.policy.overcommit import AS_HAMI
 from hami_plugin.policy.pods import place
 from hami_plugin.policy.sites import Placed
 from hami_plugin.policy.states import Given
@@ -43,6 +44,7 @@ from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Reu
 from hami_plugin.simulation.kubelet_ledger import Ledger as KubeletLedger
 from hami_plugin.vendor import Family, load_vendor, vendor_names
 from hami_plugin.wire.keys import OWN
+from tests.support.kubelet import FakeCheckpoint
 from tests.support.machines import Case
 from tests.support.node import Node
 from tests.support.rigs import NODE, Rig, rig
@@ -98,6 +100,26 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
     return Ground(rig=served, parts=parts, node=node)
 
 
+class Remembered(FakeCheckpoint):
+    """The kubelet's checkpoint: it is written before the next container is looked at."""
+
+    def __init__(self, ledger: KubeletLedger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    async def kept(self, resource: str) -> tuple[Kept, ...]:
+        return tuple(
+            Kept(
+                uid=uid,
+                container=container,
+                ids=frozenset(held.ids),
+                answered_for=held.answer.annotations[ANSWERED_FOR],
+            )
+            for (uid, container, name), held in self._ledger.allotments.items()
+            if name == resource
+        )
+
+
 @dataclass(kw_only=True)
 class Trial:
     """One node over a sequence of pods. ``asked`` counts the answers; ``against`` are those that contradict."""
@@ -111,26 +133,13 @@ class Trial:
 
     def __post_init__(self) -> None:
         install_core(self.root / "hook" / "vgpu")
-        self.daemon = Node(root=self.root, devices=0)
         self.kubelet = KubeletLedger()
+        self.daemon = Node(root=self.root, devices=0, wait=0.0, checkpoint=Remembered(self.kubelet))
         self.allocators: dict[str, Allocator] = {}
-        rules_ = AllocationRules(node=NODE, wait=0.0, counted=AS_HAMI)
         questions = []
         for family, own in self.ground.parts:
             for units in (None, *family.units):
-                made = Allocator(
-                    family,
-                    units=units,
-                    snapshot=own,
-                    pods=self.daemon.pods,
-                    ledger=self.daemon.ledger,
-                    settlement=self.daemon.settlement,
-                    events=self.daemon.events,
-                    host=self.daemon.host,
-                    guard=self.daemon.guard,
-                    rules=rules_,
-                    observer=self.daemon.observer,
-                )
+                made = self.daemon._allocator(family, units, own)
                 if own.value.devices:
                     self.allocators[made.resource] = made
                     self.kubelet.listed(made.resource, made.offers())

@@ -134,11 +134,11 @@ class Node:
         self.settlement.forget(pod.uid)
         self.ledger.drop([held.key for held in self.ledger.of_pod(pod.uid)])
 
-    def _allocator(self, family, units=None):
+    def _allocator(self, family, units=None, snapshot=None):
         return Allocator(
             family,
             units=units,
-            snapshot=self.snapshot,
+            snapshot=snapshot or self.snapshot,
             pods=self.pods,
             ledger=self.ledger,
             settlement=self.settlement,
