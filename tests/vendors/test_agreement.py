@@ -28,7 +28,18 @@ MORE = tuple(
         ("enflame-s60-8", "auto", {}),
     )
 )
-CASES = (*cases(), *MORE)
+UNWELL = tuple(
+    Case(profile=profile, way=Way(name=f"unwell-{name}", settings=settings, faults=faults))
+    for profile, name, settings, faults in (
+        ("enflame-s60-8", "whole", {}, (("no-node", 3, 0), ("no-node", 7, 0))),
+        ("enflame-s60-8-drs", "whole", {"serve": "whole"}, ()),
+        ("cambricon-mlu590-8", "whole", {}, (("no-node", 7, 0),)),
+        ("kunlun-p800-8", "whole", {}, (("no-node", 0, 0),)),
+        ("mthreads-s4000-8", "whole", {}, (("no-node", 7, 0),)),
+    )
+)
+"""With devices that are kept back, of families that register none."""
+CASES = (*cases(), *MORE, *UNWELL)
 QUESTIONS = int(os.environ.get("AGREEMENT_QUESTIONS", "0"))
 EACH = -(-QUESTIONS // len(CASES)) if QUESTIONS else 8
 PODS = 8
@@ -66,3 +77,14 @@ async def test_a_pod_fits_exactly_where_the_daemon_serves_it(case: Case, tmp_pat
     count[AGAINST] += len(against)
     assert against == []
     assert asked["yes"] + asked["no"] == EACH
+
+
+async def test_what_a_container_has_by_two_resources_is_one_partition(tmp_path: Path) -> None:
+    limits = {"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": "100", "enflame.com/gcu-count": "1"}
+    main = {"name": "main", "image": "i", "resources": {"limits": limits}}
+    trial = Trial(ground=ground(Case(profile="enflame-s60-8-drs", way=Way()), tmp_path), root=tmp_path / "node")
+
+    fits = await trial.ask({"metadata": {"annotations": {}}, "spec": {"containers": [main]}})
+    await trial.close()
+
+    assert (fits, trial.against) == (True, [])
