@@ -5,6 +5,7 @@ What a parser is allowed to raise is what its caller handles; what it returns mu
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -225,9 +226,9 @@ def quantities(data: bytes) -> None:
 @allowing(ClusterError)
 def replies(data: bytes) -> None:
     call = Call(verb="list", kind="pods", path="/api/v1/pods", name="")
-    str(refused(call, 500, data))
     retry_after({"Retry-After": text(data)})
-    decoded(call, data)
+    str(asyncio.run(refused(call, 500, data)))
+    asyncio.run(decoded(call, data))
 
 
 # The scheduler's requests

@@ -83,6 +83,7 @@ def test_a_type_is_judged_once_for_all_devices_that_are_of_it(monkeypatch):
     assert len(asked) == 3
 
 
+@pytest.mark.difference("D-329")
 @pytest.mark.scenario("X3")
 @pytest.mark.parametrize("text", [ENDLESS, "x" * (MOST_BYTES + 1), "," * MOST_NAMES, "é" * (MOST_BYTES // 2 + 1)])
 def test_a_list_without_end_is_refused_on_every_node_with_its_size_the_limit_and_what_to_do(text):
@@ -114,6 +115,7 @@ KEYS = sorted(
 )
 
 
+@pytest.mark.difference("D-329")
 @pytest.mark.scenario("X3")
 @pytest.mark.parametrize(("word", "resource", "key"), KEYS)
 def test_admission_denies_a_pod_whose_selection_of_devices_has_no_end(word, resource, key):

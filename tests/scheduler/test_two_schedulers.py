@@ -173,6 +173,7 @@ def check(store: ObjectStore, families: Sequence[Any]) -> int:
     return len(bound)
 
 
+@pytest.mark.difference("D-402")
 @pytest.mark.scenario("A9", "P4")
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_last_share_goes_to_one_of_two_pods_that_two_schedulers_decide_at_once(seed):

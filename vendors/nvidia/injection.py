@@ -225,7 +225,7 @@ def _preload_problem(preload: str, mounted: str, host: HostFiles) -> str:
         return ""
     return (
         f"{preload} names {' and '.join(named) or 'no library'}, and not {mounted}, where containers have HAMi-core, "
-        "so that no program would load it; write that path into it, or set hookPath to where HAMi-core is installed for"
+        "so that no program would load it; write that path into it, or set hookPath as HAMi-core was installed"
     )
 
 

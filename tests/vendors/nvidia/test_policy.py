@@ -76,7 +76,7 @@ def test_two_of_eight_are_a_pair_and_one_is_torn_from_a_broken_pair() -> None:
     two = replace(asking(2, TOPOLOGY), links=PAIRS)
     one = replace(asking(1, TOPOLOGY), links=PAIRS)
 
-    assert granted(fit(POLICY, states, two)) == ["GPU-1", "GPU-0"]
+    assert granted(fit(POLICY, states, two)) == ["GPU-7", "GPU-6"]
     assert granted(fit(POLICY, [*states[:3], *states[4:]], one)) == ["GPU-2"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -109,9 +108,10 @@ def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
 
 def _runs(question: Json) -> list[list[str]]:
     """What could be granted, by runs of neighbours of one NUMA node, in walking order."""
-    able = Counter(_all_taken(question))
-    runs = groupby(question["devices"][::-1], key=lambda device: device.get("numa", 0))
-    return [[one["id"] for one in run for _ in range(able[one["id"]])] for _, run in runs]
+    well = [device for device in reversed(question["devices"]) if device.get("health")]
+    runs = [[*run][::-1] for _, run in groupby(well, key=lambda device: device.get("numa", 0))]
+    taken = _all_taken if _topology(question) else _able
+    return [list(taken({**question, "devices": run})) for run in runs]
 
 
 def _by_topology(question: Json) -> bool:
@@ -141,9 +141,13 @@ def _all_taken(question: Json) -> Sequence[str]:
     return fits.serving(question, policy(NvidiaSettings()), replace(demand, count=MOST_TAKEN))
 
 
+def _able(question: Json) -> Sequence[str]:
+    return fits.serving(question, policy(NvidiaSettings()), Parity().demand(question["request"]))
+
+
 def _pool(question: Json) -> Sequence[str]:
     """What could be granted, in walking order: where NUMA counts, of the first NUMA node that has enough."""
-    able = fits.serving(question, policy(NvidiaSettings()), Parity().demand(question["request"]))
+    able = _able(question)
     if not _bound(question):
         return able
     nodes = dict.fromkeys(device.get("numa", 0) for device in reversed(question["devices"]))
