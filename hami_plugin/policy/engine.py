@@ -78,9 +78,11 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
             return Granted(grants=tuple([one.grant(demand.word) for one in chosen]), seen=seen)
         misfit, left_behind = chosen, len(eligible)
     counted = Counter(filter(None, seen[1])) + Counter({Reason.NUMA: elsewhere})
-    if misfit.instead:
-        counted.clear()
-    counted.update(misfit.reasons)
+    if misfit.instead:  # but what the node says that it refuses stands before any choice
+        whole = {Reason.WHOLE_ONLY: counted[Reason.WHOLE_ONLY]} if counted[Reason.WHOLE_ONLY] else None
+        counted = Counter(whole or misfit.reasons)
+    else:
+        counted.update(misfit.reasons)
     return Refused(demand=demand, total=misfit.total or total, reasons=counted, seen=seen, detail=policy.detail)
 
 

@@ -19,11 +19,13 @@ PARTS = {
     "mthreads-s4000-8": {"mthreads.com/vgpu": "1", "mthreads.com/sgpu-memory": "8"},
     "aws-inf2-24xlarge": {"aws.amazon.com/neuroncore": "1"},
 }
+TRUSTED = {name: {"unlimitedShares": True} for name in ("cambricon-mlu590-8", "mthreads-s4000-8")}
+"""Where nothing limits a part, a node offers parts to containers that can be trusted."""
 
 
 @pytest.mark.parametrize("profile", PARTS)
 def test_a_part_is_asked_for_in_the_familys_own_units(tmp_path: Path, profile: str) -> None:
-    machine = rig(profile, tmp_path)
+    machine = rig(profile, tmp_path, **TRUSTED.get(profile, {}))
 
     asked = part(machine.family, machine.node(machine.snapshot()), "main", memory=3000, cores=30)
 
@@ -31,7 +33,8 @@ def test_a_part_is_asked_for_in_the_familys_own_units(tmp_path: Path, profile: s
     assert asked["resources"]["limits"] == PARTS[profile]
 
 
-def test_of_devices_that_come_whole_there_is_no_part(tmp_path: Path) -> None:
-    machine = rig("kunlun-p800-8", tmp_path)
+@pytest.mark.parametrize("profile", ["kunlun-p800-8", *TRUSTED])
+def test_of_devices_that_come_whole_there_is_no_part(tmp_path: Path, profile: str) -> None:
+    machine = rig(profile, tmp_path)
 
     assert part(machine.family, machine.node(machine.snapshot()), "main", memory=3000, cores=30) is None

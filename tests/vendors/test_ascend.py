@@ -11,7 +11,9 @@ import yaml
 
 from hami_plugin.config.documents import read_yaml
 from hami_plugin.config.hami import device_config
+from hami_plugin.conformance import fits
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.parity import Parity
 from hami_plugin.policy.admission import Admitted, Denied
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Refused, fit
@@ -267,7 +269,8 @@ def fit_question(count: int, states: list[DeviceState], word: str = "Ascend910B3
         }
         for state in states
     ]
-    return {"fn": "fit", "vendor": word, "request": {"nums": count}, "devices": devices, "pod": {}}
+    request = {"nums": count, "type": word, "memreq": 1000, "mempercentagereq": 0, "coresreq": 0}
+    return {"fn": "fit", "vendor": word, "request": request, "devices": devices, "pod": {}}
 
 
 def grant_of(uuids: str, **bill: int) -> dict[str, Any]:
@@ -304,8 +307,18 @@ def test_another_chip_is_a_reason_only_where_there_is_one() -> None:
 
     assert rule.applies(mixed)
     assert not rule.applies(fit_question(1, chips(2, "Ascend910B4"), "Ascend910B4"))
-    assert rule.right(mixed, grant_of("0"), grant_of("1"))
-    assert not rule.right(mixed, grant_of("1"), grant_of("0"))
+    assert rule.right(mixed, grant_of("0"), as_hami(mixed))
+    assert not rule.right(mixed, grant_of("1"), as_hami(mixed))
+    assert not rule.right(mixed, grant_of("0"), grant_of("1"))  # not all that HAMi says of a grant
+
+
+def as_hami(question: dict[str, Any]) -> dict[str, Any]:
+    """HAMi takes every chip whose word contains the one that is asked for."""
+    word = question["vendor"]
+    alike = [{**one, "type": word} for one in question["devices"]]
+    family = next(family for family in families(AscendSettings()) if family.word == word)
+    assert family.policy
+    return dict(fits.answer({**question, "devices": alike}, family.policy, Parity()))
 
 
 def test_fewer_than_asked_for_are_told_from_another_fault() -> None:
