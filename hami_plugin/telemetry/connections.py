@@ -33,6 +33,9 @@ ENOUGH = 65_536
 """Descriptors. Some systems allow a thousand million, and vendors' tools that close them one by one take minutes."""
 KEPT_BACK = 48
 """Descriptors that are left to everything else, where there are few."""
+IDLE, LATE, BUSY = "it was idle for longest", "it asked for nothing in time", "all others are busy"
+WHYS = (IDLE, LATE, BUSY)
+"""Why a connection is closed before its time; beside these the system's own words, when no descriptor is left."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -213,7 +216,8 @@ class Connections:
             asyncio.get_running_loop().add_reader(self._listener, self._take, self._listener)
 
     def _take(self, listener: socket.socket) -> None:
-        for _ in range(AT_ONCE):
+        # What is dropped is closed in the loop's next turn: until then both count.
+        for _ in range(min(AT_ONCE, self._most)):
             try:
                 taken, _address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -226,7 +230,7 @@ class Connections:
     def _begin(self, taken: socket.socket) -> None:
         if len(self._open) >= self._most and not self._drop_oldest():
             taken.close()
-            self._tell("all others are busy")
+            self._tell(BUSY)
             return
         taken.setblocking(False)
         one = _Connection(self, self._clock())
@@ -260,13 +264,13 @@ class Connections:
         oldest = min(idle, key=lambda one: one.since)
         self._open.pop(oldest)
         oldest.drop()
-        self._tell("it was idle for longest")
+        self._tell(IDLE)
         return True
 
     def _too_late(self, one: _Connection) -> None:
         one.late = None
         one.drop()
-        self._tell("it asked for nothing in time")
+        self._tell(LATE)
 
     def _out_of_descriptors(self, listener: socket.socket, error: OSError) -> None:
         """Others need descriptors more than we do. Whoever waits is let in by the reserve, and shown out."""

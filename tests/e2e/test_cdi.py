@@ -283,6 +283,7 @@ async def test_instances_that_are_cut_anew_beside_a_running_pod_are_described_an
     await stage.start_daemon()
     # The card that is cut is kept back; its instances have names in the spec.
     await stage.until(lambda: stage.kubelet.allocatable(count) > 0, "the offer of the whole card", 60)
+    await stage.until(lambda: any(one.health for one in stage.registered()), "its registration", 60)
     _pod, given = await answer(stage, small("running", stage.family.resources))
     before = {name.device for name in view(directories).names}
     daemon, shares = stage.daemon.pid, stage.kubelet.allocatable(count)

@@ -102,7 +102,7 @@ async def test_a_tool_that_is_gone_shows_in_the_readiness_and_comes_back(set_up:
 async def test_an_iluvatar_node_offers_the_chip_that_it_has_and_no_other(set_up: Any) -> None:
     stage = await set_up("iluvatar-biv150-8")
     await stage.start_daemon()
-    await offered(stage, {BI: 80})
+    await offered(stage, {BI: 8})
     await stage.until(lambda: "hami.io/node-BI-V150-register" in node(stage).annotations, "the register")
 
     answer = await run(stage, node(stage), {BI: 1})
@@ -116,7 +116,7 @@ async def test_an_iluvatar_node_offers_the_chip_that_it_has_and_no_other(set_up:
 
 
 async def test_moore_threads_gpus_are_counted_by_cards_cores_and_memory(set_up: Any) -> None:
-    stage = await set_up("mthreads-s4000-8")
+    stage = await set_up("mthreads-s4000-8", vendors={"mthreads": {"unlimitedShares": True}})
     await stage.start_daemon()
     await offered(stage, {VGPU: 128, CORES: 128, MEMORY: 768})
 
