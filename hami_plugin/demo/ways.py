@@ -14,6 +14,7 @@ from hami_plugin.policy.reasons import Reason
 from hami_plugin.simulation.scheduler import DoesNotFitError
 from hami_plugin.wire import keys
 from hami_plugin.wire.pods import decode_devices, pending
+from hami_plugin.wire.refuses import Refuses
 
 Facts = dict[str, Any]
 
@@ -27,7 +28,7 @@ def share(stage: Stage, name: str, *, memory: int, cores: int) -> Mapping[str, A
 
 UNSHOWN = "not shown"
 """The fact of a step that the node cannot show: why."""
-SERVED_WHOLE = (Reason.WHOLE_ONLY, Reason.ONE_PARTITION)
+SERVED_WHOLE = (str(Refuses(what="parts", why="")), Reason.ONE_PARTITION)
 """For what a scheduler refuses a pod because of what the node itself says that it serves."""
 
 

@@ -99,7 +99,7 @@ def _step(inquiry: Inquiry, step: Step) -> Facts:
 def _said(step: Step) -> str:
     """What the node says that it refuses of the family, where that is why it refuses here."""
     said = refused(step.context.node.annotations, step.context.demand.word)
-    whole = isinstance(step.outcome, Refused) and Reason.WHOLE_ONLY in step.outcome.reasons
+    whole = isinstance(step.outcome, Refused) and Reason.WHOLE_ONLY in {*step.outcome.reasons, *step.outcome.seen[1]}
     return str(said) if said and (whole or said.what == "all") else ""
 
 

@@ -124,8 +124,9 @@ def refusal(outcome: Refused, node: NodeView) -> str:
     """
     text = Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
     said = refused(node.annotations, outcome.demand.word)
-    words = [OURS[reason] for reason in OURS if reason in outcome.reasons]
-    if said and (said.what == "all" or Reason.WHOLE_ONLY in outcome.reasons):
+    against = {*outcome.reasons, *outcome.seen[1]}  # some families tell one reason in place of their devices'
+    words = [OURS[reason] for reason in OURS if reason in against]
+    if said and (said.what == "all" or Reason.WHOLE_ONLY in against):
         words.append(str(said))
     return f"{text} ({'; '.join(words)})" if words else text
 

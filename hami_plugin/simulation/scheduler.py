@@ -20,6 +20,7 @@ from hami_plugin.scheduling import rules, survey
 from hami_plugin.scheduling.admission import stored
 from hami_plugin.scheduling.ages import of_any_age
 from hami_plugin.scheduling.decisions import assigned, binding
+from hami_plugin.scheduling.sites import registered
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
 from hami_plugin.wire.lock import NodeLock, render_lock
@@ -62,9 +63,8 @@ class SimulatedScheduler:
         return replace(view, capacity={**view.capacity, **counted})
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """The devices that the node is known to have."""
-        node = self.node()
-        return tuple(info for family in self._families for info in family.node_devices(node))
+        """The devices that the node is known to have, and whether they are well, whichever annotation says so."""
+        return tuple(state.info for state in registered(self.node(), self._families).site.states)
 
     def place(self, manifest: Mapping[str, Any], *, lock: bool = True) -> PodView:
         """Admit the pod, create it, decide, lock the node, and bind. ``HamiError`` when nothing fits."""
