@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hami_plugin.demo.pods import part
-from hami_plugin.wire.refuses import all_served
 from tests.support.rigs import rig
 
 PARTS = {
@@ -29,9 +27,7 @@ TRUSTED = {name: {"unlimitedShares": True} for name in ("cambricon-mlu590-8", "m
 def test_a_part_is_asked_for_in_the_familys_own_units(tmp_path: Path, profile: str) -> None:
     machine = rig(profile, tmp_path, **TRUSTED.get(profile, {}))
 
-    node = machine.node(machine.snapshot())
-    everything = replace(node, annotations=all_served(node.annotations))
-    asked = part(machine.family, everything, "main", memory=3000, cores=30)
+    asked = part(machine.family, machine.node(machine.snapshot()), "main", memory=3000, cores=30)
 
     assert asked
     assert asked["resources"]["limits"] == PARTS[profile]
