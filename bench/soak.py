@@ -33,8 +33,10 @@ ALIVE = 6
 WARMUP = 5_000
 """Allocates before the first measurement: caches and buffers have their size then."""
 LEAST_MIB, SPREAD_MIB = 16, 997
-FLAPS_PER_ROUND, STRANGER_EVERY, RESTART_EVERY = 20, 100, 625
-"""In pods: how often a pod comes that nobody scheduled, and how often the kubelet restarts."""
+ERRORS_PER_LOSS, ERROR_EVERY_S = 16, 0.25
+"""How many errors of programs a card tells of before one is lost, and how often."""
+START_EVERY, STRANGER_EVERY, RESTART_EVERY = 4, 100, 625
+"""In pods: how often containers are started too, a pod comes that nobody scheduled, and the kubelet restarts."""
 
 RSS_GROWTH_MIB = 4.0
 JOURNAL_KIB = 1024
@@ -113,13 +115,15 @@ class Soak:
         self._alive.append(pod)
         try:
             await self._stage.kubelet.admit(pod)
-            starts = [self._stage.kubelet.start_container(pod.uid, one.name) for one in pod.containers]
-            answers = await asyncio.gather(*starts)
+            if self._pods % START_EVERY == 0:
+                starts = [self._stage.kubelet.start_container(pod.uid, one.name) for one in pod.containers]
+                await asyncio.gather(*starts)
         except (AdmissionError, StartError) as error:
             await self._lost(pod, error)
             return
-        for container, answer in zip(pod.containers, answers, strict=True):
-            self._compare(pod, container.name, answer.edits.env.get("CUDA_DEVICE_MEMORY_LIMIT_0", ""), sizes)
+        for container in pod.containers:
+            (held,) = self._stage.kubelet.ledger.held_by(pod.uid, container.name).values()
+            self._compare(pod, container.name, held.answer.edits.env.get("CUDA_DEVICE_MEMORY_LIMIT_0", ""), sizes)
         self.tally.allocates += len(sizes)
         await self._stage.cluster.set_running(pod.name)
 
@@ -170,10 +174,10 @@ class Soak:
     async def _flap(self) -> None:
         """Errors of programs arrive all the while: they leave the card as it is. Now and then one card is lost."""
         while True:
-            for _ in range(FLAPS_PER_ROUND):
+            for _ in range(ERRORS_PER_LOSS):
                 self._stage.hardware.simulator.inject("xid", next(self._victims), 13)
                 self.tally.flaps += 1
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(ERROR_EVERY_S)
             victim, self._ailing = next(self._victims), True
             self._stage.hardware.simulator.inject("lost", victim)
             self.tally.flaps += 1
