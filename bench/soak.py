@@ -238,7 +238,7 @@ async def measure(*, allocates: int, minutes: float) -> list[Figure]:
         _grown("Open descriptors", before.descriptors, after.descriptors, "", 2),
         _grown("Threads", before.threads, after.threads, "", 2),
         Figure(name="Journal and state at the end", value=after.journal_kib, unit="KiB", limit=JOURNAL_KIB),
-        _grown("Files of the state directory", before.state_files, after.state_files, "", 0),
+        _grown("Files of the state directory", before.state_files, after.state_files, "", 1),
         Figure(name="Log lines for each Allocate", value=lines / max(1, tally.allocates), limit=2.0),
     ]
 

@@ -286,18 +286,20 @@ async def test_a_node_of_an_older_agent_is_read_too(server, service):
     assert annotations(server.pod("team", "a"))[KEYS.allocated].startswith("GPU-x,NVIDIA,1000,")
 
 
-async def test_a_loop_that_breaks_ends_the_process_instead_of_going_on_blind(server, tmp_path):
+async def test_a_node_that_our_own_rules_break_on_is_left_out_and_the_others_are_served(server, tmp_path):
     (family,) = FAMILIES
+    add_node(server, "broken")
 
-    broke = asyncio.Event()
+    def devices(node: NodeView):
+        if node.name == "broken":
+            raise RuntimeError("a bug")
+        return family.node_devices(node)
 
-    def broken(_node):
-        broke.set()
-        raise RuntimeError("a bug")
+    async with serving(server, tmp_path, families=(replace(family, node_devices=devices),)) as service:
+        pod = server.create_pod(manifest("a"))
+        args = {"Pod": pod, "Nodes": None, "NodeNames": ["broken", "n1"]}
 
-    with pytest.raises(RuntimeError, match="a bug"):
-        async with (
-            serving(server, tmp_path, families=(replace(family, node_devices=broken),), ready=False),
-            asyncio.timeout(30),
-        ):
-            await broke.wait()
+        answer = await service.filter(args)
+
+        assert answer["NodeNames"] == ["n1"]
+        assert answer["FailedNodes"] == {"broken": "node unregistered"}
