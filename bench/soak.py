@@ -27,7 +27,10 @@ from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.simulation.kubelet import StartError
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 
-SETTINGS = {"decisionWaitSeconds": 0.2, "health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 0.5}}
+SETTINGS = {
+    "decisionWaitSeconds": 0.2,
+    "health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 0.5, "holdCapSeconds": 0.5},
+}
 ALIVE = 6
 """Pods that stay on the node at a time."""
 WARMUP = 5_000
@@ -251,7 +254,7 @@ def _grown(name: str, before: float, after: float, unit: str, limit: float) -> F
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--allocates", type=int, default=100_000, help="stop after so many (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="stop after so long (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=20.0, help="stop after so long (default: %(default)s)")
     options = parser.parse_args()
     figures = asyncio.run(measure(allocates=options.allocates, minutes=options.minutes))
     for figure in figures:
