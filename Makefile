@@ -99,7 +99,7 @@ manifests: setup ## Make daemonset.yaml, and what the chart takes from the code,
 bench: setup ## Measure speed and memory against a baseline in the same run
 	$(BIN)/python -m bench
 
-soak: setup ## Twenty minutes of pods, faults and restarts at most: 100,000 Allocates, and nothing may grow (SOAK="--minutes 60")
+soak: setup ## Ten minutes of pods, faults and restarts at most: 100,000 Allocates, and nothing may grow (SOAK="--minutes 60")
 	$(BIN)/python -m bench.soak $(SOAK)
 
 gpu-check: ## On a machine with a real NVIDIA GPU: compare it with what the simulation claims (read-only)

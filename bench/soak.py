@@ -43,6 +43,8 @@ START_EVERY, STRANGER_EVERY, RESTART_EVERY = 4, 100, 625
 
 RSS_GROWTH_MIB = 4.0
 JOURNAL_KIB = 1024
+STATE_FILES = frozenset({"journal", "health.json", "lock"})
+"""What a state directory has. The health file comes with the first fault, so its time is not the soak's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Footprint:
     descriptors: int
     threads: int
     journal_kib: float
-    state_files: int
+    foreign_files: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,7 +211,7 @@ def footprint(stage: Stage) -> Footprint:
         descriptors=len(list((process / "fd").iterdir())),
         threads=len(list((process / "task").iterdir())),
         journal_kib=sum(path.stat().st_size for path in state) / 1024,
-        state_files=len(state),
+        foreign_files=sum(path.name not in STATE_FILES for path in state),
     )
 
 
@@ -241,7 +243,7 @@ async def measure(*, allocates: int, minutes: float) -> list[Figure]:
         _grown("Open descriptors", before.descriptors, after.descriptors, "", 2),
         _grown("Threads", before.threads, after.threads, "", 2),
         Figure(name="Journal and state at the end", value=after.journal_kib, unit="KiB", limit=JOURNAL_KIB),
-        _grown("Files of the state directory", before.state_files, after.state_files, "", 1),
+        _grown("Files of the state directory", before.foreign_files, after.foreign_files, "", 0),
         Figure(name="Log lines for each Allocate", value=lines / max(1, tally.allocates), limit=2.0),
     ]
 
@@ -254,7 +256,7 @@ def _grown(name: str, before: float, after: float, unit: str, limit: float) -> F
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--allocates", type=int, default=100_000, help="stop after so many (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=20.0, help="stop after so long (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="stop after so long (default: %(default)s)")
     options = parser.parse_args()
     figures = asyncio.run(measure(allocates=options.allocates, minutes=options.minutes))
     for figure in figures:

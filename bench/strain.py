@@ -130,7 +130,7 @@ async def _unfinished(subject: Subject) -> Figure:
             await asyncio.sleep(0.1)
             most = max(most, resident(subject.pid))
     grown = (most - before) / (1 << 20)
-    return Figure(name=f"{SENDERS} unfinished bodies of 8 MiB", value=grown, unit="MiB", limit=96, note="more memory")
+    return Figure(name=f"{SENDERS} unfinished bodies of 8 MiB", value=grown, unit="MiB", limit=64, note="more memory")
 
 
 async def _send(port: int, stack: AsyncExitStack) -> None:

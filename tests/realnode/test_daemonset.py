@@ -17,7 +17,7 @@ from tests.realnode.test_rights import called, cluster_role
 
 pytestmark = pytest.mark.case("o", "helm uninstall leaves nothing, and daemonset.yaml alone serves another scheduler")
 FILE = readme.ROOT / "daemonset.yaml"
-GRACE_S = 120  # kube-scheduler 1.20 does not heed SIGTERM; the kubelet kills it after 30
+GRACE_S = 60  # kube-scheduler 1.20 does not heed SIGTERM; the kubelet kills it after 30
 WIDE = (
     *("rbac.authorization.k8s.io/v1/clusterroles", "rbac.authorization.k8s.io/v1/clusterrolebindings"),
     "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
