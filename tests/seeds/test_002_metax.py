@@ -53,10 +53,10 @@ async def test_the_second_class_on_a_full_node_hears_which_class_is_there(
             answer = await node.filtered(pod)
             assert answer["NodeNames"] == []
             assert answer["FailedNodes"] == {NODE: "8/8 CardQosPolicyMismatch(fixed-share)"}
+        # A process that ends takes the Events with it that it has not written yet.
+        await until(lambda: "FilteringFailed" in reasons(node.stage.api, "second"))
         await node.restart_scheduler(stack, tmp_path)
-    await until(
-        lambda: "CardQosPolicyMismatch(fixed-share)" in reasons(node.stage.api, "second").get("FilteringFailed", "")
-    )
+    assert "CardQosPolicyMismatch(fixed-share)" in reasons(node.stage.api, "second")["FilteringFailed"]
 
     node.end("fixed-0")
     await node.chosen(third)
