@@ -117,12 +117,12 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     for name, settings in ready.configuration.vendors.items():
         vendor = load_vendor(name)
         automatic = settings.enabled == AUTO
-        if vendor.node is None and not automatic:
+        if vendor.open is None and not automatic:
             raise HamiError(
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",
             )
-        if automatic and (vendor.node is None or ready.simulated or not _present(vendor, settings, host)):
+        if automatic and (vendor.open is None or ready.simulated or not _present(vendor, settings, host)):
             continue
         chosen, handover = settled(settings, own)
         driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
@@ -132,8 +132,7 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
 
 def _present(vendor: Vendor, settings: VendorSettings, host: HostPaths) -> bool:
     """Whether the host has the vendor's hardware. Where that cannot be told, its driver says what is wrong."""
-    assert vendor.node
-    look = partial(vendor.node.present, settings, host)
+    look = partial(vendor.present, settings, host)
     try:
         return bool(once(f"presence of {vendor.name}", look, patience=PRESENCE_S))
     except Exception:
@@ -160,10 +159,10 @@ class Opening:
 
 def _driver(vendor: Vendor, settings: VendorSettings, host: HostPaths, own: Settings) -> Driver:
     """The vendor's driver, in this process or in one of its own. It is opened when it is first asked."""
-    assert vendor.node
+    assert vendor.open
     wish = settings.isolated if isinstance(settings, ServedSettings) else None
-    if not (vendor.node.isolated if wish is None else wish):
-        return CheckedDriver(partial(vendor.node.open, settings, host))
+    if not (vendor.isolated if wish is None else wish):
+        return CheckedDriver(partial(vendor.open, settings, host))
     opening = Opening(
         vendor=vendor.name, settings=settings, host=host, log_level=own.log_level, log_format=own.log_format
     )

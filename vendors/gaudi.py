@@ -30,7 +30,7 @@ from hami_plugin.policy.selectors import by_group, when
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Told, Tool
 from hami_plugin.simulation.trees import Files, Link, on_bus
-from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, ResourceNames, Vendor
 from hami_plugin.wire.nodes import DeviceInfo, decode_json
 
 WORD = "Gaudi"
@@ -163,5 +163,12 @@ def _id(one: MachineDevice) -> str:
 
 
 BOARD = replace(listed(CARDS, "", Tool(path="bin/hl-smi", setting="hlSmi", says=_says), more=_shown), device=_id)
-NODE = NodeSide(open=open_driver, present=CARDS.present, simulate=BOARD.simulate)
-VENDOR = Vendor(name="gaudi", title="Gaudi accelerators", settings=GaudiSettings, families=families, node=NODE)
+VENDOR = Vendor(
+    name="gaudi",
+    title="Gaudi accelerators",
+    settings=GaudiSettings,
+    families=families,
+    open=open_driver,
+    present=CARDS.present,
+    simulate=BOARD.simulate,
+)

@@ -2,7 +2,7 @@
 
 from hami_plugin.vendor.annotations import SHARED_LOCK, AnnotationKeys, Announce, LockRule, Patch, both_keys
 from hami_plugin.vendor.driver import Driver, HealthEvent
-from hami_plugin.vendor.exports import Facts, NodeSide, Simulator, Vendor, as_described, serving
+from hami_plugin.vendor.exports import Facts, Simulator, Vendor, as_described, serving
 from hami_plugin.vendor.family import Family, Injection, Leftovers
 from hami_plugin.vendor.loading import load_vendor, vendor_names
 from hami_plugin.vendor.resources import ResourceNames, Units
@@ -18,7 +18,6 @@ __all__ = [
     "Injection",
     "Leftovers",
     "LockRule",
-    "NodeSide",
     "Patch",
     "ResourceNames",
     "Simulator",

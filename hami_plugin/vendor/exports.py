@@ -1,4 +1,4 @@
-"""What a vendor's module exports: its families, its half of a node, and what is known of it elsewhere."""
+"""What a vendor's module exports: its families, how its driver is opened, and what is known of it elsewhere."""
 
 from __future__ import annotations
 
@@ -52,21 +52,6 @@ class Simulator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSide:
-    """What a vendor has on a node: how its driver is opened, and ``simulate`` sets up a machine to play it with.
-
-    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
-    that nobody has enabled or disabled. ``isolated``: its driver runs in a process of its own, unless somebody has set
-    otherwise; for libraries that may take their process down.
-    """
-
-    open: Callable[[Any, HostPaths], Driver]
-    present: Callable[[Any, HostPaths], bool] = _always
-    isolated: bool = False
-    simulate: Callable[[Machine, Path], Simulator] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a vendor away from any node.
 
@@ -81,22 +66,23 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """What a module in ``vendors`` exports as ``VENDOR``. Without ``node`` its own device plugin serves the node."""
+    """What a module in ``vendors`` exports as ``VENDOR``.
+
+    On a node, ``open`` opens the vendor's driver; without it the vendor's own device plugin serves the node.
+    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
+    that nobody has enabled or disabled. ``isolated``: the driver runs in a process of its own, unless somebody has set
+    otherwise; for libraries that may take their process down. ``simulate`` sets up a machine to play the vendor with.
+    """
 
     name: str
     title: str
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
-    node: NodeSide | None = None
+    open: Callable[[Any, HostPaths], Driver] | None = None
+    present: Callable[[Any, HostPaths], bool] = _always
+    isolated: bool = False
+    simulate: Callable[[Machine, Path], Simulator] | None = None
     facts: Facts = field(default_factory=Facts)
-
-    @property
-    def open(self) -> Callable[[Any, HostPaths], Driver] | None:
-        return self.node.open if self.node else None
-
-    @property
-    def simulate(self) -> Callable[[Machine, Path], Simulator] | None:
-        return self.node.simulate if self.node else None
 
 
 def serving(

@@ -19,7 +19,7 @@ from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor import AnnotationKeys, NodeSide, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, ResourceNames, Vendor
 from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.wire.pods import encode_devices
 
@@ -174,6 +174,5 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
 
 
 def _served(name, families, opening):
-    node = NodeSide(open=lambda _settings, _paths: opening())
-    vendor = Vendor(name=name, title=name, settings=VendorSettings, families=families, node=node)
+    vendor = Vendor(name=name, title=name, settings=VendorSettings, families=families, open=lambda *_: opening())
     return Served(vendor=vendor, settings=VendorSettings(), driver=CheckedDriver(opening))

@@ -104,9 +104,8 @@ def test_cards_that_become_garbage_are_kept_back_with_their_names(profile: str, 
 def test_a_vendor_is_present_where_its_cards_are_plugged_in(profile: str, tmp_path: Path) -> None:
     machine = rig(profile, tmp_path)
     vendor = vendor_of(machine.machine)
-    assert vendor.node
 
     machine.simulator.inject("driver-gone")
-    assert vendor.node.present(machine.settings, HostPaths())
+    assert vendor.present(machine.settings, HostPaths())
     machine.simulator.inject("no-devices")
-    assert not vendor.node.present(machine.settings, HostPaths())
+    assert not vendor.present(machine.settings, HostPaths())

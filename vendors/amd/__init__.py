@@ -8,7 +8,7 @@ from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
+from hami_plugin.vendor import Facts, Family, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.amd.devices import GPUS
 from vendors.amd.family import families
@@ -27,6 +27,14 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     return tuple(replace(info, devcore=units[info.index]) for info in as_described(family, machine))
 
 
-NODE = NodeSide(open=open_driver, present=GPUS.present, simulate=deferred("vendors.amd.simulation.simulate"))
 FACTS = Facts(parity=lambda: Parity(request=_as_hami), described=_described)
-VENDOR = Vendor(name="amd", title="AMD GPUs", settings=AmdSettings, families=families, node=NODE, facts=FACTS)
+VENDOR = Vendor(
+    name="amd",
+    title="AMD GPUs",
+    settings=AmdSettings,
+    families=families,
+    open=open_driver,
+    present=GPUS.present,
+    simulate=deferred("vendors.amd.simulation.simulate"),
+    facts=FACTS,
+)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
+from hami_plugin.vendor import Facts, Family, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.family import families
@@ -24,11 +24,15 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     )
 
 
-NODE = NodeSide(
+FACTS = Facts(parity=deferred("vendors.ascend.parity.parity"), described=_described)
+VENDOR = Vendor(
+    name="ascend",
+    title="Ascend NPUs",
+    settings=AscendSettings,
+    families=families,
     open=deferred("vendors.ascend.node.driver.AscendDriver"),
     present=NPUS.present,
     isolated=True,  # libdcmi.so is C that nobody here can look into, asked with our own guess of its structures
     simulate=deferred("vendors.ascend.node.simulation.simulate"),
+    facts=FACTS,
 )
-FACTS = Facts(parity=deferred("vendors.ascend.parity.parity"), described=_described)
-VENDOR = Vendor(name="ascend", title="Ascend NPUs", settings=AscendSettings, families=families, node=NODE, facts=FACTS)

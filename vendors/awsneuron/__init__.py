@@ -5,7 +5,7 @@ from __future__ import annotations
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor
+from hami_plugin.vendor import Facts, Family, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.awsneuron.chips import NEURONS
 from vendors.awsneuron.family import families
@@ -27,8 +27,14 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     )
 
 
-NODE = NodeSide(open=open_driver, present=NEURONS.present, simulate=deferred("vendors.awsneuron.simulation.simulate"))
 FACTS = Facts(parity=deferred("vendors.awsneuron.parity.parity"), described=_described, machines=("aws-neuron",))
 VENDOR = Vendor(
-    name="awsneuron", title="AWS Neuron devices", settings=AwsNeuronSettings, families=families, node=NODE, facts=FACTS
+    name="awsneuron",
+    title="AWS Neuron devices",
+    settings=AwsNeuronSettings,
+    families=families,
+    open=open_driver,
+    present=NEURONS.present,
+    simulate=deferred("vendors.awsneuron.simulation.simulate"),
+    facts=FACTS,
 )

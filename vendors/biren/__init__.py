@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from hami_plugin.deferred import deferred
-from hami_plugin.vendor import NodeSide, Vendor
+from hami_plugin.vendor import Vendor
 from vendors.biren.devices import present
 from vendors.biren.family import families
 from vendors.biren.node import open_driver
 from vendors.biren.settings import BirenSettings
 
-NODE = NodeSide(open=open_driver, present=present, simulate=deferred("vendors.biren.simulation.simulate"))
-VENDOR = Vendor(name="biren", title="Biren GPUs", settings=BirenSettings, families=families, node=NODE)
+VENDOR = Vendor(
+    name="biren",
+    title="Biren GPUs",
+    settings=BirenSettings,
+    families=families,
+    open=open_driver,
+    present=present,
+    simulate=deferred("vendors.biren.simulation.simulate"),
+)
 __all__ = ["VENDOR", "BirenSettings", "families"]

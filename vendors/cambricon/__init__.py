@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from hami_plugin.deferred import deferred
-from hami_plugin.vendor import Facts, NodeSide, Vendor
+from hami_plugin.vendor import Facts, Vendor
 from vendors.cambricon.family import families, parity
 from vendors.cambricon.names import MLUS
 from vendors.cambricon.node import open_driver
 from vendors.cambricon.settings import CambriconSettings
 
-NODE = NodeSide(open=open_driver, present=MLUS.present, simulate=deferred("vendors.cambricon.simulation.simulate"))
 FACTS = Facts(parity=parity)
 VENDOR = Vendor(
-    name="cambricon", title="Cambricon MLUs", settings=CambriconSettings, families=families, node=NODE, facts=FACTS
+    name="cambricon",
+    title="Cambricon MLUs",
+    settings=CambriconSettings,
+    families=families,
+    open=open_driver,
+    present=MLUS.present,
+    simulate=deferred("vendors.cambricon.simulation.simulate"),
+    facts=FACTS,
 )

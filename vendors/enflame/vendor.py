@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor
+from hami_plugin.vendor import Facts, Family, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame import cards, drs
 from vendors.enflame.devices import GCUS
@@ -33,8 +33,14 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     )
 
 
-NODE = NodeSide(open=open_driver, present=GCUS.present, simulate=deferred("vendors.enflame.simulation.simulate"))
 FACTS = Facts(parity=deferred("vendors.enflame.parity.parity"), described=_described)
 VENDOR = Vendor(
-    name="enflame", title="Enflame GCUs", settings=EnflameSettings, families=families, node=NODE, facts=FACTS
+    name="enflame",
+    title="Enflame GCUs",
+    settings=EnflameSettings,
+    families=families,
+    open=open_driver,
+    present=GCUS.present,
+    simulate=deferred("vendors.enflame.simulation.simulate"),
+    facts=FACTS,
 )

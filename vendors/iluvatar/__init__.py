@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, serving
+from hami_plugin.vendor import Facts, Family, Vendor, as_described, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.iluvatar.family import families
 from vendors.iluvatar.node import GPUS, chip_of, open_driver, served
@@ -17,9 +17,15 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     return tuple(info for info in as_described(family, machine) if info.index in named)
 
 
-NODE = NodeSide(open=open_driver, present=GPUS.present, simulate=deferred("vendors.iluvatar.simulation.simulate"))
 FACTS = Facts(described=_described)
 FAMILIES = serving(families, served)
 VENDOR = Vendor(
-    name="iluvatar", title="Iluvatar GPUs", settings=IluvatarSettings, families=FAMILIES, node=NODE, facts=FACTS
+    name="iluvatar",
+    title="Iluvatar GPUs",
+    settings=IluvatarSettings,
+    families=FAMILIES,
+    open=open_driver,
+    present=GPUS.present,
+    simulate=deferred("vendors.iluvatar.simulation.simulate"),
+    facts=FACTS,
 )

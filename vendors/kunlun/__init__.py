@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from hami_plugin.deferred import deferred
-from hami_plugin.vendor import Facts, NodeSide, Vendor, serving
+from hami_plugin.vendor import Facts, Vendor, serving
 from vendors.kunlun.family import families
 from vendors.kunlun.node import XPUS, open_driver, served
 from vendors.kunlun.settings import KunlunSettings
 
-NODE = NodeSide(open=open_driver, present=XPUS.present, simulate=deferred("vendors.kunlun.simulation.simulate"))
 FACTS = Facts(parity=deferred("vendors.kunlun.parity.parity"), machines=("kunlunxin",))
 FAMILIES = serving(families, served)
-VENDOR = Vendor(name="kunlun", title="Kunlun XPUs", settings=KunlunSettings, families=FAMILIES, node=NODE, facts=FACTS)
+VENDOR = Vendor(
+    name="kunlun",
+    title="Kunlun XPUs",
+    settings=KunlunSettings,
+    families=FAMILIES,
+    open=open_driver,
+    present=XPUS.present,
+    simulate=deferred("vendors.kunlun.simulation.simulate"),
+    facts=FACTS,
+)

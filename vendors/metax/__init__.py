@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described
+from hami_plugin.vendor import Facts, Family, Vendor, as_described
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, node, sgpu
 from vendors.metax.cards import GPUS
@@ -30,6 +30,14 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     )
 
 
-NODE = NodeSide(open=node.open_driver, present=GPUS.present, simulate=deferred("vendors.metax.simulation.simulate"))
 FACTS = Facts(parity=deferred("vendors.metax.parity.parity"), described=_described)
-VENDOR = Vendor(name="metax", title="MetaX GPUs", settings=MetaxSettings, families=families, node=NODE, facts=FACTS)
+VENDOR = Vendor(
+    name="metax",
+    title="MetaX GPUs",
+    settings=MetaxSettings,
+    families=families,
+    open=node.open_driver,
+    present=GPUS.present,
+    simulate=deferred("vendors.metax.simulation.simulate"),
+    facts=FACTS,
+)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import Facts, Family, NodeSide, Vendor, as_described, serving
+from hami_plugin.vendor import Facts, Family, Vendor, as_described, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, families
 from vendors.mthreads.node import GPUS, open_driver, served
@@ -17,9 +17,15 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     return tuple(replace(one, devcore=CARD_CORES) for one in as_described(family, machine))
 
 
-NODE = NodeSide(open=open_driver, present=GPUS.present, simulate=deferred("vendors.mthreads.simulation.simulate"))
 FACTS = Facts(parity=deferred("vendors.mthreads.parity.parity"), described=_described)
 FAMILIES = serving(families, served)
 VENDOR = Vendor(
-    name="mthreads", title="Moore Threads GPUs", settings=MthreadsSettings, families=FAMILIES, node=NODE, facts=FACTS
+    name="mthreads",
+    title="Moore Threads GPUs",
+    settings=MthreadsSettings,
+    families=FAMILIES,
+    open=open_driver,
+    present=GPUS.present,
+    simulate=deferred("vendors.mthreads.simulation.simulate"),
+    facts=FACTS,
 )

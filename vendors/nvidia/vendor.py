@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hami_plugin.deferred import deferred
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.vendor import Facts, NodeSide, Vendor
+from hami_plugin.vendor import Facts, Vendor
 from vendors.nvidia.family import families
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.settings import NvidiaSettings
@@ -15,10 +15,14 @@ def _present(settings: NvidiaSettings, paths: HostPaths) -> bool:
     return settings.nvml_library is not None or trees.present()
 
 
-NODE = NodeSide(
+FACTS = Facts(parity=deferred("vendors.nvidia.scheduling.parity.parity"), machines=("nvidia",))
+VENDOR = Vendor(
+    name="nvidia",
+    title="NVIDIA GPUs",
+    settings=NvidiaSettings,
+    families=families,
     open=deferred("vendors.nvidia.nvml.open_driver"),
     present=_present,
     simulate=deferred("vendors.nvidia.simulation.simulate"),
+    facts=FACTS,
 )
-FACTS = Facts(parity=deferred("vendors.nvidia.scheduling.parity.parity"), machines=("nvidia",))
-VENDOR = Vendor(name="nvidia", title="NVIDIA GPUs", settings=NvidiaSettings, families=families, node=NODE, facts=FACTS)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from hami_plugin.deferred import deferred
-from hami_plugin.vendor import Facts, NodeSide, Vendor
+from hami_plugin.vendor import Facts, Vendor
 from vendors.vastai.dies import DIES
 from vendors.vastai.family import families
 from vendors.vastai.node import open_driver
 from vendors.vastai.settings import VastaiSettings
 
-NODE = NodeSide(open=open_driver, present=DIES.present, simulate=deferred("vendors.vastai.simulation.simulate"))
 FACTS = Facts(parity=deferred("vendors.vastai.parity.parity"))
-VENDOR = Vendor(name="vastai", title="Vastai cards", settings=VastaiSettings, families=families, node=NODE, facts=FACTS)
+VENDOR = Vendor(
+    name="vastai",
+    title="Vastai cards",
+    settings=VastaiSettings,
+    families=families,
+    open=open_driver,
+    present=DIES.present,
+    simulate=deferred("vendors.vastai.simulation.simulate"),
+    facts=FACTS,
+)
 __all__ = ["VENDOR", "VastaiSettings", "families"]

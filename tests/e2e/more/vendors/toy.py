@@ -15,7 +15,7 @@ from hami_plugin.policy.charges import slot
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, ResourceNames, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
 
 WORD = "Toy"
@@ -75,5 +75,12 @@ def inject(assignment: Assignment, _host: HostFiles) -> Injection:
     return Injection(edits=ContainerEdits(env={"TOY_CARDS": names}))
 
 
-NODE = NodeSide(open=open_driver, present=present, isolated=True)
-VENDOR = Vendor(name="toy", title="Toy cards", settings=ToySettings, families=families, node=NODE)
+VENDOR = Vendor(
+    name="toy",
+    title="Toy cards",
+    settings=ToySettings,
+    families=families,
+    open=open_driver,
+    present=present,
+    isolated=True,
+)
