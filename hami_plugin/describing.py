@@ -31,7 +31,7 @@ class Described:
 
     def explained(self) -> Sequence[str]:
         """Where the vendor looked for what every container needs, and what it found."""
-        return self.family.explain(self.host)
+        return self.family.node.explain(self.host)
 
     def text(self, extension: str = ".json") -> str:
         """The spec as a file with this extension would have it."""

@@ -83,7 +83,7 @@ class Equipment:
     def publisher(self, family: Family, found: Watched[Snapshot], observe: Callable[[Snapshot], None]) -> SpecPublisher:
         """Where runtimes need specs, the others see a family's devices once those are there."""
         return SpecPublisher(
-            family.delivery.kind,
+            family.node.delivery.kind,
             found,
             SpecFiles(family, self.settings.cdi_dirs, self.host),
             events=self.events,

@@ -64,7 +64,7 @@ def vendor_facts() -> list[dict[str, Any]]:
             {
                 "vendor": vendor.name,
                 "title": vendor.title,
-                "families": {f.word: {**asdict(f.resources), **asdict(f.annotations)} for f in families},
+                "families": {f.word: {**f.resources.names, **asdict(f.annotations)} for f in families},
             }
         )
     return facts

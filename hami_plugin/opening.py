@@ -30,8 +30,8 @@ def tell_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
 def tell_unlimited(families: Iterable[Family]) -> None:
     """Say what containers with a part of a device are not held to, whatever the host has."""
     for family in families:
-        if family.unlimited:
-            log.warning("parts are not limited", resource=family.resources.count, what=family.unlimited)
+        if family.node.unlimited:
+            log.warning("parts are not limited", resource=family.resources.count, what=family.node.unlimited)
 
 
 def tidy_specs(directory: Path, kinds: Sequence[str]) -> None:

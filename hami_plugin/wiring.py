@@ -100,12 +100,12 @@ def _wire(
             part = FamilyPart(plain.word, snapshot)
             own.parts.append(part)
             snapshot = part.snapshot
-        if plain.delivery.cdi:
+        if plain.node.delivery.cdi:
             specs = equipment.publisher(plain, snapshot, observe)
             own.specs.append(specs)
             snapshot = specs.snapshot
-        if plain.needs_host:
+        if plain.node.needs_host:
             own.hosts.append(equipment.host_check(plain, snapshot, mistakes))
         family = guarded(plain, guard)
         own.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot, mistakes=mistakes))
-        own.lines += [equipment.line(family, snapshot, units, guard) for units in (None, *family.units)]
+        own.lines += [equipment.line(family, snapshot, units, guard) for units in (None, *family.resources.units)]

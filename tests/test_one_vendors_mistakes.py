@@ -3,7 +3,6 @@
 import asyncio
 import math
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -12,11 +11,11 @@ from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Fault
-from hami_plugin.vendor import Injection, ResourceNames
+from hami_plugin.vendor import Injection, Resources
 from hami_plugin.wire.keys import NODE_LOCK
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside
 from tests.support.breaking import Gate, broken, leaves
-from tests.support.builders import COUNT, REGISTER, SPLIT
+from tests.support.builders import COUNT, REGISTER, SPLIT, changed
 from tests.support.node import until
 
 
@@ -40,7 +39,7 @@ def gate():
 @pytest.mark.parametrize("step", ["register", "announce", "encode"])
 @pytest.mark.parametrize("mistake", [broken, leaves])
 async def test_annotations_that_cannot_be_made_are_one_familys_problem(step, mistake):
-    async with beside(replace(ODD_FAMILY, **{step: mistake})) as node:
+    async with beside(changed(ODD_FAMILY, **{step: mistake})) as node:
         await node.the_other_is_served()
         await node.says("node annotations", f"ODD: a mistake in what is odd's own, {step}: ")
         assert f'hami_plugin_vendor_mistakes_total{{step="{step}",vendor="odd"}}' in node.metrics()
@@ -63,7 +62,7 @@ async def test_annotations_that_cannot_be_made_are_one_familys_problem(step, mis
     ids=["number", "odd key", "no key", "surrogate", "much", "another's", "lock", "none", "generator"],
 )
 async def test_annotations_that_no_node_can_have_are_one_familys_problem(wanted, words):
-    async with beside(replace(ODD_FAMILY, announce=lambda *_asked: wanted)) as node:
+    async with beside(changed(ODD_FAMILY, announce=lambda *_asked: wanted)) as node:
         await node.the_other_is_served()
         await node.says("node annotations", words)
         assert node.api.node.annotations[REGISTER] != "[]"
@@ -71,7 +70,7 @@ async def test_annotations_that_no_node_can_have_are_one_familys_problem(wanted,
 
 async def test_annotations_that_fit_no_node_leave_room_for_the_others():
     texts = {f"a{number}": "x" * 100_000 for number in range(3)}
-    async with beside(replace(ODD_FAMILY, announce=lambda *_asked: texts)) as node:
+    async with beside(changed(ODD_FAMILY, announce=lambda *_asked: texts)) as node:
         await node.the_other_is_served()
         await until(lambda: any(reason == "AnnotationsTooLarge" for _, reason, _ in node.api.events))
         assert "ODD" in next(words for _, reason, words in node.api.events if reason == "AnnotationsTooLarge")
@@ -84,9 +83,9 @@ async def test_a_family_that_is_well_again_is_written_without_any_change():
     def register(device, legacy):
         if mistakes:
             raise mistakes.pop()
-        return ODD_FAMILY.register(device, legacy)
+        return ODD_FAMILY.node.register(device, legacy)
 
-    async with beside(replace(ODD_FAMILY, register=register)) as node:
+    async with beside(changed(ODD_FAMILY, register=register)) as node:
         async with asyncio.timeout(30):
             while ODD_KEYS.register not in node.api.node.annotations:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -106,7 +105,7 @@ async def test_a_family_that_is_well_again_is_written_without_any_change():
     ids=["raises", "10^9", "negative", "nan", "200000 in all"],
 )
 async def test_shares_that_cannot_be_counted_are_not_offered_and_the_vendor_says_so(replicas, words):
-    async with beside(replace(ODD_FAMILY, replicas=replicas)) as node:
+    async with beside(changed(ODD_FAMILY, replicas=replicas)) as node:
         await node.the_other_is_served()
         if words:
             await node.says("vendor odd", words)
@@ -116,7 +115,7 @@ async def test_shares_that_cannot_be_counted_are_not_offered_and_the_vendor_says
 
 
 async def test_a_node_full_of_shares_is_not_rendered():
-    family = replace(ODD_FAMILY, replicas=lambda _device: 100_000)
+    family = changed(ODD_FAMILY, replicas=lambda _device: 100_000)
     async with beside(family, OddDriver(*range(64))) as node:
         await node.the_other_is_served()
         await node.says("vendor odd", "64 devices of ODD with 6400000 shares are more than the kubelet takes")
@@ -124,7 +123,7 @@ async def test_a_node_full_of_shares_is_not_rendered():
 
 async def test_a_list_that_grows_beyond_what_a_kubelet_reads_is_told_until_it_fits_again():
     shares = [SPLIT]
-    async with beside(replace(ODD_FAMILY, replicas=lambda _device: shares[0])) as node:
+    async with beside(changed(ODD_FAMILY, replicas=lambda _device: shares[0])) as node:
         await node.odd_offered(2 * SPLIT)
         shares[0] = 90_000
         node.odd.faults[0] = Fault(reason="Odd", message="so that devices are offered anew")
@@ -145,7 +144,7 @@ async def test_a_loop_that_failed_runs_again_and_is_well_after_a_while():
             raise mistakes.pop()
         return SPLIT
 
-    async with beside(replace(ODD_FAMILY, replicas=replicas)) as node:
+    async with beside(changed(ODD_FAMILY, replicas=replicas)) as node:
         await node.says("vendor odd", "replicas: ZeroDivisionError")
         await node.odd_offered(2 * SPLIT)
         await node.the_other_is_served()
@@ -159,7 +158,7 @@ async def test_a_vendor_whose_families_cannot_be_told_says_so_and_is_not_served(
 
 
 async def test_a_look_at_the_host_that_never_comes_back_is_told_and_holds_nobody_up(gate):
-    async with beside(replace(ODD_FAMILY, host_problem=gate)) as node:
+    async with beside(changed(ODD_FAMILY, host_problem=gate)) as node:
         await node.the_other_is_served()
         assert "no answer within 2 s" in await log_of(node, "host_problem")
 
@@ -185,9 +184,9 @@ async def test_an_allocate_that_a_vendor_breaks_is_refused_with_the_reason(step,
     armed = threading.Event()
 
     def late(*asked):
-        return (does if armed.is_set() else getattr(ODD_FAMILY, step))(*asked)
+        return (does if armed.is_set() else getattr(ODD_FAMILY.node, step))(*asked)
 
-    async with beside(replace(ODD_FAMILY, **{step: late})) as node:
+    async with beside(changed(ODD_FAMILY, **{step: late})) as node:
         await node.odd_offered(2 * SPLIT)
         armed.set()
         with pytest.raises(HamiError, match=words):
@@ -196,8 +195,8 @@ async def test_an_allocate_that_a_vendor_breaks_is_refused_with_the_reason(step,
 
 
 async def test_an_allocate_that_never_comes_back_is_refused_and_the_next_one_at_once(gate, impatient):
-    gate.answer = Injection(edits=ODD_FAMILY.shared_edits(None))
-    async with beside(replace(ODD_FAMILY, inject=gate)) as node:
+    gate.answer = Injection(edits=ODD_FAMILY.node.shared_edits(None))
+    async with beside(changed(ODD_FAMILY, inject=gate)) as node:
         await node.odd_offered(2 * SPLIT)
         with pytest.raises(HamiError, match=r"no answer within 0\.2 s"):
             await node.odd_pod("a")
@@ -211,7 +210,7 @@ async def test_starts_that_wait_for_a_vendors_look_at_the_host_hold_up_no_loop_a
     monkeypatch.setattr(hami_plugin.wiring, "PATIENCE_S", 3.0)
     gate.answer = ""
     gate.open.set()
-    async with beside(replace(ODD_FAMILY, host_problem=gate)) as node:
+    async with beside(changed(ODD_FAMILY, host_problem=gate)) as node:
         await node.odd_offered(2 * SPLIT)
         await node.odd_pod("a")
         gate.open.clear()
@@ -230,13 +229,13 @@ def file_missing(*_asked):
 
 @pytest.mark.parametrize("step", ["register", "replicas", "host_problem"])
 async def test_a_file_that_is_missing_where_none_is_asked_for_is_a_mistake_too(step):
-    async with beside(replace(ODD_FAMILY, **{step: file_missing})) as node:
+    async with beside(changed(ODD_FAMILY, **{step: file_missing})) as node:
         await node.the_other_is_served()
         await until(lambda: f'step="{step.replace("_", " ")}",vendor="odd"' in node.metrics())
 
 
 async def test_a_file_that_is_missing_for_a_container_refuses_it_and_is_no_mistake():
-    async with beside(replace(ODD_FAMILY, inject=file_missing)) as node:
+    async with beside(changed(ODD_FAMILY, inject=file_missing)) as node:
         await node.odd_offered(2 * SPLIT)
         with pytest.raises(HamiError, match=r"the host could not be prepared for container main .*No such file"):
             await node.odd_pod()
@@ -247,7 +246,7 @@ CDI = Delivery(ways=(Way.CDI_ANNOTATIONS,), kind="odd.io/card")
 
 
 async def test_specs_that_cannot_be_described_are_one_familys_problem():
-    async with beside(replace(ODD_FAMILY, delivery=CDI, device_edits=broken)) as node:
+    async with beside(changed(ODD_FAMILY, delivery=CDI, device_edits=broken)) as node:
         await node.the_other_is_served()
         await node.says("vendor odd", "cdi: ZeroDivisionError: by nought")
         assert not node.kubelet.registered(ODD)
@@ -257,7 +256,7 @@ async def test_devices_that_cannot_be_described_count_as_unhealthy_at_every_scra
     def without_node(*_asked):
         raise HamiError("it has no device node")
 
-    async with beside(replace(ODD_FAMILY, delivery=CDI, device_edits=without_node)) as node:
+    async with beside(changed(ODD_FAMILY, delivery=CDI, device_edits=without_node)) as node:
         await node.says("cdi odd.io/card", "it has no device node")
         counted = 'hami_plugin_devices{health="unhealthy",reason="CDISpecMissing",vendor="odd"} 2.0'
         await until(lambda: counted in node.metrics())
@@ -268,7 +267,7 @@ async def test_devices_that_cannot_be_described_count_as_unhealthy_at_every_scra
 
 
 async def test_a_description_that_never_comes_back_is_one_familys_problem(gate):
-    async with beside(replace(ODD_FAMILY, delivery=CDI, shared_edits=gate)) as node:
+    async with beside(changed(ODD_FAMILY, delivery=CDI, shared_edits=gate)) as node:
         await node.the_other_is_served()
         await node.says("cdi odd.io/card", "the disk with the CDI specs does not answer")
         await node.the_other_is_served("p2")
@@ -276,7 +275,7 @@ async def test_a_description_that_never_comes_back_is_one_familys_problem(gate):
 
 @pytest.mark.parametrize("name", [COUNT, "toy.example/card"])
 async def test_a_resource_on_another_vendors_socket_is_refused_at_the_start(name):
-    family = replace(ODD_FAMILY, resources=ResourceNames(count=name))
+    family = changed(ODD_FAMILY, resources=Resources(count=name))
 
     with pytest.raises(ConfigError, match=f"{name} of odd and {COUNT} of toy would be served on the same socket"):
         async with beside(family):

@@ -68,7 +68,7 @@ def test_what_has_no_node_side_says_so_when_it_is_asked(paper: str) -> None:
     (family,) = load_vendor(paper).families(load_vendor(paper).settings())
 
     with pytest.raises(HamiError, match="served by the vendor's own device plugin"):
-        family.inject(None, None)  # type: ignore[arg-type]  # never gets that far
+        family.node.inject(None, None)  # type: ignore[arg-type]  # never gets that far
 
 
 def served(vendors: Mapping[str, Mapping[str, Any]], host: HostPaths | None = None) -> list[str]:

@@ -30,7 +30,7 @@ from hami_plugin.policy.selectors import by_group, when
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Told, Tool
 from hami_plugin.simulation.trees import Files, Link, on_bus
-from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
 from hami_plugin.wire.nodes import DeviceInfo, decode_json
 
 WORD = "Gaudi"
@@ -73,10 +73,10 @@ def families(settings: GaudiSettings) -> tuple[Family, ...]:
         checks=CHARGED,
         select=when(lambda context: context.demand.count > 1, by_group(lambda one: one.state.info.numa)),
     )
-    names = ResourceNames(count=settings.count)
-    family = Family.registered(WORD, names, KEYS, policy, decode=decode_json)
-    handed = family.delivered(settings, device_edits, shared_edits)
-    return (replace(handed, register=register, inject=inject),)
+    resources = Resources(count=settings.count)
+    rules = SchedulingRules.registered(resources, KEYS, policy, decode=decode_json)
+    node = NodeSide(register=register, inject=inject).delivered(settings, device_edits, shared_edits)
+    return (Family(word=WORD, annotations=KEYS, resources=resources, rules=rules, node=node),)
 
 
 def open_driver(settings: GaudiSettings, paths: HostPaths) -> Driver:

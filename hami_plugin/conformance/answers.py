@@ -62,7 +62,7 @@ def _request(question: Json, known: Known) -> Json:
 def _mutate(question: Json, known: Known) -> Json:
     container = values.container(question["container"])
     pod = values.pod(question.get("pod"))
-    admitted = known.family.admit(container, pod)
+    admitted = known.family.rules.admit(container, pod)
     if isinstance(admitted, Denied):
         return {"err": admitted.why}
     env = {**container.env, **admitted.env}
@@ -119,9 +119,9 @@ def _collapse(question: Json) -> Json:
 
 
 def _policy(known: Known) -> Policy:
-    if known.family.policy is None:
+    if known.family.rules.policy is None:
         raise HamiError(f"the family {known.family.word} of vendor {known.vendor} has no policy")
-    return known.family.policy
+    return known.family.rules.policy
 
 
 ABOUT_A_FAMILY: Mapping[str, Callable[[Json, Known], Json]] = {

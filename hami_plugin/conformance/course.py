@@ -70,5 +70,5 @@ class Course:
         """Whether HAMi says here that the pod has nothing of a family: an empty entry for each container."""
         empty = {word: tuple(() for _ in self.asked.pod.containers) for word in self.asked.known}
         idle = [family for family in self.asked.families if not any(placed.given.get(family.word, ()))]
-        nothing = [timeless(family.patch(family, self.asked.pod, empty)).get(key) for family in idle]
+        nothing = [timeless(family.rules.patch(family, self.asked.pod, empty)).get(key) for family in idle]
         return text in nothing or (text == "null" and "[]" in nothing)

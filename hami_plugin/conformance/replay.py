@@ -177,7 +177,7 @@ class _Replay:
             self.ids.append(PADDING)
         for word, pieces in placed.given.items():
             family = asked.known[word].family
-            keys = family.patch(family, asked.pod, placed.given).keys()
+            keys = family.rules.patch(family, asked.pod, placed.given).keys()
             mine, his = ({key: said.pop(key) for key in keys & said.keys()} for said in (ours, padded))
             if mine != his:
                 given = [[values.granted(grant) for grant in piece] for piece in pieces]

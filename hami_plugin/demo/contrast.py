@@ -32,15 +32,16 @@ async def differences(stage: Stage) -> dict[str, Any]:
 
 def _resources(stage: Stage) -> Iterable[str]:
     family, names, device = stage.family, stage.family.resources, stage.devices[0]
-    yield f"{names.count} ({family.replicas(device)} for each device)"
+    yield f"{names.count} ({family.node.replicas(device)} for each device)"
     if names.memory:
-        yield f"{names.memory} (in {'MiB' if family.memory_factor == 1 else f'units of {family.memory_factor} MiB'})"
+        unit = "MiB" if names.memory_factor == 1 else f"units of {names.memory_factor} MiB"
+        yield f"{names.memory} (in {unit})"
     if names.memory_percent:
         yield f"{names.memory_percent} (in percent)"
     if names.cores:
-        counted = family.cores_are_bits or family.cores_are_counted
+        counted = names.cores_are_bits or names.cores_are_counted
         yield f"{names.cores} ({'by number' if counted else 'in percent'})"
-    for units in family.units:
+    for units in family.resources.units:
         yield f"the kubelet also counts {units.resource} ({units.of_device(device)} for each device)"
 
 
@@ -86,7 +87,7 @@ def _sharing(stage: Stage) -> str:
 
 
 def _lock(family: Family) -> str:
-    rule = family.lock
+    rule = family.rules.lock
     if rule is None:
         return "none: several pods may be bound at once"
     whose = "names the pod" if rule.named else "names nobody"

@@ -37,7 +37,7 @@ def _of_all(stage: Stage, claim: Claim) -> Claim:
     every = [(grant, devices[grant.uuid]) for grant in claim.grants]
     family = stage.family
     grants = tuple(
-        replace(grant, memory=family.register(device, False).devmem, cores=family.every_core(device))
+        replace(grant, memory=family.node.register(device, False).devmem, cores=family.node.every_core(device))
         for grant, device in every
     )
     return replace(claim, grants=grants)
@@ -57,7 +57,10 @@ def mixed_up(stage: Stage, pod: PodView, received: Mapping[str, ContainerEdits])
 
 def decided(stage: Stage, pod: PodView) -> tuple[Claim, ...]:
     """What the decision at the pod gives its containers, by whichever of the family's resources they asked."""
-    questions = [question_of(stage.family), *(question_of(stage.family, units) for units in stage.family.units)]
+    questions = [
+        question_of(stage.family),
+        *(question_of(stage.family, units) for units in stage.family.resources.units),
+    ]
     found = {claim.container.name: claim for question in reversed(questions) for claim in claims(pod, question)}
     return tuple(found[container.name] for container in pod.containers if container.name in found)
 
@@ -82,12 +85,12 @@ def _given(stage: Stage, claims_: Sequence[Claim]) -> dict[str, Given]:
         shares = []
         for grant in claim.grants:
             others = [other for other in placed if other.uuid == grant.uuid]
-            own = stage.family.place(grant, devices[grant.uuid], others)
+            own = stage.family.node.place(grant, devices[grant.uuid], others)
             shares.append(Share(grant=own, device=devices[grant.uuid]))
         placed += [share.grant for share in shares]
         shares.sort(key=lambda share: share.device.index)
         assignment = Assignment(pod=claim.pod, container=claim.container, shares=tuple(shares))
-        one, other = (stage.family.inject(assignment, host) for _ in range(2))
+        one, other = (stage.family.node.inject(assignment, host) for _ in range(2))
         env = {key: value for key, value in one.edits.env.items() if other.edits.env.get(key) == value}
         given[claim.container.name] = env, frozenset(m.container_path for m in one.edits.mounts), len(one.files)
     return given

@@ -11,11 +11,11 @@ from hami_plugin.policy.pods import place
 from hami_plugin.policy.sites import Placed
 from hami_plugin.scheduling import rules, survey
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
-from hami_plugin.vendor import Family, ResourceNames
+from hami_plugin.vendor import Family, Resources
 
 
 def container(
-    name: str, resources: ResourceNames | None = None, *, count: int = 1, memory: int = 0, cores: int = 0
+    name: str, resources: Resources | None = None, *, count: int = 1, memory: int = 0, cores: int = 0
 ) -> dict[str, Any]:
     """A container that asks for ``count`` devices with ``memory`` units and ``cores`` of each; none without."""
     if resources is None:
@@ -44,7 +44,7 @@ def part(family: Family, node: NodeView, name: str, *, memory: int, cores: int) 
 def _ways(family: Family, memory: int, cores: int) -> Iterator[dict[str, int]]:
     """What could be asked for, the wishes with the most in them first."""
     names = family.resources
-    units = -(-memory // family.memory_factor)
+    units = -(-memory // family.resources.memory_factor)
     power = 1 << (units - 1).bit_length()  # some families share in fixed sizes only
     wishes = (
         {names.count: 1, names.memory: units, names.cores: cores},
@@ -60,7 +60,7 @@ def _ways(family: Family, memory: int, cores: int) -> Iterator[dict[str, int]]:
 def _grants_part(family: Family, node: NodeView, asked: Mapping[str, int]) -> bool:
     limits = {resource: str(amount) for resource, amount in asked.items()}
     view = ContainerView(name="main", limits=limits, requests=limits)
-    verdict = family.admit(view, PodView(uid="", namespace="demo", name="part"))
+    verdict = family.rules.admit(view, PodView(uid="", namespace="demo", name="part"))
     if not isinstance(verdict, Admitted):
         return False
     view = ContainerView(name="main", limits={**limits, **verdict.limits}, requests={**limits, **verdict.requests})
@@ -68,7 +68,7 @@ def _grants_part(family: Family, node: NodeView, asked: Mapping[str, int]) -> bo
     placed = place(asking, rules([family]), survey(node, [family], ()).site)
     if not isinstance(placed, Placed):
         return False
-    devices = {info.id: info for info in family.node_devices(node)}
+    devices = {info.id: info for info in family.rules.node_devices(node)}
     grants = placed.given.get(family.word, ((),))[0]
     return any(
         0 < grant.memory < devices[grant.uuid].devmem or 0 < grant.cores < devices[grant.uuid].devcore

@@ -72,8 +72,8 @@ class Stage:
 
     def counted(self, *devices: Device) -> dict[str, int]:
         """How many the kubelet is to count of each of the family's resources when just these devices are well."""
-        counts = {self.resource: sum(map(self.family.replicas, devices))}
-        return counts | {units.resource: sum(map(units.of_device, devices)) for units in self.family.units}
+        counts = {self.resource: sum(map(self.family.node.replicas, devices))}
+        return counts | {units.resource: sum(map(units.of_device, devices)) for units in self.family.resources.units}
 
     def each(self) -> tuple[Stage, ...]:
         """The same running daemon, once for each vendor of the node."""

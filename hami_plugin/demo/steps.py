@@ -126,7 +126,7 @@ async def lose_and_heal(stage: Stage) -> Facts:
     await stage.until(lambda: _healthy(stage) == others | {victim.uuid}, "the recovery as the scheduler sees it")
     return {
         "device": victim.uuid,
-        "shares withdrawn": stage.family.replicas(victim),
+        "shares withdrawn": stage.family.node.replicas(victim),
         "kubelet saw it after": f"{kubelet:.2f} s",
         "annotation after": annotation,
         "healed after": f"{time.monotonic() - start:.2f} s",
@@ -156,7 +156,7 @@ async def quiet(stage: Stage) -> Facts:
     """Nothing changes, and nothing is written."""
     await stage.until(lambda: not stage.api.count("PATCH|POST", since=time.monotonic() - 1.0), "silence")
     ready = await stage.readiness()
-    lock = stage.family.lock
+    lock = stage.family.rules.lock
     held = stage.annotation(lock.annotation) if lock else ""
     require(not held, f"the node lock is still {held}")
     return {

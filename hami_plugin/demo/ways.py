@@ -77,7 +77,7 @@ async def recorded(stage: Stage, placed: PodView) -> None:
 
 async def unlocked(stage: Stage) -> None:
     """Wait until the daemon has released the lock of the family, if it has one."""
-    if lock := stage.family.lock:
+    if lock := stage.family.rules.lock:
         await stage.until(lambda: not stage.annotation(lock.annotation), "the release of the node lock")
 
 

@@ -120,8 +120,8 @@ def _device(state: DeviceState, family: Family) -> Facts:
         "numa": info.numa,
         "memory_free": max(0, state.free_memory),
         "memory_total": info.devmem,
-        "cores_free": family.core_count(max(0, state.free_cores)),
-        "cores_total": family.core_count(info.devcore),
+        "cores_free": family.resources.core_count(max(0, state.free_cores)),
+        "cores_total": family.resources.core_count(info.devcore),
         "shares_free": max(0, info.count - state.slots),
         "shares_total": info.count,
         "used_by": sorted({tenant.name for tenant in state.tenants}),
@@ -133,7 +133,7 @@ def _verdict(
 ) -> Facts:
     if state.uuid in granted:
         grant = granted[state.uuid]
-        return {"verdict": "granted", "memory": grant.memory, "cores": family.core_count(grant.cores)}
+        return {"verdict": "granted", "memory": grant.memory, "cores": family.resources.core_count(grant.cores)}
     if reason is None:
         return {"verdict": "would do"}
     return {"verdict": "refused", "reason": str(reason), "why": because(reason, state, step.context, family)}

@@ -90,11 +90,11 @@ def _whole(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iter
 
 def _amounts(container: ContainerView, step: Step, family: Family) -> Mapping[str, list[int]]:
     """What may be asked instead, by resource, the largest first: what a device or the quota has left; fewer devices."""
-    names, factor = family.resources, max(1, family.memory_factor)
+    names, factor = family.resources, max(1, family.resources.memory_factor)
     count, quota = step.context.demand.count, step.context.quota
     memory = {state.free_memory // factor for state in step.states}
     memory |= {(limit * factor - used) // factor // count for limit, used in _left(quota, names.memory)}
-    cores = {family.core_count(max(0, state.free_cores)) for state in step.states}
+    cores = {family.resources.core_count(max(0, state.free_cores)) for state in step.states}
     cores |= {(limit - used) // count for limit, used in _left(quota, names.cores)}
     percents = {state.free_memory * 100 // state.info.devmem for state in step.states if state.info.devmem}
     asks_percent = names.memory_percent in container.limits

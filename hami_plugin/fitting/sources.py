@@ -71,7 +71,7 @@ def _described(ready: Plan, machine: Machine) -> tuple[Family, ...]:
 
     def there(family: Family) -> Family:
         infos = vendor.facts.described(family, machine)
-        return replace(family, node_devices=lambda _node: infos)
+        return replace(family, rules=replace(family.rules, node_devices=lambda _node: infos))
 
     own = vendor.families(ready.configuration.vendors[vendor.name])
     words = {family.word for family in own}
@@ -104,7 +104,10 @@ def simulated(ready: Plan, machines: Sequence[Machine]) -> NodeView:
 
 def _counted(family: Family, devices: Sequence[Device]) -> Mapping[str, str]:
     """What the kubelet would count of a family's devices."""
-    kinds = {family.resources.count: family.replicas, **{one.resource: one.of_device for one in family.units}}
+    kinds = {
+        family.resources.count: family.node.replicas,
+        **{one.resource: one.of_device for one in family.resources.units},
+    }
     return {resource: str(sum(map(count, devices))) for resource, count in kinds.items()}
 
 

@@ -19,13 +19,13 @@ WHOLE_NODE = {
 
 def unit(family: Family) -> str:
     """What the family's memory is counted in."""
-    return "%" if family.memory_in_percent else "MiB"
+    return "%" if family.resources.memory_in_percent else "MiB"
 
 
 def because(reason: Reason, state: DeviceState, context: Context, family: Family) -> str:
     """Why this device does not serve."""
-    assert family.policy  # without one nothing is asked
-    policy = family.policy
+    assert family.rules.policy  # without one nothing is asked
+    policy = family.rules.policy
     match reason:
         case Reason.NO_MEMORY:
             asked, free = _charge(state, context, policy).memory, max(0, state.free_memory)

@@ -83,23 +83,23 @@ def wanted_annotations(
 
     Nothing before its devices are known: a former word stays until then, and goes when there are none.
     """
-    where = refuses_key(family.word)
+    where, keys, node = refuses_key(family.word), family.annotations, family.node
     if not snapshot.devices:
-        keys = (family.annotations.register, family.annotations.score, family.annotations.handshake)
-        none: Wanted = {where: Refuses(what="all", why=family.absent).text if family.absent else None}
-        none |= {unhealthy_key(family.word): None, **{key: None for key in keys if key}}
-        return {**none, **family.announce(snapshot, taken)} if snapshot.ready else {}
-    wanted: Wanted = {where: Refuses(what="parts", why=family.whole_only).text if family.whole_only else None}
-    wanted |= {**family.node_notes, **family.announce(snapshot, taken)}
-    sick = [str(one.index) for one in snapshot.devices if not one.health.offered and not family.annotations.register]
+        ours = (keys.register, keys.score, keys.handshake)
+        none: Wanted = {where: Refuses(what="all", why=node.absent).text if node.absent else None}
+        none |= {unhealthy_key(family.word): None, **{key: None for key in ours if key}}
+        return {**none, **node.announce(snapshot, taken)} if snapshot.ready else {}
+    wanted: Wanted = {where: Refuses(what="parts", why=node.whole_only).text if node.whole_only else None}
+    wanted |= {**node.notes, **node.announce(snapshot, taken)}
+    sick = [str(one.index) for one in snapshot.devices if not one.health.offered and not keys.register]
     wanted[unhealthy_key(family.word)] = ",".join(sick) or None
-    if family.annotations.register:
-        infos = [family.register(device, style.legacy) for device in snapshot.devices]
-        encode = family.encode or (encode_legacy if style.legacy else encode_json)
-        wanted[family.annotations.register] = encode(infos)
-    if style.scores and family.annotations.score:
+    if keys.register:
+        infos = [node.register(device, style.legacy) for device in snapshot.devices]
+        encode = node.encode or (encode_legacy if style.legacy else encode_json)
+        wanted[keys.register] = encode(infos)
+    if style.scores and keys.score:
         uuids = [device.uuid for device in snapshot.devices]
-        wanted[family.annotations.score] = score_annotation(snapshot.links, uuids)
+        wanted[keys.score] = score_annotation(snapshot.links, uuids)
     return wanted
 
 

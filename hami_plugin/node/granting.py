@@ -44,9 +44,9 @@ class Granting:
     def decided(self, ids: Sequence[str], claim: Claim) -> Held:
         """As the decision has it, if that is not more than the container asked for."""
         granted = tuple(filter(None, (self._snapshot.value.device(grant.uuid) for grant in claim.grants)))
-        registered = {device.uuid: self._family.register(device, False) for device in granted}
+        registered = {device.uuid: self._family.node.register(device, False) for device in granted}
         advertised = {uuid: info.devmem for uuid, info in registered.items()}
-        every_core = {device.uuid: self._family.every_core(device) for device in granted}
+        every_core = {device.uuid: self._family.node.every_core(device) for device in granted}
         too_much = excess(claim, self._question, advertised, every_core)
         if too_much:
             raise self._refusals.failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)
@@ -74,7 +74,7 @@ class Granting:
 
     def _require_whole(self, claim: Claim, registered: Mapping[str, DeviceInfo]) -> None:
         """``RefusedError`` for a part of a device where this node hands out whole ones only, as it has announced."""
-        whole_only, policy = self._family.whole_only, self._family.policy
+        whole_only, policy = self._family.node.whole_only, self._family.rules.policy
         if not whole_only or (policy and policy.limited(claim.pod)):
             return
         for grant in claim.grants:
@@ -92,8 +92,8 @@ class Granting:
         return Grant(
             uuid=device.uuid,
             word=self._family.word,
-            memory=self._family.register(device, False).devmem,
-            cores=self._family.every_core(device),
+            memory=self._family.node.register(device, False).devmem,
+            cores=self._family.node.every_core(device),
         )
 
     def _not_whole(self, uuids: Sequence[str], shares: int, pod: PodView) -> str:
@@ -132,4 +132,4 @@ class Granting:
             if same and (held.uid, held.container) == (pod.uid, container.name):
                 return replace(grant, notes=same[0].notes)
             others += same
-        return self._family.place(grant, device, others)
+        return self._family.node.place(grant, device, others)

@@ -19,7 +19,7 @@ from hami_plugin.host.threads import carried
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.vendor import Family, Injection, Leftovers, Units
+from hami_plugin.vendor import Family, Injection, Leftovers, NodeSide, Units
 from hami_plugin.vendor.defaults import nothing_more
 from hami_plugin.wire.nodes import DeviceInfo
 
@@ -87,22 +87,33 @@ def guarded(family: Family, guard: Guard) -> Family:
 
     The description of CDI specs is not: it has a thread and a deadline of its own (``node.specs``).
     """
-    announce = family.announce
+    resources, node = family.resources, family.node
     return replace(
         family,
-        replicas=guard.counts("replicas", family.replicas, _count),
-        register=guard.counts("register", family.register, _entry),
-        encode=guard.counts("encode", family.encode, partial(_kind, str)) if family.encode else None,
+        resources=replace(
+            resources,
+            ids=guard.counts("ids", resources.ids, _count),
+            units=tuple(_units(one, guard) for one in resources.units),
+        ),
+        node=_node(node, guard),
+    )
+
+
+def _node(node: NodeSide, guard: Guard) -> NodeSide:
+    announce = node.announce
+    return replace(
+        node,
+        replicas=guard.counts("replicas", node.replicas, _count),
+        register=guard.counts("register", node.register, _entry),
+        encode=guard.counts("encode", node.encode, partial(_kind, str)) if node.encode else None,
         announce=announce if announce is nothing_more else guard.counts("announce", announce, partial(_kind, Mapping)),
-        inject=guard.prepares("inject", family.inject, partial(_kind, Injection)),
-        host_problem=guard.counts("host problem", family.host_problem, partial(_kind, str)),
-        leftovers=guard.counts("leftovers", family.leftovers, partial(_kind, Leftovers)),
-        place=guard.counts("place", family.place, _place),
-        every_core=guard.counts("every core", family.every_core, partial(_number, most=MOST_CORES)),
-        ids=guard.counts("ids", family.ids, _count),
-        device_edits=guard.prepares("device edits", family.device_edits, partial(_kind, ContainerEdits)),
-        shared_edits=guard.prepares("shared edits", family.shared_edits, partial(_kind, ContainerEdits)),
-        units=tuple(_units(one, guard) for one in family.units),
+        inject=guard.prepares("inject", node.inject, partial(_kind, Injection)),
+        host_problem=guard.counts("host problem", node.host_problem, partial(_kind, str)),
+        leftovers=guard.counts("leftovers", node.leftovers, partial(_kind, Leftovers)),
+        place=guard.counts("place", node.place, _place),
+        every_core=guard.counts("every core", node.every_core, partial(_number, most=MOST_CORES)),
+        device_edits=guard.prepares("device edits", node.device_edits, partial(_kind, ContainerEdits)),
+        shared_edits=guard.prepares("shared edits", node.shared_edits, partial(_kind, ContainerEdits)),
     )
 
 

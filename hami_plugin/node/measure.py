@@ -25,13 +25,14 @@ class Measure:
     @classmethod
     def of(cls, family: Family, device: Device, *, masks: bool) -> Measure | None:
         """By what the device registers. None where nobody can share it, which the kubelet's ids see to."""
-        if family.replicas(device) <= 1 and not family.units:
+        if family.node.replicas(device) <= 1 and not family.resources.units:
             return None
-        return cls(family=family, device=device, total=registered(family, family.register(device, False), masks=masks))
+        info = family.node.register(device, False)
+        return cls(family=family, device=device, total=registered(family, info, masks=masks))
 
     def fits(self, grants: Iterable[Sequence[Grant]]) -> bool:
         """Whether the device has enough for all of these containers at once, each with no limit taken for all of it."""
-        uuid, count, memory, cores = self.device.uuid, self.family.core_count, 0, 0
+        uuid, count, memory, cores = self.device.uuid, self.family.resources.core_count, 0, 0
         for grant in (one for container in grants for one in container if one.uuid == uuid):
             memory += grant.memory or self.total.memory
             cores += count(grant.cores)
@@ -45,17 +46,17 @@ class Measure:
             uuid=self.device.uuid,
             word=self.family.word,
             memory=sum(grant.memory or every for grant in own),
-            cores=sum(self.family.core_count(grant.cores) for grant in own),
+            cores=sum(self.family.resources.core_count(grant.cores) for grant in own),
         )
 
     def unit(self, what: str) -> str:
         """What ``memory`` and ``cores`` are counted in, for people."""
         if what == "memory":
             return "MiB of memory" if self.family.resources.memory else "% of memory"
-        return "% of cores" if self.family.every_core(self.device) == ALL_PERCENT else "cores"
+        return "% of cores" if self.family.node.every_core(self.device) == ALL_PERCENT else "cores"
 
 
 def registered(family: Family, info: DeviceInfo, *, masks: bool) -> Total:
     """What of a device is limited. ``masks``: also cores that are bits."""
-    limited = family.resources.cores and (masks or not family.cores_are_bits)
-    return Total(memory=info.devmem, cores=family.core_count(info.devcore) if limited else 0)
+    limited = family.resources.cores and (masks or not family.resources.cores_are_bits)
+    return Total(memory=info.devmem, cores=family.resources.core_count(info.devcore) if limited else 0)

@@ -76,8 +76,8 @@ def occupied(sources: Iterable[Source], held: Iterable[Held]) -> Iterator[Occupi
 
 def _occupied(source: Source, device: Device, given: Mapping[tuple[str, str], Sequence[Held]]) -> Occupied:
     family, uuid = source.family, device.uuid
-    info = family.register(device, False)
-    names = (family.resources.count, *(units.resource for units in family.units))
+    info = family.node.register(device, False)
+    names = (family.resources.count, *(units.resource for units in family.resources.units))
     # Counted by devices, cores and memory, a container has asked for each of them, and has what it has once.
     whose = {(one.uid, one.container): one for name in names for one in given.get((name, uuid), ())}
     memory = info.devmem if family.resources.memory and info.devmem else device.memory
@@ -86,8 +86,8 @@ def _occupied(source: Source, device: Device, given: Mapping[tuple[str, str], Se
         source=source,
         device=device,
         memory=memory,
-        cores=family.core_count(info.devcore),
-        shares=family.replicas(device),
+        cores=family.resources.core_count(info.devcore),
+        shares=family.node.replicas(device),
         handed=len({held_id for held_id in ids if physical_id(held_id) == uuid}),
         portions=tuple(_portion(source, device, one, memory, info.devmem) for one in whose.values()),
     )
@@ -97,8 +97,8 @@ def _portion(source: Source, device: Device, held: Held, memory: int, counted: i
     """``counted`` is all of the device's memory as grants count it; 0 where they do not, and it goes with the cores."""
     family = source.family
     grant = added([tuple(grant for grant in held.grants if grant.uuid == device.uuid)])[0]
-    every_core = max(1, family.core_count(family.every_core(device)))
-    cores = family.core_count(grant.cores) / every_core if _limited(grant) else 1.0
+    every_core = max(1, family.resources.core_count(family.node.every_core(device)))
+    cores = family.resources.core_count(grant.cores) / every_core if _limited(grant) else 1.0
     if counted:
         return Portion(held=held, memory=memory * (grant.memory or counted) / counted, cores=cores)
     return Portion(held=held, memory=memory * cores, cores=cores)

@@ -21,8 +21,8 @@ class Offering:
 
     def __init__(self, family: Family, units: Units | None, snapshot: Watched[Snapshot]) -> None:
         self._word = family.word
-        self._numa_hints = family.numa_hints
-        self._replicas = units.of_device if units else family.replicas
+        self._numa_hints = family.node.numa_hints
+        self._replicas = units.of_device if units else family.node.replicas
         self._snapshot = snapshot
 
     def offers(self) -> tuple[Offer, ...]:

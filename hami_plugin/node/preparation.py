@@ -69,7 +69,7 @@ class HostCheck:
 
     async def _look(self) -> str:
         """One look. The next one begins when the one before has come back."""
-        asked = self._asked or self._thread.start(lambda: self._family.host_problem(self._host))
+        asked = self._asked or self._thread.start(lambda: self._family.node.host_problem(self._host))
         done, _waiting = await asyncio.wait([asked], timeout=LOOK_S)
         self._asked = None if done else asked
         if not done:
@@ -121,7 +121,7 @@ class Preparation:
         A runtime need not miss a mount's source: containerd makes an empty directory of it, and the container would run
         without limits.
         """
-        problem = await self._guard.ask("host problem", partial(self._family.host_problem, self._host))
+        problem = await self._guard.ask("host problem", partial(self._family.node.host_problem, self._host))
         if problem:
             log.warning("container start refused", resource=self._resource, why=problem)
             self._observer.container_start(self._resource, RefusalReason.NOT_PREPARED)
@@ -136,7 +136,7 @@ class Preparation:
         ended, or the one that it left its devices to. All of it happens on one thread, so that a removal that came
         late is done before the next start of its container is allowed.
         """
-        left = [self._family.leftovers(uid, container, self._host.paths) for uid, container in starting]
+        left = [self._family.node.leftovers(uid, container, self._host.paths) for uid, container in starting]
         for each in left:
             if each.directory is None:
                 continue
@@ -184,8 +184,8 @@ class Preparation:
 
     def _prepared(self, assignment: Assignment) -> Answer:
         """On the vendor's thread: all that touches the host for one container."""
-        injection = self._family.inject(assignment, self._host)
-        answer = answered(self._family.delivery, assignment, injection.edits, self._described(assignment))
+        injection = self._family.node.inject(assignment, self._host)
+        answer = answered(self._family.node.delivery, assignment, injection.edits, self._described(assignment))
         self._write(injection)
         return answer
 
@@ -197,10 +197,10 @@ class Preparation:
 
     def _described(self, assignment: Assignment) -> ContainerEdits:
         """What a runtime would find in CDI specs, for the answer that must carry it itself."""
-        if Way.DEVICE_SPECS not in self._family.delivery.ways:
+        if Way.DEVICE_SPECS not in self._family.node.delivery.ways:
             return ContainerEdits()
-        devices = (self._family.device_edits(share.device, self._host) for share in assignment.shares)
-        return self._family.shared_edits(self._host).merged(*devices)
+        devices = (self._family.node.device_edits(share.device, self._host) for share in assignment.shares)
+        return self._family.node.shared_edits(self._host).merged(*devices)
 
 
 def _remove(left: Leftovers, directory: Path) -> None:

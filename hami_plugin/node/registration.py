@@ -75,7 +75,7 @@ class Registration:
 
     async def _publish(self) -> None:
         delays, retries = self._backoff.delays(), self._backoff.delays()
-        again = any(self._reports(one.family) or one.family.tells_taken for one in self._sources)
+        again = any(self._reports(one.family) or one.family.node.tells_taken for one in self._sources)
         while True:
             self._wake.clear()
             pause = self._together  # changes that come together are written together
@@ -143,4 +143,4 @@ class Registration:
         return left if left > 0 else self._style.heartbeat
 
     def _reports(self, family: Family) -> bool:
-        return bool(family.annotations.handshake) and (self._style.legacy or family.reports)
+        return bool(family.annotations.handshake) and (self._style.legacy or family.node.reports)

@@ -40,28 +40,28 @@ def tidy(directory: Path, kinds: Iterable[str]) -> Changes:
 
 def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tuple[Spec, tuple[str, ...]]:
     """The spec of a family's devices, and what could not be described, in words."""
-    problems: list[str] = []
-    if family.specification:
+    node, problems = family.node, list[str]()
+    if node.specification:
         try:
-            return family.specification(devices, host), ()
+            return node.specification(devices, host), ()
         except HamiError as error:
             problems.append(str(error))
     found: list[Described] = []
     shared = ContainerEdits()
     try:
-        shared = family.shared_edits(host)
+        shared = node.shared_edits(host)
     except (HamiError, OSError) as error:
         problems.append(str(error))
     for device in devices:
         try:
-            edits, slices = family.device_edits(device, host), family.slices(device, host)
+            edits, slices = node.device_edits(device, host), node.slices(device, host)
             if edits == ContainerEdits():
                 problems.append(f"{device.uuid} adds nothing to a container: its device node is not known")
             else:
                 found.append(Described(device=device, edits=edits, slices=slices))
         except (HamiError, OSError) as error:
             problems.append(str(error))
-    return specification(Kind.parse(family.delivery.kind), found, shared), tuple(problems)
+    return specification(Kind.parse(node.delivery.kind), found, shared), tuple(problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class SpecFiles:
         self._family = family
         self._directories = directories
         self._host = host
-        self._name = file_name(family.delivery.kind)
+        self._name = file_name(family.node.delivery.kind)
         self._store = Store(directories[-1], PREFIX)
         self._seen: object = None
 

@@ -184,15 +184,15 @@ class Binder:
         HAMi's agents release none where only init containers ask, and families without a lock have no such agent.
         """
         asked = [family for family in self._families if self._asks(family, pod)]
-        running = [family for family in asked if family.lock and self._asks(family, pod, init=False)]
-        agents = {family.lock.annotation: family.lock for family in running if family.lock}
-        rest = [family.lock or OWN for family in asked if family not in running]
+        running = [family for family in asked if family.rules.lock and self._asks(family, pod, init=False)]
+        agents = {lock.annotation: lock for family in running if (lock := family.rules.lock)}
+        rest = [family.rules.lock or OWN for family in asked if family not in running]
         ours = {lock.annotation: lock for lock in rest if lock.annotation not in agents}
         return tuple(agents.values()), tuple(ours.values())
 
     @staticmethod
     def _asks(family: Family, pod: PodView, *, init: bool = True) -> bool:
-        policy = family.policy
+        policy = family.rules.policy
         containers = [one for one in pod.containers if init or not one.init]
         return policy is not None and any(isinstance(policy.request(one), Demand) for one in containers)
 

@@ -42,7 +42,7 @@ class Nodes:
         self._volatile = frozenset(
             key
             for family in families
-            for key in (family.annotations.handshake, family.lock.annotation if family.lock else "")
+            for key in (family.annotations.handshake, family.rules.lock.annotation if family.rules.lock else "")
         )
         self._volatile |= {BIND_LOCK}
         self._now = now

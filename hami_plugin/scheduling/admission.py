@@ -143,7 +143,7 @@ def _filling(pod: PodView, families: Sequence[Family]) -> Pausing[Defaults | Den
     for container in pod.containers:
         seen = container
         for family in families:
-            answer = family.admit(seen, so_far)
+            answer = family.rules.admit(seen, so_far)
             if isinstance(answer, Denied):
                 return answer
             seen = _changed(seen, answer)

@@ -13,11 +13,11 @@ from hami_plugin.wire.nodes import DeviceInfo
 def of_any_age(family: Family) -> Family:
     """The family for a scheduler that also reads HAMi 2.7's register, where the family has no format of its own."""
     key = family.annotations.register
-    if not key or family.encode:
+    if not key or family.node.encode:
         return family
 
     def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
         text = node.annotations.get(key, "")
-        return decode_legacy(text) if text and not text.startswith("[") else family.node_devices(node)
+        return decode_legacy(text) if text and not text.startswith("[") else family.rules.node_devices(node)
 
-    return replace(family, node_devices=devices)
+    return replace(family, rules=replace(family.rules, node_devices=devices))

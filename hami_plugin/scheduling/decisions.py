@@ -35,7 +35,7 @@ def patch(families: Iterable[Family], pod: PodView, placed: Placed) -> Mapping[s
     decided = replace(pod, annotations={**pod.annotations, **written})
     for family in families:
         if family.word in placed.given:
-            written |= family.patch(family, decided, placed.given)
+            written |= family.rules.patch(family, decided, placed.given)
     return written
 
 

@@ -17,7 +17,7 @@ NATIVE = "kubernetes.io/"
 def named(family: Family) -> frozenset[str]:
     """The resources by which containers ask for the family's devices."""
     names = family.resources
-    every = (names.count, names.memory, names.memory_percent, names.cores, *(one.resource for one in family.units))
+    every = (names.count, names.memory, names.memory_percent, names.cores, *(one.resource for one in names.units))
     return frozenset(name for name in every if name)
 
 
@@ -30,8 +30,8 @@ def without_device(pod: PodView, families: Sequence[Family]) -> str:
         asked = {name for name in (*container.limits, *container.requests) if container.amount(name) > 0}
         if not asked:
             continue
-        ours = [family for family in families if family.policy and asked & named(family)]
-        wanting = [one for one in ours if one.policy and one.policy.request(container) is not None]
+        ours = [family for family in families if family.rules.policy and asked & named(family)]
+        wanting = [one for one in ours if one.rules.policy and one.rules.policy.request(container) is not None]
         lone = asked & frozenset().union(*map(named, ours)) - frozenset().union(*map(named, wanting))
         if lone:
             resource = min(lone)
@@ -48,7 +48,7 @@ def miscounted(pod: PodView, given: Given, families: Iterable[Family]) -> str:
     """
     for family in families:
         for container, piece in zip(pod.containers, given.get(family.word, ()), strict=False):
-            for units in family.units if piece else ():
+            for units in family.resources.units if piece else ():
                 counted, decided = container.amount(units.resource), sum(map(units.of_grant, piece))
                 if counted and counted != decided:
                     return (

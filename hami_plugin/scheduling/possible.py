@@ -48,7 +48,7 @@ def sizes(site: Site, families: Iterable[Family]) -> Mapping[str, Sizes]:
     found: dict[str, Sizes] = {}
     for family in families:
         stock = site.stocks.get(family.word)
-        if stock is None or not stock.states or family.policy is None:
+        if stock is None or not stock.states or family.rules.policy is None:
             continue
         name, infos = site.node.name, [state.info for state in stock.states]
         shape = tuple((info.type, info.devmem, info.devcore, info.count, info.mode) for info in infos)
@@ -56,7 +56,7 @@ def sizes(site: Site, families: Iterable[Family]) -> Mapping[str, Sizes]:
             memory=(max(info.devmem for info in infos), name),
             cores=(max(info.devcore for info in infos), name),
             devices=(len(infos), name),
-            again=any(map(family.policy.again, stock.states)),
+            again=any(map(family.rules.policy.again, stock.states)),
             shapes={shape: stock.states},
         )
     return found
@@ -78,11 +78,11 @@ def impossible(pod: PodView, families: Iterable[Family], most: Mapping[str, Size
     may have its first node tomorrow, so it refuses nothing.
     """
     for family in families:
-        if family.policy is None or family.word not in most:
+        if family.rules.policy is None or family.word not in most:
             continue
-        question = _Question(pod=pod, family=family, policy=family.policy, most=most[family.word])
+        question = _Question(pod=pod, family=family, policy=family.rules.policy, most=most[family.word])
         for container in pod.containers:
-            asked = family.policy.request(container)
+            asked = family.rules.policy.request(container)
             if isinstance(asked, Demand) and (why := question.too_large(container, asked)):
                 return why
     return ""
@@ -103,7 +103,7 @@ class _Question:
         memory, node = self.most.memory
         if demand.memory is not None and demand.memory > memory:
             return _told(container, names.memory, f"{demand.memory} MiB", f"{memory} MiB, on node {node}", "device")
-        if not self.family.cores_are_bits and not self.family.cores_are_counted:
+        if not self.family.resources.cores_are_bits and not self.family.resources.cores_are_counted:
             cores, node = self.most.cores
             if demand.cores > cores and not self._cores_do(demand):
                 return _told(container, names.cores, str(demand.cores), f"{cores}, on node {node}", "device")

@@ -55,12 +55,12 @@ def used(families: Iterable[Family], pods: Iterable[Mapping[str, Holding]]) -> M
     total: Counter[str] = Counter()
     there = list(pods)
     for family in families:
-        if family.policy is None:
+        if family.rules.policy is None:
             continue
         memory, cores = _names(family)
         for holding in (one[family.word] for one in there if family.word in one):
-            for grant in held(holding, family.policy.request, bits=family.cores_are_bits):
-                total.update({memory: grant.memory, cores: family.core_count(grant.cores)})
+            for grant in held(holding, family.rules.policy.request, bits=family.resources.cores_are_bits):
+                total.update({memory: grant.memory, cores: family.resources.core_count(grant.cores)})
     return {name: amount for name, amount in total.items() if name}
 
 
@@ -78,7 +78,7 @@ def beyond(pod: PodView, wanted: Demands, families: Sequence[Family], quota: Quo
     words = {word for one in wanted for word in one}
     for family in (family for family in families if family.word in words):
         needed = _most(pod, wanted, family.word)
-        for name, amount, factor in zip(_names(family), needed, (family.memory_factor, 1), strict=True):
+        for name, amount, factor in zip(_names(family), needed, (family.resources.memory_factor, 1), strict=True):
             if any(needed) and not quota.allows(name, amount, factor):
                 taken, limit = quota.used.get(name, 0), quota.limits[name] * max(1, factor)
                 return f"{PREFIX}{name}: the pod needs {amount}, and {taken} of {limit} are used"

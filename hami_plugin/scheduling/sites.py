@@ -31,7 +31,7 @@ class Surveyed:
 
 def rules(families: Iterable[Family]) -> Rules:
     """The families that can be scheduled, by word."""
-    return {family.word: family.policy for family in families if family.policy}
+    return {family.word: family.rules.policy for family in families if family.rules.policy}
 
 
 def survey(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> Surveyed:
@@ -81,7 +81,7 @@ def contested(
         if family.word not in own or family.word not in site.stocks:
             continue
         for one, other in zip(mine.stocks[family.word].states, theirs.stocks[family.word].states, strict=True):
-            if family.cores_are_bits and one.cores & other.cores:
+            if family.resources.cores_are_bits and one.cores & other.cores:
                 return f"{one.uuid}: cores {one.cores & other.cores:b} (a mask) are another pod's"
             if any(overlap(a, b) for a in one.slices for b in other.slices):
                 return f"{one.uuid}: its slices are another pod's"
@@ -100,11 +100,11 @@ def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:
 
 def _idle(node: NodeView, family: Family) -> Stock:
     refuses = refused(node.annotations, family.word)
-    infos = () if refuses and refuses.what == "all" else family.node_devices(node)
+    infos = () if refuses and refuses.what == "all" else family.rules.node_devices(node)
     if sick := unhealthy(node.annotations, family.word):
         infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
     states = tuple(idle(_tellable(info), whole=refuses is not None) for info in infos)
-    known = states and family.policy
+    known = states and family.rules.policy
     return Stock(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
 
 
@@ -117,9 +117,9 @@ def _tellable(info: DeviceInfo) -> DeviceInfo:
 
 
 def _taken(stock: Stock, family: Family, held: Iterable[Holding]) -> Stock:
-    if family.policy is None or not stock.states:
+    if family.rules.policy is None or not stock.states:
         return stock
-    policy, bits = family.policy, family.cores_are_bits
+    policy, bits = family.rules.policy, family.resources.cores_are_bits
     return replace(stock, states=in_use(stock.states, held, policy.request, policy.restore, bits=bits))
 
 

@@ -3,9 +3,9 @@
 from hami_plugin.vendor.annotations import SHARED_LOCK, AnnotationKeys, Announce, LockRule, Patch, both_keys
 from hami_plugin.vendor.driver import Driver, HealthEvent
 from hami_plugin.vendor.exports import Facts, Simulator, Vendor, as_described, serving
-from hami_plugin.vendor.family import Family, Injection, Leftovers
+from hami_plugin.vendor.family import Family, Injection, Leftovers, NodeSide, SchedulingRules
 from hami_plugin.vendor.loading import load_vendor, vendor_names
-from hami_plugin.vendor.resources import ResourceNames, Units
+from hami_plugin.vendor.resources import Resources, Units
 
 __all__ = [
     "SHARED_LOCK",
@@ -18,8 +18,10 @@ __all__ = [
     "Injection",
     "Leftovers",
     "LockRule",
+    "NodeSide",
     "Patch",
-    "ResourceNames",
+    "Resources",
+    "SchedulingRules",
     "Simulator",
     "Units",
     "Vendor",

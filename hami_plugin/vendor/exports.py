@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +11,7 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
 from hami_plugin.vendor.driver import Driver
-from hami_plugin.vendor.family import Family
+from hami_plugin.vendor.family import Family, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
@@ -86,7 +86,7 @@ class Vendor:
 
 
 def serving(
-    families: Callable[[Any], tuple[Family, ...]], served: Callable[[Any, Family], Family]
+    families: Callable[[Any], tuple[Family, ...]], node_side: Callable[[Any, Family], NodeSide]
 ) -> Callable[[Any], tuple[Family, ...]]:
-    """All families as a node serves them, each with its other half."""
-    return lambda settings: tuple(served(settings, family) for family in families(settings))
+    """All families as a node serves them, each with its node side."""
+    return lambda settings: tuple(replace(one, node=node_side(settings, one)) for one in families(settings))

@@ -22,12 +22,7 @@ def families() -> Iterator[Family]:
 
 def resources() -> str:
     """files/resources.yaml: every resource that a pod may ask for."""
-    names = {
-        name
-        for family in families()
-        for field in family.resources.__dataclass_fields__
-        if (name := getattr(family.resources, field))
-    }
+    names = {name for family in families() for name in family.resources.names.values() if name}
     return HEAD + yaml.safe_dump(sorted(names))
 
 

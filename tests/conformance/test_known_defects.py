@@ -198,9 +198,9 @@ def test_k_a_kunlun_card_serves_as_many_as_it_says_and_no_part_is_larger_than_a_
 def test_l_no_vendor_takes_4294967297_for_one() -> None:
     for word, known in catalog().all({"vendor": "NVIDIA"}).items():
         resource = known.family.resources.count
-        assert known.family.policy
+        assert known.family.rules.policy
 
-        asked = known.family.policy.request(ContainerView(name="c", limits={resource: "4294967297"}))
+        asked = known.family.rules.policy.request(ContainerView(name="c", limits={resource: "4294967297"}))
 
         assert isinstance(asked, Invalid), word
         assert resource in str(asked)
@@ -208,7 +208,7 @@ def test_l_no_vendor_takes_4294967297_for_one() -> None:
 
 def test_l_3000000000_cores_are_not_none() -> None:
     limits = {"cambricon.com/vmlu": "1", "cambricon.com/mlu.smlu.vcore": "3000000000"}
-    policy = catalog().find({"vendor": "MLU"}).family.policy
+    policy = catalog().find({"vendor": "MLU"}).family.rules.policy
     assert policy
 
     assert isinstance(policy.request(ContainerView(name="c", limits=limits)), Invalid)

@@ -111,15 +111,15 @@ def other_choices(case: Case, ours: Json) -> Iterator[Json]:
     """One device less; another one that would serve, well booked; a refusal for a grant; a grant for a refusal."""
     question = case.question
     known = catalog().find(question)
-    assert known.family.policy
+    assert known.family.rules.policy
     demand = known.parity.demand(question["request"])
     context = fits.circumstances(question, demand)
-    alone = [candidate(known.family.policy, state, context, ()) for state in context.states]
+    alone = [candidate(known.family.rules.policy, state, context, ()) for state in context.states]
     able = {one.uuid: one for one in alone if isinstance(one, Candidate)}
 
     def choice(uuids: Sequence[str]) -> Json:
         grants = [able[uuid].grant(demand.word) for uuid in uuids]
-        return json.loads(json.dumps(fits.told(question, known.family.policy, known.parity, grants)))
+        return json.loads(json.dumps(fits.told(question, known.family.rules.policy, known.parity, grants)))
 
     if not ours["ok"]:
         yield {"ok": True, "reason": "", "devices": {demand.word: []}}

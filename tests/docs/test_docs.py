@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from hami_plugin.errors import DriverReason, RefusalReason
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.model.delivery import Way
 from hami_plugin.policy import specs
-from hami_plugin.vendor import AnnotationKeys, ResourceNames, load_vendor, vendor_names
+from hami_plugin.vendor import AnnotationKeys, load_vendor, vendor_names
 from hami_plugin.wire import keys
 from tests.support.pages import generated
 from vendors.nvidia.health import RECOVERY
@@ -199,16 +200,15 @@ def families():
     """One row for each family: its word, resources, and annotations of nodes and pods."""
     vendors = [load_vendor(name) for name in vendor_names()]
     rows = [
-        f"| `{one.word}` | {listed(one.resources, ResourceNames)} | {listed(one.annotations, AnnotationKeys)} |"
+        f"| `{one.word}` | {listed(one.resources.names)} | {listed(asdict(one.annotations))} |"
         for vendor in vendors
         for one in vendor.families(vendor.settings())
     ]
     return "\n".join(["| family | resources | annotations |", "|---|---|---|", *rows]) + "\n"
 
 
-def listed(names, kind):
-    given = {name: getattr(names, name) for name in kind.__dataclass_fields__ if getattr(names, name)}
-    return "<br>".join(f"{name.replace('_', ' ')} `{value}`" for name, value in given.items())
+def listed(names):
+    return "<br>".join(f"{name.replace('_', ' ')} `{value}`" for name, value in names.items() if value)
 
 
 def test_the_list_of_modules_is_the_tree():

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hami_plugin.demo.pods import container
-from hami_plugin.vendor import ResourceNames
+from hami_plugin.vendor import Resources
 
 NAMESPACE = "demo"
 
 
 def asking(
-    name: str, resources: ResourceNames, *, count: int = 1, memory: int = 0, cores: int = 0, sidecar: bool = False
+    name: str, resources: Resources, *, count: int = 1, memory: int = 0, cores: int = 0, sidecar: bool = False
 ) -> dict[str, Any]:
     """A container that asks for devices; ``sidecar`` makes it one that restarts, for ``inits``."""
     asked = container(name, resources, count=count, memory=memory, cores=cores)
@@ -34,6 +34,6 @@ def manifest(
     return {"metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations or {}}, "spec": spec}
 
 
-def small(name: str, resources: ResourceNames, *, memory: int = 3000, cores: int = 30) -> dict[str, Any]:
+def small(name: str, resources: Resources, *, memory: int = 3000, cores: int = 30) -> dict[str, Any]:
     """A pod of one container with a share of one device."""
     return manifest(name, [asking("main", resources, memory=memory, cores=cores)])

@@ -41,13 +41,13 @@ async def run(stage: Stage, view: NodeView, limits: Mapping[str, int]) -> Answer
     asked = {name: str(count) for name, count in limits.items()}
     made = pod_view(stage.api.create_pod(manifest("one", [{"name": "main", "resources": {"limits": asked}}])))
     family = stage.family
-    assert family.policy
-    demand = family.policy.request(ContainerView(name="main", limits=asked))
+    assert family.rules.policy
+    demand = family.rules.policy.request(ContainerView(name="main", limits=asked))
     assert isinstance(demand, Demand)
-    states = [idle(info) for info in family.node_devices(view)]
-    outcome = fit(family.policy, states, Context(demand=demand, pod=made))
+    states = [idle(info) for info in family.rules.node_devices(view)]
+    outcome = fit(family.rules.policy, states, Context(demand=demand, pod=made))
     assert isinstance(outcome, Granted)
-    told = family.patch(family, made, {family.word: (outcome.grants,)})
+    told = family.rules.patch(family, made, {family.word: (outcome.grants,)})
     bound = {keys.ASSIGNED_NODE: NODE, keys.BIND_PHASE: keys.PHASE_ALLOCATING}
     stage.api.annotate_pod(made.namespace, made.name, {**told, **bound})
     pod = pod_view(stage.api.bind(made.namespace, made.name, NODE))

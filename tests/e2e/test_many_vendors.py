@@ -41,7 +41,7 @@ async def until_driver(stage: Stage, vendor: str, *, well: bool) -> str:
 
 
 def view(stage: Stage) -> NodeView:
-    return node(stage, stage.resource, *(units.resource for units in stage.family.units))
+    return node(stage, stage.resource, *(units.resource for units in stage.family.resources.units))
 
 
 async def allocations(stage: Stage, name: str) -> float:

@@ -41,12 +41,12 @@ async def mixed(set_up: Any) -> dict[str, Stage]:
 
 
 def view(stage: Stage) -> NodeView:
-    return node(stage, stage.resource, *(units.resource for units in stage.family.units))
+    return node(stage, stage.resource, *(units.resource for units in stage.family.resources.units))
 
 
 def offered(stage: Stage) -> bool:
     """Whether the kubelet has the vendor's devices, and a scheduler can read from the node which ones."""
-    return stage.kubelet.allocatable(stage.resource) > 0 and bool(stage.family.node_devices(view(stage)))
+    return stage.kubelet.allocatable(stage.resource) > 0 and bool(stage.family.rules.node_devices(view(stage)))
 
 
 async def share(stage: Stage, name: str, **limits: int) -> PodView:

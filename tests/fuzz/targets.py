@@ -165,7 +165,7 @@ def registers(data: bytes) -> None:
             name="n", annotations=dict.fromkeys(keys, said), capacity={family.resources.count: said[:64]}, labels={}
         )
         with contextlib.suppress(WireError):
-            family.node_devices(node)
+            family.rules.node_devices(node)
 
 
 def decisions(data: bytes) -> None:
@@ -188,9 +188,9 @@ def decisions(data: bytes) -> None:
                 "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
             }
         )
-        if family.policy:
-            family.policy.request(pod.containers[0])
-        for units in (None, *family.units):
+        if family.rules.policy:
+            family.rules.policy.request(pod.containers[0])
+        for units in (None, *family.resources.units):
             with contextlib.suppress(WireError):
                 claims(pod, question_of(family, units))
 

@@ -2,7 +2,7 @@
 
 import threading
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 
@@ -12,25 +12,26 @@ from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.guarding import Guard, guarded
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.vendor import Family
+from hami_plugin.vendor import NodeSide, Resources
 from tests.support.beside import ODD_FAMILY
-from tests.support.builders import FAMILY, grant, ids, pod
+from tests.support.builders import FAMILY, changed, grant, ids, pod
 
 DESCRIBING = {"slices", "specification", "explain"}
 """They have the publisher's thread, and its deadline."""
 FUNCTIONS = {
-    field.name: field.type
-    for field in fields(Family)
+    (part, field.name): field.type
+    for part, kind in (("resources", Resources), ("node", NodeSide))
+    for field in fields(kind)
     if field.type.startswith(("Callable", "Announce")) and field.name not in DESCRIBING
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_is_guarded_where_it_is_called(name):
+@pytest.mark.parametrize(("part", "name"), FUNCTIONS)
+def test_every_function_is_guarded_where_it_is_called(part, name):
     ran_on = []
     with closing(BoundedCalls("odd", patience=5)) as calls:
-        noting = replace(ODD_FAMILY, **{name: lambda *_asked: ran_on.append(threading.current_thread())})
-        function = getattr(guarded(noting, Guard(calls, Mistakes("odd"))), name)
+        noting = changed(ODD_FAMILY, **{name: lambda *_asked: ran_on.append(threading.current_thread())})
+        function = getattr(getattr(guarded(noting, Guard(calls, Mistakes("odd"))), part), name)
 
         with pytest.raises(VendorMistakeError, match="None is no"):
             function(Grant(uuid="a", word="ODD", memory=1, cores=1), None)
@@ -38,16 +39,16 @@ def test_every_function_is_guarded_where_it_is_called(name):
     assert ran_on == [threading.current_thread()]
 
 
-@pytest.mark.parametrize("name", [name for name, kind in FUNCTIONS.items() if "HostFiles" in kind])
+@pytest.mark.parametrize("name", [name for (_, name), kind in FUNCTIONS.items() if "HostFiles" in kind])
 async def test_what_is_handed_the_host_is_called_on_the_vendors_thread_when_a_container_is_served(name, node):
     ran_on = []
 
     def noting(*asked):
         ran_on.append(threading.current_thread().name)
-        return getattr(FAMILY, name)(*asked)
+        return getattr(FAMILY.node, name)(*asked)
 
     delivery = Delivery(ways=(Way.DEVICE_SPECS,), kind="toy.io/card")
-    node.use(guarded(replace(FAMILY, delivery=delivery, **{name: noting}), node.guard))
+    node.use(guarded(changed(FAMILY, delivery=delivery, **{name: noting}), node.guard))
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
     await node.allocator.require_host()

@@ -10,8 +10,8 @@ from hami_plugin.node.occupancy import occupied
 from hami_plugin.node.questions import question_of
 from hami_plugin.policy.claims import claims
 from hami_plugin.simulation.hardware import vendor_of
-from hami_plugin.vendor import ResourceNames, Units
-from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, snapshot
+from hami_plugin.vendor import Resources, Units
+from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, changed, device, grant, held_by, ids, pod, snapshot
 from tests.support.rigs import rig
 
 ONE, OTHER = pod("one"), pod("other")
@@ -29,9 +29,9 @@ def taken(held, family=FAMILY, count=1):
 def counting(**changes):
     """The family with other units: ``devmem`` and ``devcore`` are what it registers."""
     devmem, devcore = changes.pop("devmem", CARD_MIB), changes.pop("devcore", 100)
-    return replace(
+    return changed(
         FAMILY,
-        register=lambda item, legacy: replace(FAMILY.register(item, legacy), devmem=devmem, devcore=devcore),
+        register=lambda item, legacy: replace(FAMILY.node.register(item, legacy), devmem=devmem, devcore=devcore),
         **changes,
     )
 
@@ -88,7 +88,7 @@ def test_cores_that_are_bits_take_their_part_of_a_memory_that_is_not_counted():
 
 
 def test_memory_in_percent_of_the_card_is_told_in_mib():
-    family = counting(devmem=100, resources=ResourceNames(count=COUNT, memory_percent="toy.io/percent"))
+    family = counting(devmem=100, resources=Resources(count=COUNT, memory_percent="toy.io/percent"))
 
     assert taken([held_by(ONE, replicas=ids((0, 0)), grants=[grant(0, 25, 0)])], family) == [(1, CARD_MIB / 4, 0)]
 

@@ -14,6 +14,7 @@ from tests.support.builders import (
     CORES,
     FAMILY,
     PERCENT,
+    changed,
     container,
     decision,
     grant,
@@ -285,7 +286,7 @@ async def test_whole_devices_of_pods_that_no_scheduler_knows_of_do_not_keep_deci
 
 
 async def test_scaled_memory_is_what_counts(node):
-    node.use(replace(FAMILY, register=lambda *asked: replace(register(*asked), devmem=2 * CARD_MIB, devcore=200)))
+    node.use(changed(FAMILY, register=lambda *asked: replace(register(*asked), devmem=2 * CARD_MIB, devcore=200)))
     await serve(node, "one", 0, CARD_MIB, 100)
     await serve(node, "two", 1, CARD_MIB, 100)
     node.cluster.add(decided("forged", 1))
@@ -294,14 +295,14 @@ async def test_scaled_memory_is_what_counts(node):
 
 
 async def test_where_a_family_limits_nothing_nothing_is_too_much(node):
-    node.use(replace(FAMILY, register=lambda *asked: replace(register(*asked), devmem=0, devcore=0)))
+    node.use(changed(FAMILY, register=lambda *asked: replace(register(*asked), devmem=0, devcore=0)))
 
     for share in range(3):
         await serve(node, f"p{share}", share, CARD_MIB, 100)
 
 
 async def test_where_the_kubelets_ids_keep_a_device_for_one_nothing_is_counted(node):
-    node.use(replace(FAMILY, replicas=lambda _device: 1))
+    node.use(changed(FAMILY, replicas=lambda _device: 1))
 
     await serve(node, "big", 0, 2 * CARD_MIB)
 
@@ -309,7 +310,7 @@ async def test_where_the_kubelets_ids_keep_a_device_for_one_nothing_is_counted(n
 async def one_core_and_then_the_device(node):
     """One pod has one of two cores, and another one is decided the whole device, which the kubelet counts apart."""
     units = Units(resource=CORES, of_device=lambda _device: 2, of_grant=lambda one: one.cores.bit_count())
-    family = replace(
+    family = changed(
         FAMILY,
         register=lambda *asked: replace(register(*asked), devmem=0, devcore=3),
         cores_are_bits=True,

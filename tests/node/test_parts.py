@@ -10,7 +10,7 @@ from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.node.annotating import Style, wanted_annotations
 from hami_plugin.node.parts import FamilyPart, part, whole
-from tests.support.builders import FAMILY, REGISTER, device, uuid
+from tests.support.builders import FAMILY, REGISTER, changed, device, uuid
 
 RED, BLUE = "RED", "BLUE"
 PAIRS = {(uuid(a), uuid(b)): Link(score=10 * a + b, label="L") for a in range(4) for b in range(a + 1, 4)}
@@ -57,7 +57,7 @@ def test_a_family_that_a_node_has_nothing_of_takes_its_former_entry_away():
 
 
 def test_a_node_says_what_else_a_family_notes_only_with_devices():
-    noting = replace(FAMILY, node_notes={"toy.io/mode": "soft"})
+    noting = changed(FAMILY, notes={"toy.io/mode": "soft"})
 
     assert wanted_annotations(noting, MIXED, Style())["toy.io/mode"] == "soft"
     assert "toy.io/mode" not in wanted_annotations(noting, part(MIXED, "GREEN"), Style())

@@ -16,7 +16,7 @@ from hami_plugin.host.journal import Journal
 from hami_plugin.model.device import Health
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
-from tests.support.builders import FAMILY, TO_ALLOCATE, grant, ids, pod, snapshot
+from tests.support.builders import FAMILY, TO_ALLOCATE, changed, grant, ids, pod, snapshot
 from tests.support.node import until
 
 
@@ -70,7 +70,7 @@ async def test_a_vendor_that_refuses_leaves_nothing_reserved(node):
     def never(_assignment, _host):
         raise RefusedError(RefusalReason.INVALID_REQUEST, "a name that leads elsewhere", code="INVALID_ARGUMENT")
 
-    node.use(replace(FAMILY, inject=never))
+    node.use(changed(FAMILY, inject=never))
     a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
     refusal = await refused(node, ids((0, 0)))
@@ -83,7 +83,7 @@ async def test_a_vendor_that_refuses_leaves_nothing_reserved(node):
 
 async def test_a_container_waits_for_what_the_host_lacks_and_then_starts(node):
     lacks = ["no file libvgpu.so on the host"]
-    node.use(replace(FAMILY, host_problem=lambda _host: "".join(lacks)))
+    node.use(changed(FAMILY, host_problem=lambda _host: "".join(lacks)))
     plugin = ResourcePlugin(node.allocator, None, node.snapshot)
 
     with pytest.raises(RefusedError, match=r"no file libvgpu.so on the host; .*tries again") as caught:
@@ -99,10 +99,10 @@ async def test_a_container_waits_for_what_the_host_lacks_and_then_starts(node):
 async def test_files_are_written_before_the_answer(node):
     def inject(assignment, host):
         folder = host.paths.hook / f"parts/{assignment.pod.name}"
-        plain = FAMILY.inject(assignment, host)
+        plain = FAMILY.node.inject(assignment, host)
         return replace(plain, directories=(folder,), files={folder / "limits": "half\n"})
 
-    node.use(replace(FAMILY, inject=inject))
+    node.use(changed(FAMILY, inject=inject))
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
     await node.allocator.allocate(ids((0, 0)))
@@ -115,7 +115,7 @@ async def test_a_device_that_cannot_be_described_is_refused_with_the_vendors_wor
     def gone(device, _host):
         raise HamiError(f"{device.uuid} has no node on this host")
 
-    node.use(replace(FAMILY, device_edits=gone))
+    node.use(changed(FAMILY, device_edits=gone))
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
     refusal = await refused(node, ids((0, 0)))
@@ -130,12 +130,12 @@ class Slow:
 
     def __init__(self, node):
         self.gate, self.began, self.prepared = threading.Event(), threading.Event(), []
-        node.use(replace(FAMILY, inject=self))
+        node.use(changed(FAMILY, inject=self))
 
     def __call__(self, assignment, host):
         self.began.set()
         self.gate.wait()
-        made = FAMILY.inject(assignment, host)
+        made = FAMILY.node.inject(assignment, host)
         self.prepared.append(made.edits.env["LIMIT_0"])
         return made
 

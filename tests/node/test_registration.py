@@ -22,12 +22,12 @@ from hami_plugin.vendor import AnnotationKeys
 from hami_plugin.wire.legacy import decode_legacy
 from hami_plugin.wire.nodes import decode_json
 from hami_plugin.wire.scores import decode_scores
-from tests.support.builders import FAMILY, HANDSHAKE, NODE, REGISTER, SCORE, device, snapshot, uuid
+from tests.support.builders import FAMILY, HANDSHAKE, NODE, REGISTER, SCORE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until
 
 PAIR = Links(pairs={(uuid(0), uuid(1)): Link(score=100, label="NV")})
-OTHER = replace(
+OTHER = changed(
     FAMILY,
     word="ODD",
     annotations=AnnotationKeys(register="odd/register", handshake="odd/hs", to_allocate="odd/to", allocated="odd/all"),
@@ -236,7 +236,7 @@ async def test_scores_of_more_devices_than_fit_are_removed(start):
 async def test_a_device_that_cannot_be_written_down_takes_no_other_family_with_it(start):
     rig = start(snapshot(1), families=(FAMILY, OTHER)).attach()
     await until(lambda: "odd/register" in rig.annotations)
-    bad = replace(FAMILY, register=lambda item, legacy: replace(FAMILY.register(item, legacy), id="\n"))
+    bad = changed(FAMILY, register=lambda item, legacy: replace(FAMILY.node.register(item, legacy), id="\n"))
     rig.registration._sources[0] = Source(family=bad, snapshot=rig.snapshot)
     before = rig.annotations[REGISTER]
 

@@ -1,13 +1,12 @@
 """Families whose scheduler side reads another text than most, waits for a handshake, or wants to know more."""
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.annotating import Style, wanted_annotations
 from hami_plugin.wire.legacy import decode_legacy, encode_legacy
 from tests.node.test_registration import Rig
-from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, snapshot, uuid
+from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, changed, snapshot, uuid
 from tests.support.node import until
 
 COUNTED = "toy.io/counted"
@@ -17,7 +16,7 @@ def counted(shown: Snapshot, taken: Collection[str]) -> dict[str, str | None]:
     return {COUNTED: str(len(shown.devices) - len(taken)) if shown.devices else None}
 
 
-OLD = replace(FAMILY, encode=encode_legacy, reports=True, announce=counted)
+OLD = changed(FAMILY, encode=encode_legacy, reports=True, announce=counted)
 
 
 def test_a_familys_own_text_is_written_whatever_the_style():
@@ -51,7 +50,7 @@ async def test_a_scheduler_that_waits_for_a_handshake_gets_one_and_the_others_ar
 
 async def test_what_is_taken_meanwhile_is_told_at_the_next_beat():
     taken: set[str] = set()
-    rig = Rig(snapshot(2), families=(replace(OLD, reports=False),), style=Style(heartbeat=0.02), taken=lambda: taken)
+    rig = Rig(snapshot(2), families=(changed(OLD, reports=False),), style=Style(heartbeat=0.02), taken=lambda: taken)
     rig.attach()
     await until(lambda: rig.annotations.get(COUNTED) == "2")
 

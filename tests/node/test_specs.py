@@ -19,7 +19,7 @@ from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.spec_files import SpecFiles, file_name, tidy
 from hami_plugin.node.specs import Pace, SpecPublisher
-from tests.support.builders import FAMILY, NODE, device, snapshot, uuid
+from tests.support.builders import FAMILY, NODE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until
 
@@ -34,7 +34,7 @@ def node_of(item, _host):
     return ContainerEdits(device_nodes=(DeviceNode(path=f"/dev/toy{item.minor or item.index}"),))
 
 
-TOY = replace(
+TOY = changed(
     FAMILY,
     delivery=Delivery(ways=(Way.CDI_ANNOTATIONS,), kind=KIND),
     device_edits=node_of,

@@ -7,13 +7,13 @@ import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.vendor import Leftovers
-from tests.support.builders import ALLOCATED, FAMILY, TO_ALLOCATE, container, grant, ids, pod
+from tests.support.builders import ALLOCATED, FAMILY, TO_ALLOCATE, changed, container, grant, ids, pod
 from tests.support.kubelet import kept
 
 A = pod("a", pieces=[[grant(0)]])
 B = pod("b", pieces=[[grant(0, 2000)]])
 ONE, TWO = ids((0, 0)), ids((1, 0))
-LEFT = replace(
+LEFT = changed(
     FAMILY, leftovers=lambda uid, name, paths: Leftovers(directory=paths.hook / f"{uid}_{name}", suffix=".cache")
 )
 KINDS = pytest.mark.parametrize("kind", [{}, {"init": True}, {"sidecar": True}], ids=["main", "init", "sidecar"])

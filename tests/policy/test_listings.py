@@ -108,8 +108,8 @@ KEYS = sorted(
     {
         (family.word, resource, key)
         for family in FAMILIES
-        if family.policy and (resource := family.resources.count)
-        for check in family.policy.serves
+        if family.rules.policy and (resource := family.resources.count)
+        for check in family.rules.policy.serves
         for key in getattr(check, "keys", ())
     }
 )

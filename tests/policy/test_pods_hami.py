@@ -49,7 +49,9 @@ def rules(pod: Any, requests: Any) -> Rules:
             for container, request in zip(containers, table, strict=True)
             if word in request
         }
-        found[word] = replace(known.family.policy, request=lambda container, asked=asked: asked.get(id_of(container)))
+        found[word] = replace(
+            known.family.rules.policy, request=lambda container, asked=asked: asked.get(id_of(container))
+        )
     return found
 
 
@@ -175,7 +177,7 @@ def test_usage_is_rebuilt_from_pods_as_by_hami(case: Any):
             for pod in here
         ]
 
-        states = used(registered, holdings, family.policy.request, family.policy.restore)
+        states = used(registered, holdings, family.rules.policy.request, family.rules.policy.restore)
 
         assert [(one.uuid, one.slots, one.memory, one.cores) for one in states] == [
             (one["id"], one.get("used", 0), one.get("usedmem", 0), one.get("usedcores", 0)) for one in expected
@@ -240,7 +242,7 @@ def mocks(requests: Any) -> Rules:
 @asks("scheduler_score", "isMIGRequest")
 def test_a_card_in_mig_mode_serves_a_container_several_times_unless_the_pod_wants_it_otherwise(case: Json):
     question = case["input"]
-    policy = {family.word: family.policy for family in nvidia()}.get(question["request"]["type"])
+    policy = {family.word: family.rules.policy for family in nvidia()}.get(question["request"]["type"])
     states = [values.state({"id": "card", **one}) for one in question["devices"]]
     context = Context(demand=Demand(word="NVIDIA", count=2), pod=values.pod(question["pod"]))
 
@@ -254,7 +256,7 @@ def test_each_container_asks_in_its_own_place_init_containers_first(case: Json):
     pod, context = case["input"]["pod"], case.get("context", {})
     named = context.get("resource_names", {}).get("NVIDIA", {})
     policies = {
-        one.word: one.policy for one in nvidia(named.get("resource_count_name", "nvidia.com/gpu").split("/")[0])
+        one.word: one.rules.policy for one in nvidia(named.get("resource_count_name", "nvidia.com/gpu").split("/")[0])
     }
     if context.get("resource_names") == {"NVIDIA": {}}:
         policies = {"NVIDIA": replace(policies["NVIDIA"], request=thousand_each)}  # as HAMi's mock of a backend

@@ -75,7 +75,7 @@ class Node:
     @property
     def _resources(self) -> tuple[str, ...]:
         family = self.stage.family
-        return (family.resources.count, *(units.resource for units in family.units))
+        return (family.resources.count, *(units.resource for units in family.resources.units))
 
     @property
     def hook(self) -> str:

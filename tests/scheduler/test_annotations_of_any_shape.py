@@ -24,7 +24,7 @@ FAMILIES = tuple(
 OF_PODS = sorted(
     {
         *(family.annotations.allocated for family in FAMILIES),
-        *(key for family in FAMILIES if family.policy for key in consulted(family.policy.serves)),
+        *(key for family in FAMILIES if family.rules.policy for key in consulted(family.rules.policy.serves)),
         *("hami.io/vgpu-mig-allocations", "nvidia.com/numa-bind", "metax-tech.com/app-class"),
         *(ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME),
         *("hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy", "hami.io/device-scoring-weights"),
@@ -38,7 +38,7 @@ OF_NODES = sorted(
             family.annotations.register,
             family.annotations.handshake,
             family.annotations.score,
-            family.lock.annotation if family.lock else "",
+            family.rules.lock.annotation if family.rules.lock else "",
         )
         if key
     }

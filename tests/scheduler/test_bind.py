@@ -355,7 +355,7 @@ BOTH = (*of_vendor("nvidia", {}), *of_vendor("cambricon", {}))
 
 async def of_two_families(server, service):
     """A pod that asks for two families, of which one has a lock of its own that names nobody."""
-    (names,) = (family.resources for family in BOTH if family.lock and family.lock.annotation == OWN)
+    (names,) = (family.resources for family in BOTH if family.rules.lock and family.rules.lock.annotation == OWN)
     counted = {names.count: "2", names.cores: "200", names.memory: "200"}
     server.store.patch(("nodes", "", "n1"), {"status": {"capacity": counted, "allocatable": counted}}, part="status")
     one = manifest("a")

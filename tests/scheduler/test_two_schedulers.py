@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import LockRule
 from hami_plugin.wire.keys import BIND_LOCK, BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from hami_plugin.wire.lock import owned_by
+from tests.support.builders import changed
 from tests.support.memory import MemoryCluster
 from tests.support.pods import of_vendor
 from tests.support.scheduling import (
@@ -232,7 +232,7 @@ async def test_many_pods_of_three_schedulers_fill_the_nodes_and_no_share_twice(s
 async def test_a_lock_of_the_same_second_that_names_nobody_is_not_ones_own(seed):
     """Such a lock is told from another's by its text alone, and both schedulers would write the same."""
     chance, store, now = random.Random(seed), ObjectStore(), datetime(2026, 8, 21, 10, tzinfo=UTC)
-    families = [replace(FAMILY, lock=LockRule(annotation=UNNAMED, named=False))]
+    families = [changed(FAMILY, lock=LockRule(annotation=UNNAMED, named=False))]
     node(store, "n1", {COUNT: "10"}, **{KEYS.register: cards("n1", 1)})
     async with schedulers(store, chance, families, lag=chance.choice((1, 20)), now=lambda: now) as services:
         for name in "ab":

@@ -10,6 +10,7 @@ from hami_plugin.model.views import NodeView
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.wire.keys import ASSIGNED_NODE
+from tests.support.builders import changed
 from tests.support.pods import of_vendor
 from tests.support.scheduling import (
     FAMILIES,
@@ -221,9 +222,9 @@ async def test_a_register_is_read_once_for_each_change_of_the_node(server, tmp_p
 
     def counting(node):
         reads.append(node.resource_version)
-        return family.node_devices(node)
+        return family.rules.node_devices(node)
 
-    async with serving(server, tmp_path, families=(replace(family, node_devices=counting),)) as service:
+    async with serving(server, tmp_path, families=(changed(family, node_devices=counting),)) as service:
         await until(lambda: service._nodes.sites)
         first = service._nodes.sites["n1"]
         assert len(reads) == 1
@@ -293,9 +294,9 @@ async def test_a_node_that_our_own_rules_break_on_is_left_out_and_the_others_are
     def devices(node: NodeView):
         if node.name == "broken":
             raise RuntimeError("a bug")
-        return family.node_devices(node)
+        return family.rules.node_devices(node)
 
-    async with serving(server, tmp_path, families=(replace(family, node_devices=devices),)) as service:
+    async with serving(server, tmp_path, families=(changed(family, node_devices=devices),)) as service:
         pod = server.create_pod(manifest("a"))
         args = {"Pod": pod, "Nodes": None, "NodeNames": ["broken", "n1"]}
 

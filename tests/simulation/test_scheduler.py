@@ -46,8 +46,8 @@ async def test_a_familys_lock_is_taken_in_its_own_words(api: SimulatedApiServer,
     scheduler.place(pod("one", [container("main", family.resources, memory=12, cores=30)]))
 
     annotations = node_view(api.node(NODE)).annotations
-    assert family.lock
-    assert parse_lock(annotations[family.lock.annotation]).pod == ""
+    assert family.rules.lock
+    assert parse_lock(annotations[family.rules.lock.annotation]).pod == ""
     assert keys.NODE_LOCK not in annotations
 
 
@@ -69,7 +69,7 @@ async def test_no_device_is_granted_twice_and_the_reason_is_the_rules_own(
 
 async def test_a_register_of_hami_2_7_is_read_too(api: SimulatedApiServer, tmp_path: Path) -> None:
     machine = rig("mi300x-8", tmp_path)
-    devices = [machine.family.register(device, True) for device in machine.snapshot().devices]
+    devices = [machine.family.node.register(device, True) for device in machine.snapshot().devices]
     api.annotate_node(NODE, {machine.family.annotations.register: encode_legacy(devices)})
 
     known = SimulatedScheduler(api, NODE, [machine.family], dict).devices()

@@ -88,7 +88,7 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
     capacity = {
         (units.resource if units else family.resources.count): len(Offering(family, units, own).offers())
         for family, own in parts
-        for units in (None, *family.units)
+        for units in (None, *family.resources.units)
     }
     kind = str(case.machine.extra.get("instance_type", ""))
     node = NodeView(
@@ -138,7 +138,7 @@ class Trial:
         self.allocators: dict[str, Allocator] = {}
         questions = []
         for family, own in self.ground.parts:
-            for units in (None, *family.units):
+            for units in (None, *family.resources.units):
                 made = self.daemon._allocator(family, units, own)
                 if own.value.devices:
                     self.allocators[made.resource] = made
@@ -350,14 +350,14 @@ class Questions:
             limits[names.memory_percent] = dice.choice((1, 10, 16, 17, 25, 33, 34, 50, 51, 75, 100, 100, 101))
         if names.cores and dice.random() < 0.4:
             limits[names.cores] = dice.choice((1, 2, 8, 10, 16, 25, 30, 32, 50, 99, 100, 100, 101, 150, 200))
-        for units in family.units:
+        for units in family.resources.units:
             if units.resource not in limits and dice.random() < 0.05:
                 limits[units.resource] = dice.choice((1, 2, 100))
         return {name: str(amount) for name, amount in limits.items() if name}
 
     def _memory(self, family: Family) -> int:
         dice, devices = self._dice, self._devices.get(family.word)
-        total = (devices[0].memory if devices else 65536) // max(1, family.memory_factor)
+        total = (devices[0].memory if devices else 65536) // max(1, family.resources.memory_factor)
         some = (total // 8, total // 4, total // 3, total // 2, total - 1, total, total, total + 1, total * 2)
         return max(1, dice.choice((*some, 1, 2, 3, 8, 12, 16, 24, 32, 64, 96, 4096, 8192, 24576)))
 

@@ -19,7 +19,7 @@ from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor import AnnotationKeys, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, Resources, Vendor
 from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.wire.pods import encode_devices
 
@@ -30,7 +30,7 @@ from .node import until
 
 ODD = "odd.io/card"
 ODD_KEYS = AnnotationKeys.of_agent("odd")
-ODD_FAMILY = replace(FAMILY, word="ODD", resources=ResourceNames(count=ODD), annotations=ODD_KEYS)
+ODD_FAMILY = replace(FAMILY, word="ODD", resources=Resources(count=ODD), annotations=ODD_KEYS)
 
 
 class OddDriver(ScriptedDriver):

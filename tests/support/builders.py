@@ -1,6 +1,7 @@
 """Small builders of devices, pods and decisions, for a family of an invented vendor."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
@@ -11,7 +12,7 @@ from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.policy.claims import Question
 from hami_plugin.policy.identity import Held
-from hami_plugin.vendor import AnnotationKeys, Family, Injection, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Injection, NodeSide, Resources
 from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.wire.nodes import DeviceInfo
 from hami_plugin.wire.pods import encode_devices
@@ -133,14 +134,22 @@ def inject(assignment: Assignment, host: HostFiles) -> Injection:
 
 FAMILY = Family(
     word="TOY",
-    resources=ResourceNames(count=COUNT, memory=MEMORY, memory_percent=PERCENT, cores=CORES),
+    resources=Resources(count=COUNT, memory=MEMORY, memory_percent=PERCENT, cores=CORES),
     annotations=AnnotationKeys(
         register=REGISTER, handshake=HANDSHAKE, to_allocate=TO_ALLOCATE, allocated=ALLOCATED, score=SCORE
     ),
-    replicas=lambda _device: SPLIT,
-    register=register,
-    inject=inject,
+    node=NodeSide(replicas=lambda _device: SPLIT, register=register, inject=inject),
 )
+
+
+def changed(family: Family, **changes) -> Family:
+    """The family with these fields of its own, of its resources, its rules or its node side."""
+    own = {name: changes.pop(name) for name in Family.__slots__ if name in changes}
+    for part in ("resources", "rules", "node"):
+        value = own.get(part, getattr(family, part))
+        own[part] = replace(value, **{name: changes.pop(name) for name in value.__slots__ if name in changes})
+    assert not changes, f"no field of a family: {', '.join(changes)}"
+    return replace(family, **own)
 
 
 def received(answer: Answer) -> tuple[str, str, dict[str, str]]:

@@ -33,8 +33,10 @@ class Situation:
     seed: int
 
     def outcome(self, states: Sequence[DeviceState]) -> Granted | None:
-        assert self.family.policy
-        found = fit(self.family.policy, states, Context(demand=self.demand, pod=self.pod, node=NodeView(name="n")))
+        assert self.family.rules.policy
+        found = fit(
+            self.family.rules.policy, states, Context(demand=self.demand, pod=self.pod, node=NodeView(name="n"))
+        )
         return found if isinstance(found, Granted) else None
 
 
@@ -60,10 +62,10 @@ def machine(vendor: str, models: Sequence[str]) -> Machine:
 
 def requested(family: Family, limits: Mapping[str, int]) -> tuple[Demand, PodView] | None:
     """What a container with these limits asks for once it is admitted; None if it is denied or asks for nothing."""
-    assert family.policy
+    assert family.rules.policy
     container = ContainerView(name="c", limits={name: str(number) for name, number in limits.items() if name})
     pod = PodView(uid="u", namespace="n", name="p", containers=(container,))
-    admitted = family.admit(container, pod)
+    admitted = family.rules.admit(container, pod)
     if not isinstance(admitted, Admitted):
         return None
     container = replace(
@@ -71,7 +73,7 @@ def requested(family: Family, limits: Mapping[str, int]) -> tuple[Demand, PodVie
         limits={**container.limits, **admitted.limits},
         requests={**container.requests, **admitted.requests},
     )
-    demand = family.policy.request(container)
+    demand = family.rules.policy.request(container)
     annotations = {**pod.annotations, **admitted.pod_annotations}
     return (
         (demand, replace(pod, containers=(container,), annotations=annotations)) if isinstance(demand, Demand) else None
@@ -96,7 +98,7 @@ def situations(draw: st.DrawFn, family: Family, devices: Sequence[DeviceState]) 
 
 
 def _limits(family: Family, devices: Sequence[DeviceState]) -> st.SearchStrategy[dict[str, int]]:
-    names, factor = family.resources, max(1, family.memory_factor)
+    names, factor = family.resources, max(1, family.resources.memory_factor)
     most = max(1, devices[0].info.devmem // factor)
     return st.fixed_dictionaries(
         {names.count: st.sampled_from([1, 1, 1, 2, 3, 4, 8])},
@@ -114,18 +116,18 @@ def _limits(family: Family, devices: Sequence[DeviceState]) -> st.SearchStrategy
 
 def served(family: Family, states: tuple[DeviceState, ...], demand: Demand, pod: PodView) -> tuple[DeviceState, ...]:
     """The devices after one more container, if it is granted any."""
-    assert family.policy
-    outcome = fit(family.policy, states, Context(demand=demand, pod=pod, node=NodeView(name="n")))
+    assert family.rules.policy
+    outcome = fit(family.rules.policy, states, Context(demand=demand, pod=pod, node=NodeView(name="n")))
     return booked(family, states, outcome.grants, pod) if isinstance(outcome, Granted) else states
 
 
 def booked(
     family: Family, states: Sequence[DeviceState], grants: Sequence[Grant], pod: PodView
 ) -> tuple[DeviceState, ...]:
-    assert family.policy
+    assert family.rules.policy
     after = {state.uuid: state for state in states}
     for grant in grants:
-        booking = family.policy.book(after[grant.uuid], grant, pod)
+        booking = family.rules.policy.book(after[grant.uuid], grant, pod)
         assert not isinstance(booking, Reason), "what was granted cannot be booked"
         after[grant.uuid] = booking[0]
     return tuple(after.values())
@@ -178,7 +180,7 @@ def check_what_is_written_is_read_again(situation: Situation) -> None:
     if outcome is None:
         return
     family = situation.family
-    written = family.patch(family, situation.pod, {family.word: (outcome.grants,)})
+    written = family.rules.patch(family, situation.pod, {family.word: (outcome.grants,)})
     text = written[family.annotations.allocated]
     pieces = decode_devices(text)
 
@@ -203,7 +205,7 @@ def check_names(vendor: Vendor, others: Sequence[Vendor]) -> None:
     mine, theirs = _names(vendor), set[str]().union(*map(_names, others))
     for family in families(vendor):
         assert family.word
-        assert family.policy
+        assert family.rules.policy
         assert family.annotations.allocated
         assert "/" in family.resources.count
     assert mine.isdisjoint(theirs), mine & theirs
@@ -216,7 +218,6 @@ def families(vendor: Vendor) -> tuple[Family, ...]:
 def _names(vendor: Vendor) -> set[str]:
     found: set[str] = set()
     for family in families(vendor):
-        for group in (family.resources, family.annotations):
-            found |= {getattr(group, name) for name in group.__slots__}
-        found.add(family.word)
+        found |= {*family.resources.names.values(), family.word}
+        found |= {getattr(family.annotations, name) for name in family.annotations.__slots__}
     return found - {""}

@@ -41,7 +41,7 @@ class Way:
     """How a vendor's machine is served. ``faults`` are done to it before; ``joined`` is the key of a profile's devices
     that are one device here.
 
-    ``share`` and ``whole`` are what a pod asks for, by the fields of ``ResourceNames``, and ``annotations`` what else
+    ``share`` and ``whole`` are what a pod asks for, by the fields of ``Resources``, and ``annotations`` what else
     it says. No ``share`` is whatever asks for some 3000 MiB and 30 % of a device; one that is empty is no pod at all.
     """
 
@@ -190,7 +190,7 @@ async def received(found: Found, way: Way, limits: Mapping[str, int], root: Path
     node.cluster.add(pod)
     answer, taken = Answer(), {}
     try:
-        for units in (None, *family.units):
+        for units in (None, *family.resources.units):
             node.use(family, units)
             if count := pod.containers[0].amount(node.allocator.resource):
                 free = [offer.id for offer in node.allocator.offers() if offer.healthy]
@@ -287,7 +287,7 @@ async def recorded(case: Case, root: Path) -> dict[str, Any]:
 
 def registered(found: Found) -> tuple[DeviceInfo, ...]:
     """The devices as the family's scheduler side reads them of the node."""
-    return found.family.node_devices(found.node)
+    return found.family.rules.node_devices(found.node)
 
 
 def known_by(found: Found) -> str:

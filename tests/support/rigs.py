@@ -57,8 +57,8 @@ class Rig:
     def node(self, snapshot: Snapshot, **labels: str) -> NodeView:
         """The node as the API server has it, once the kubelet and the daemon have spoken."""
         written = wanted_annotations(self.family, snapshot, Style())
-        capacity = {self.family.resources.count: sum(map(self.family.replicas, snapshot.devices))}
-        for units in self.family.units:
+        capacity = {self.family.resources.count: sum(map(self.family.node.replicas, snapshot.devices))}
+        for units in self.family.resources.units:
             capacity[units.resource] = sum(map(units.of_device, snapshot.devices))
         return NodeView(
             name=NODE,
@@ -90,20 +90,23 @@ class Rig:
 
         ``others`` are what other containers hold already.
         """
-        questions = [question_of(self.family), *(question_of(self.family, units) for units in self.family.units)]
+        questions = [
+            question_of(self.family),
+            *(question_of(self.family, units) for units in self.family.resources.units),
+        ]
         question = next(one for one in questions if pod.containers[0].amount(one.resource))
         (claim,) = claims(pod, question)
         by_uuid = {device.uuid: device for device in devices}
-        offered = {uuid: self.family.register(device, False).devmem for uuid, device in by_uuid.items()}
-        assert excess(claim, question, offered, {u: self.family.every_core(d) for u, d in by_uuid.items()}) == ""
+        offered = {uuid: self.family.node.register(device, False).devmem for uuid, device in by_uuid.items()}
+        assert excess(claim, question, offered, {u: self.family.node.every_core(d) for u, d in by_uuid.items()}) == ""
         placed = (self._placed(grant, by_uuid[grant.uuid], others) for grant in claim.grants)
         shares = tuple(sorted(placed, key=lambda share: share.device.index))
         assignment = Assignment(pod=pod, container=claim.container, shares=shares)
         host = HostFiles(paths=HostPaths(hook=self.root / "hook", hook_view=self.root / "hook"))
-        injection = self.family.inject(assignment, host)
-        described = [self.family.device_edits(share.device, host) for share in shares]
-        edits = ContainerEdits().merged(self.family.shared_edits(host), *described)
-        given = answered(self.family.delivery, assignment, injection.edits, edits)
+        injection = self.family.node.inject(assignment, host)
+        described = [self.family.node.device_edits(share.device, host) for share in shares]
+        edits = ContainerEdits().merged(self.family.node.shared_edits(host), *described)
+        given = answered(self.family.node.delivery, assignment, injection.edits, edits)
         plain = {
             "ids": list(claim.devices),
             "edits": plain_edits(given.edits),
@@ -115,22 +118,22 @@ class Rig:
 
     def _placed(self, grant: Grant, device: Device, others: Sequence[Grant]) -> Share:
         held = [other for other in others if other.uuid == grant.uuid]
-        return Share(grant=self.family.place(grant, device, held), device=device)
+        return Share(grant=self.family.node.place(grant, device, held), device=device)
 
 
 def decision(family: Family, node: NodeView, pod: PodView) -> Mapping[str, str]:
     """How HAMi's scheduler writes down what the one container of ``pod`` gets on an idle ``node``."""
     outcome = decided(family, node, pod)
     assert isinstance(outcome, Granted), outcome
-    return family.patch(family, pod, {family.word: (outcome.grants,)})
+    return family.rules.patch(family, pod, {family.word: (outcome.grants,)})
 
 
 def decided(family: Family, node: NodeView, pod: PodView) -> Granted | Refused:
     """What the family's rules say of the one container of ``pod`` on an idle ``node``."""
-    assert family.policy
-    demand = family.policy.request(pod.containers[0])
+    assert family.rules.policy
+    demand = family.rules.policy.request(pod.containers[0])
     assert isinstance(demand, Demand)
-    return fit(family.policy, stock(node, family, ()).states, Context(demand=demand, pod=pod, node=node))
+    return fit(family.rules.policy, stock(node, family, ()).states, Context(demand=demand, pod=pod, node=node))
 
 
 def rig(profile: str, root: Path, **settings: Any) -> Rig:

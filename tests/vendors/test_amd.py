@@ -25,14 +25,16 @@ def card(cores: int = 304) -> DeviceState:
 
 
 def asked(**limits: str) -> object:
-    assert AMD.policy
-    return AMD.policy.request(ContainerView(name="c", limits={f"amd.com/{key}": text for key, text in limits.items()}))
+    assert AMD.rules.policy
+    return AMD.rules.policy.request(
+        ContainerView(name="c", limits={f"amd.com/{key}": text for key, text in limits.items()})
+    )
 
 
 def offered(state: DeviceState, memory: int | None, percent: int) -> Granted | Refused:
-    assert AMD.policy
+    assert AMD.rules.policy
     demand = Demand(word="AMD", count=1, memory=memory, cores=percent)
-    return fit(AMD.policy, [state], Context(demand=demand, pod=POD))
+    return fit(AMD.rules.policy, [state], Context(demand=demand, pod=POD))
 
 
 @pytest.mark.parametrize(
@@ -57,30 +59,30 @@ def test_a_gpu_without_further_words_is_a_whole_one() -> None:
     outcome = offered(card(), None, 100)
 
     assert isinstance(outcome, Granted)
-    assert AMD.patch(AMD, POD, {"AMD": (outcome.grants,)}) == {
+    assert AMD.rules.patch(AMD, POD, {"AMD": (outcome.grants,)}) == {
         "hami.io/amd-devices-to-allocate": f"GPU-1,{MI300X},196608,304:;",
         "hami.io/amd-devices-allocated": f"GPU-1,{MI300X},196608,304:;",
     }
 
 
 def test_requests_beside_limits_mean_nothing() -> None:
-    assert AMD.policy
+    assert AMD.rules.policy
 
-    assert AMD.policy.request(ContainerView(name="c", requests={"amd.com/gpu": "1"})) is None
+    assert AMD.rules.policy.request(ContainerView(name="c", requests={"amd.com/gpu": "1"})) is None
 
 
 @pytest.mark.parametrize("cores", ["0", "101", "500m", "-5"])
 def test_cores_that_are_no_percentage_are_denied_at_admission(cores: str) -> None:
     container = ContainerView(name="c", limits={"amd.com/gpu": "1", "amd.com/gpucores": cores})
 
-    denied = AMD.admit(container, POD)
+    denied = AMD.rules.admit(container, POD)
 
     assert isinstance(denied, Denied)
     assert denied.why == f"container 'c': amd.com/gpucores={cores} is not a whole number, 1 to 100"
 
 
 def test_memory_without_a_gpu_is_ours_and_asks_for_nothing() -> None:
-    assert AMD.admit(ContainerView(name="c", limits={"amd.com/gpumem": "10"}), POD) == Admitted(found=True)
+    assert AMD.rules.admit(ContainerView(name="c", limits={"amd.com/gpumem": "10"}), POD) == Admitted(found=True)
     assert asked(gpumem="10") is None
 
 

@@ -21,7 +21,7 @@ def resources() -> Iterator[tuple[Family, str]]:
         for family in vendor.families(vendor.settings()):
             names = family.resources
             for name in {names.count, names.memory, names.memory_percent, names.cores} - {""}:
-                if family.policy:
+                if family.rules.policy:
                     yield family, name
 
 
@@ -38,8 +38,8 @@ def forms(number: int) -> Iterator[str]:
 
 def asked(family: Family, name: str, text: str) -> Demand | str | None:
     """What a container asks for that asks for so much of the resource, and if need be for one device; else why not."""
-    assert family.policy
-    request = family.policy.request
+    assert family.rules.policy
+    request = family.rules.policy.request
     alone = isinstance(request(ContainerView(name="c", limits={name: "1"})), Demand)
     limits = {name: text} if alone else {family.resources.count: "1", name: text}
     found = request(ContainerView(name="c", limits=limits))

@@ -50,7 +50,7 @@ def asking(count: int, word: str = "Ascend910B3", annotations: dict[str, str] | 
 
 
 def ask(context: Context, states: list[DeviceState], **keys: Any) -> Granted | Refused:
-    policy = family(context.demand.word, **keys).policy
+    policy = family(context.demand.word, **keys).rules.policy
     assert policy
     return fit(policy, states, context)
 
@@ -65,7 +65,7 @@ def admitted(
 ) -> dict[str, str] | str:
     """The limits that are written, or the refusal."""
     named = {f"huawei.com/{word}{key}": text for key, text in limits.items()}
-    found = family(word, **keys).admit(ContainerView(name="c", limits=named), pod(annotations))
+    found = family(word, **keys).rules.admit(ContainerView(name="c", limits=named), pod(annotations))
     if isinstance(found, Denied):
         return found.why
     return {key.removeprefix(f"huawei.com/{word}"): text for key, text in found.limits.items()}
@@ -108,16 +108,16 @@ def test_one_npu_of_a_module_becomes_the_module() -> None:
 def test_a_memory_factor_is_applied_before_a_template_is_looked_for() -> None:
     container = ContainerView(name="c", limits={"huawei.com/Ascend910A": "1", "huawei.com/Ascend910A-memory": "3"})
     one = family("Ascend910A", memoryFactor=1024)
-    assert one.policy
+    assert one.rules.policy
 
-    found = one.admit(container, pod())
+    found = one.rules.admit(container, pod())
     assert isinstance(found, Admitted)
     limits = {**container.limits, **found.limits}
-    demand = one.policy.request(replace(container, limits=limits))
+    demand = one.rules.policy.request(replace(container, limits=limits))
 
     assert limits["huawei.com/Ascend910A-memory"] == "4"  # 4369 MiB, as far as units can say it
     assert isinstance(demand, Demand)
-    outcome = fit(one.policy, chips(1, "Ascend910A"), Context(demand=demand, pod=pod()))
+    outcome = fit(one.rules.policy, chips(1, "Ascend910A"), Context(demand=demand, pod=pod()))
     assert isinstance(outcome, Granted)
     assert [grant.memory for grant in outcome.grants] == [4369]
 
@@ -128,7 +128,7 @@ def test_npus_are_hidden_only_from_containers_that_ask_for_none() -> None:
     found = families(AscendSettings.model_validate({"configs": entries}))
 
     def env(limits: dict[str, str]) -> set[tuple[str, str]]:
-        answers = [one.admit(ContainerView(name="c", limits=limits), pod()) for one in found]
+        answers = [one.rules.admit(ContainerView(name="c", limits=limits), pod()) for one in found]
         return {item for answer in answers if isinstance(answer, Admitted) for item in answer.env.items()}
 
     assert env({"cpu": "1"}) == {("ASCEND_VISIBLE_DEVICES", "")}
@@ -179,11 +179,11 @@ def test_hami_core_needs_a_node_that_is_set_up_for_it_and_counts_cores_in_percen
 
 def test_a_node_says_no_to_hami_core_though_the_cluster_says_yes() -> None:
     (one,) = families(AscendSettings.model_validate({"hamiVnpuCore": True, "configs": [{"commonWord": "Ascend910B3"}]}))
-    assert one.policy
+    assert one.rules.policy
     refusing = replace(asking(1, annotations=SOFT), node=NodeView(name="n", annotations={"hami-vnpu-core": "false"}))
 
-    assert granted(fit(one.policy, chips(1), asking(1, annotations=SOFT))) == "0"
-    assert str(fit(one.policy, chips(1), refusing)) == "1/1 ModeNotFit"
+    assert granted(fit(one.rules.policy, chips(1), asking(1, annotations=SOFT))) == "0"
+    assert str(fit(one.rules.policy, chips(1), refusing)) == "1/1 ModeNotFit"
 
 
 def test_a_decision_names_templates_for_the_agent() -> None:
@@ -194,7 +194,7 @@ def test_a_decision_names_templates_for_the_agent() -> None:
     assert isinstance(part, Granted)
     assert isinstance(rest, Granted)
 
-    written = one.patch(one, pod(), {one.word: ((), part.grants, rest.grants)})
+    written = one.rules.patch(one, pod(), {one.word: ((), part.grants, rest.grants)})
 
     both = ";1,Ascend910B3,16384,0:;0,Ascend910B3,65536,0:;"
     assert written == {
@@ -203,7 +203,7 @@ def test_a_decision_names_templates_for_the_agent() -> None:
         "predicate-time": "1795232724",
         "huawei.com/Ascend910B3": '[{"UUID":"1","temp":"vir05_1c_16g","memory":16384},{"UUID":"0","memory":65536}]',
     }
-    soft = one.patch(one, pod(SOFT), {one.word: (part.grants,)})
+    soft = one.rules.patch(one, pod(SOFT), {one.word: (part.grants,)})
     assert soft["huawei.com/Ascend910B3"] == '[{"UUID":"1","memory":16384}]'
 
 
@@ -213,7 +213,7 @@ def test_a_node_is_worth_ten_for_each_container_whose_npus_are_in_one_network() 
     assert isinstance(outcome, Granted)
 
     def worth(*pieces: Any, word: str = "Ascend910B3") -> object:
-        policy = family(word).policy
+        policy = family(word).rules.policy
         assert policy
         return policy.score(Decision(node=NodeView(name="n"), pod=pod(), pieces=pieces, before=states))
 
@@ -227,16 +227,16 @@ def test_a_register_is_read_as_the_agent_writes_it() -> None:
     text = '[{"id":"u","count":4,"devmem":65536,"type":"Ascend910B3","health":true,"custominfo":{"NetworkID":1}}]'
     one = family()
 
-    (info,) = one.node_devices(NodeView(name="n", annotations={"hami.io/node-register-Ascend910B3": text}))
+    (info,) = one.rules.node_devices(NodeView(name="n", annotations={"hami.io/node-register-Ascend910B3": text}))
 
     assert (info.id, info.devmem, info.custom) == ("u", 65536, {"NetworkID": 1})
 
 
 def test_another_resource_name_is_one_line() -> None:
     one = family(resourceName="hami.io/ascend")
-    assert one.policy
+    assert one.rules.policy
 
-    asked = one.policy.request(ContainerView(name="c", limits={"hami.io/ascend": "2"}))
+    asked = one.rules.policy.request(ContainerView(name="c", limits={"hami.io/ascend": "2"}))
 
     assert asked == Demand(word="Ascend910B3", count=2, percent=100)
 
@@ -317,8 +317,8 @@ def as_hami(question: dict[str, Any]) -> dict[str, Any]:
     word = question["vendor"]
     alike = [{**one, "type": word} for one in question["devices"]]
     family = next(family for family in families(AscendSettings()) if family.word == word)
-    assert family.policy
-    return dict(fits.answer({**question, "devices": alike}, family.policy, Parity()))
+    assert family.rules.policy
+    return dict(fits.answer({**question, "devices": alike}, family.rules.policy, Parity()))
 
 
 def test_fewer_than_asked_for_are_told_from_another_fault() -> None:

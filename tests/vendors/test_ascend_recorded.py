@@ -70,8 +70,8 @@ def entry(config: Mapping[str, Any]) -> dict[str, Any]:
 def family(backend: Mapping[str, Any]) -> tuple[Family, Policy]:
     settings = AscendSettings.model_validate({"configs": [entry(backend["config"])]})
     (one,) = families(settings, clock=lambda: 1795232724)
-    assert one.policy
-    return one, one.policy
+    assert one.rules.policy
+    return one, one.rules.policy
 
 
 def container(item: Mapping[str, Any]) -> ContainerView:
@@ -127,7 +127,7 @@ def test_the_same_changes_by_admission(given: Any, expected: Any) -> None:
     one, _ = family(given["backend"])
     memory, before = one.resources.memory, container(given["container"])
 
-    found = one.admit(before, values.pod(given["pod"]))
+    found = one.rules.admit(before, values.pod(given["pod"]))
 
     if isinstance(found, Denied):
         assert expected["error"]
@@ -174,7 +174,7 @@ def test_the_same_words_for_the_agent(given: Any, expected: Any) -> None:
         return
     pieces = values.pieces(given["pod_devices"][one.word])
 
-    patch = one.patch(one, values.pod(given["pod"]), {one.word: pieces})
+    patch = one.rules.patch(one, values.pod(given["pod"]), {one.word: pieces})
 
     assert {key: text for key, text in patch.items() if key.startswith("huawei.com/")} == written
     assert patch["predicate-time"] == "1795232724"

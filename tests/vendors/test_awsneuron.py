@@ -47,7 +47,7 @@ def machine(kind: str, devices: int, cores: int = 2) -> list[DeviceState]:
         labels={"node.kubernetes.io/instance-type": kind},
         capacity={"aws.amazon.com/neuron": str(devices), "aws.amazon.com/neuroncore": str(devices * cores)},
     )
-    return [idle(info) for info in NEURON.node_devices(node)]
+    return [idle(info) for info in NEURON.rules.node_devices(node)]
 
 
 @pytest.mark.parametrize("cores", [31, 10**15])
@@ -76,10 +76,10 @@ def pod(*containers: ContainerView, **annotations: str) -> PodView:
 def outcome(
     states: Sequence[DeviceState], asking: ContainerView, annotations: Mapping[str, str] | None = None
 ) -> Granted | Refused:
-    assert NEURON.policy
-    demand = NEURON.policy.request(asking)
+    assert NEURON.rules.policy
+    demand = NEURON.rules.policy.request(asking)
     assert isinstance(demand, Demand)
-    return fit(NEURON.policy, states, Context(demand=demand, pod=pod(**(annotations or {}))))
+    return fit(NEURON.rules.policy, states, Context(demand=demand, pod=pod(**(annotations or {}))))
 
 
 def chosen(states: Sequence[DeviceState], **limits: int) -> list[int]:
@@ -143,17 +143,17 @@ def test_a_core_is_the_lowest_free_bit_of_the_last_device_that_has_one() -> None
 
 
 def test_three_cores_of_devices_with_two_are_refused_with_the_next_number_that_works() -> None:
-    assert NEURON.policy
-    asked_for = NEURON.policy.request(container(neuroncore=3))
+    assert NEURON.rules.policy
+    asked_for = NEURON.rules.policy.request(container(neuroncore=3))
 
     assert isinstance(asked_for, Invalid)
     assert str(asked_for) == (
         "aws.amazon.com/neuroncore=3 is not 1 or a multiple of 2, the cores of a device; "
         "the next number that works is 4"
     )
-    assert NEURON.admit(container(neuroncore=3), pod()) == Denied(why=str(asked_for))
-    assert NEURON.admit(container(neuroncore=4), pod()) == Admitted(found=True)
-    assert NEURON.admit(container(cpu=4), pod()) == Admitted(found=False)
+    assert NEURON.rules.admit(container(neuroncore=3), pod()) == Denied(why=str(asked_for))
+    assert NEURON.rules.admit(container(neuroncore=4), pod()) == Admitted(found=True)
+    assert NEURON.rules.admit(container(cpu=4), pod()) == Admitted(found=False)
 
 
 def test_a_machines_real_number_of_cores_counts() -> None:
@@ -174,9 +174,9 @@ def test_a_machines_real_number_of_cores_counts() -> None:
 
 
 def test_a_cluster_of_other_devices_can_say_so() -> None:
-    assert INFERENTIA1.policy
-    assert INFERENTIA1.policy.request(container(neuroncore=3)) == Demand(word="AWSNeuron", count=1, cores=3)
-    assert INFERENTIA1.policy.request(container(neuroncore=8)) == Demand(word="AWSNeuron", count=2, cores=4)
+    assert INFERENTIA1.rules.policy
+    assert INFERENTIA1.rules.policy.request(container(neuroncore=3)) == Demand(word="AWSNeuron", count=1, cores=3)
+    assert INFERENTIA1.rules.policy.request(container(neuroncore=8)) == Demand(word="AWSNeuron", count=2, cores=4)
 
 
 def test_cores_are_neighbours() -> None:
@@ -185,10 +185,10 @@ def test_cores_are_neighbours() -> None:
 
 
 def test_cores_that_were_handed_out_twice_leave_no_others_free() -> None:
-    assert NEURON.policy
+    assert NEURON.rules.policy
     state = machine("trn1.2xlarge", 1)[0]
     for _ in range(2):
-        state = NEURON.policy.restore(state, Grant(uuid=state.uuid, word="AWSNeuron", cores=0b11), pod())
+        state = NEURON.rules.policy.restore(state, Grant(uuid=state.uuid, word="AWSNeuron", cores=0b11), pod())
 
     assert (state.slots, state.cores) == (2, 0b11)
 
@@ -210,7 +210,7 @@ def test_what_is_decided_is_written_in_the_words_of_awss_plugin() -> None:
     assert isinstance(one, Granted)
     decided = pod(container(cpu=1), container(neuroncore=1), **{"hami.io/vgpu-node": "n"})
 
-    assert NEURON.patch(NEURON, decided, {"AWSNeuron": ((), one.grants)}) == {
+    assert NEURON.rules.patch(NEURON, decided, {"AWSNeuron": ((), one.grants)}) == {
         "hami.io/aws-neuron-devices-allocated": ";n-AWSNeuron-15,AWSNeuron,0,2:;",
         "AWS_NEURON_IDS": "31",
         "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuroncore",
@@ -225,7 +225,7 @@ def test_devices_that_only_the_requests_name_are_devices() -> None:
     assert isinstance(result, Granted)
     asking = ContainerView(name="c", requests={"aws.amazon.com/neuron": "2"})
 
-    written = NEURON.patch(NEURON, pod(asking), {"AWSNeuron": (result.grants,)})
+    written = NEURON.rules.patch(NEURON, pod(asking), {"AWSNeuron": (result.grants,)})
 
     assert written["AWS_NEURON_IDS"] == "0,1"
     assert "NEURON_RESOURCE_TYPE" not in written
@@ -312,7 +312,7 @@ def test_every_core_that_a_starting_pods_containers_will_have_is_kept_for_it() -
     decided = replace(pod(early, container(neuroncore=1)), annotations=key)
     placed = place(decided, rules([NEURON]), survey(node, [NEURON], [other]).site)
     assert isinstance(placed, Placed)
-    written = NEURON.patch(NEURON, decided, placed.given)
+    written = NEURON.rules.patch(NEURON, decided, placed.given)
     assert written[ALLOCATED] == share(state, 0b1100) + share(state, 0b0001)
 
     site = survey(node, [NEURON], [other, replace(decided, annotations={**key, **written})]).site
@@ -350,7 +350,7 @@ def test_a_core_that_two_pods_have_is_one_core_and_makes_no_other_look_taken_or_
 @answers("awsneuron_fit", "GetNodeDevices")
 def test_a_nodes_devices_are_read_alike() -> None:
     for vector in vectors("awsneuron_fit", "GetNodeDevices"):
-        found = NEURON.node_devices(values.node(vector["input"]["node"]))
+        found = NEURON.rules.node_devices(values.node(vector["input"]["node"]))
         theirs = vector["expected"]["devices"] or []
         assert [(info.id, info.index, info.count, info.devcore, info.custom) for info in found] == [
             (one["id"], one.get("index", 0), one["count"], one["devcore"], one["custom_info"]) for one in theirs
@@ -361,5 +361,5 @@ def test_a_nodes_devices_are_read_alike() -> None:
 def test_a_decision_is_written_alike() -> None:
     for vector in vectors("awsneuron_fit", "PatchAnnotations"):
         pieces = values.pieces(vector["input"]["pod_devices"]["AWSNeuron"])
-        written = NEURON.patch(NEURON, values.pod(vector["input"]["pod"]), {"AWSNeuron": pieces})
+        written = NEURON.rules.patch(NEURON, values.pod(vector["input"]["pod"]), {"AWSNeuron": pieces})
         assert {**written, "NEURON_ALLOC_TIME": "{now_unix_nano}"} == vector["expected"]["annotations"]

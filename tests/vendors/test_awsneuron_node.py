@@ -65,7 +65,7 @@ def test_the_second_core_of_a_shared_device_is_its_second_bit(tmp_path: Path) ->
     share = Share(grant=Grant(uuid=devices[3].uuid, word="AWSNeuron", cores=2), device=devices[3])
     assignment = Assignment(pod=pod, container=pod.containers[0], shares=(share,))
 
-    edits = machine.family.inject(assignment, HostFiles(paths=HostPaths())).edits
+    edits = machine.family.node.inject(assignment, HostFiles(paths=HostPaths())).edits
 
     assert edits.env == {"AWS_NEURON_VISIBLE_DEVICES": "3", "NEURON_RT_VISIBLE_CORES": "7"}
 
@@ -78,7 +78,7 @@ def test_cores_that_a_device_does_not_have_are_refused(cores: int, tmp_path: Pat
     share = Share(grant=Grant(uuid=device.uuid, word="AWSNeuron", cores=cores), device=device)
 
     with pytest.raises(RefusedError, match="which has 2"):
-        machine.family.inject(
+        machine.family.node.inject(
             Assignment(pod=pod, container=pod.containers[0], shares=(share,)), HostFiles(paths=HostPaths())
         )
 
@@ -194,6 +194,6 @@ def test_a_claim_counts_the_cores_that_the_kubelet_must_offer(tmp_path: Path) ->
     snapshot = machine.snapshot()
     pod = machine.decided(machine.node(snapshot, **kind(machine)), {"aws.amazon.com/neuroncore": 4})
 
-    (claim,) = claims(pod, question_of(machine.family, machine.family.units[0]))
+    (claim,) = claims(pod, question_of(machine.family, machine.family.resources.units[0]))
 
     assert claim.devices == ("n1-AWSNeuron-0", "n1-AWSNeuron-0", "n1-AWSNeuron-1", "n1-AWSNeuron-1")

@@ -19,19 +19,19 @@ def cards(count: int) -> list[DeviceState]:
         for n in range(count)
     ]
     node = NodeView(name="n", annotations={BIREN.annotations.register: encode_json(infos)})
-    return [idle(info) for info in BIREN.node_devices(node)]
+    return [idle(info) for info in BIREN.rules.node_devices(node)]
 
 
 def test_two_of_three_idle_cards_are_the_last_two_and_are_billed_nothing() -> None:
-    assert BIREN.policy
+    assert BIREN.rules.policy
     container = ContainerView(name="c", requests={"birentech.com/gpu": "2"})
 
-    demand = BIREN.policy.request(container)
+    demand = BIREN.rules.policy.request(container)
     assert isinstance(demand, Demand)
-    outcome = fit(BIREN.policy, cards(3), Context(demand=demand, pod=POD))
+    outcome = fit(BIREN.rules.policy, cards(3), Context(demand=demand, pod=POD))
 
     assert isinstance(outcome, Granted)
-    assert BIREN.patch(BIREN, POD, {"Biren": (outcome.grants,)}) == {
+    assert BIREN.rules.patch(BIREN, POD, {"Biren": (outcome.grants,)}) == {
         "hami.io/Biren-devices-to-allocate": "2-0,Biren,0,0:1-0,Biren,0,0:;",
         "hami.io/Biren-devices-allocated": "2-0,Biren,0,0:1-0,Biren,0,0:;",
     }
@@ -43,10 +43,10 @@ def test_a_card_has_all_its_cores_whatever_the_agent_writes() -> None:
 
 
 def test_only_the_registered_count_limits_sharing() -> None:
-    assert BIREN.policy
+    assert BIREN.rules.policy
     states = cards(8)
     held = [DeviceState(info=state.info, slots=1) if state.index > 5 else state for state in states]
 
-    refused = fit(BIREN.policy, held, Context(demand=Demand(word="Biren", count=7), pod=POD))
+    refused = fit(BIREN.rules.policy, held, Context(demand=Demand(word="Biren", count=7), pod=POD))
 
     assert str(refused) == "2/8 CardTimeSlicingExhausted, 6/8 AllocatedCardsInsufficientRequest"

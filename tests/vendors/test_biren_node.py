@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from tests.support.rigs import Rig, absent_and_back, golden, lost_alone, rig
-from vendors.biren import NODE
+from vendors.biren import VENDOR
 from vendors.biren.devices import Looker
 
 PROFILE = "biren-br106-8"
@@ -31,7 +31,7 @@ def test_the_drivers_version_is_told(machine: Rig) -> None:
 
 
 def test_its_scheduler_side_waits_for_a_report(machine: Rig) -> None:
-    assert machine.family.reports
+    assert machine.family.node.reports
     assert machine.family.annotations.handshake == "hami.io/node-handshake-biren"
 
 
@@ -113,6 +113,6 @@ def test_a_gpu_without_a_node_cannot_be_handed_over(machine: Rig) -> None:
 
 
 def test_its_hardware_is_seen_where_its_module_is(machine: Rig) -> None:
-    assert NODE.present(machine.settings, HostPaths())
+    assert VENDOR.present(machine.settings, HostPaths())
     machine.simulator.inject("driver-gone")
-    assert not NODE.present(machine.settings, HostPaths())
+    assert not VENDOR.present(machine.settings, HostPaths())

@@ -22,35 +22,35 @@ POD = PodView(uid="u", namespace="n", name="p", containers=(ContainerView(name="
 def test_cards_share_out_the_capacity_of_their_node() -> None:
     node = NodeView(name="n", capacity={"cambricon.com/mlu.smlu.vcore": "200", "cambricon.com/mlu.smlu.vmemory": "192"})
 
-    cards = MLU.node_devices(node)
+    cards = MLU.rules.node_devices(node)
 
     assert [(card.id, card.devmem, card.devcore, card.count) for card in cards] == [
         ("n-cambricon-mlu-0", 24576, 100, 100),
         ("n-cambricon-mlu-1", 24576, 100, 100),
     ]
-    assert MLU.node_devices(NodeView(name="n", capacity={"cambricon.com/mlu.smlu.vmemory": "192"})) == ()
+    assert MLU.rules.node_devices(NodeView(name="n", capacity={"cambricon.com/mlu.smlu.vmemory": "192"})) == ()
 
 
 def test_memory_counts_in_256_mib_and_cores_default_to_all() -> None:
-    assert MLU.policy
+    assert MLU.rules.policy
     share = {"cambricon.com/vmlu": "1", "cambricon.com/mlu.smlu.vmemory": "20", "cambricon.com/mlu.smlu.vcore": "10"}
 
-    asked = MLU.policy.request(ContainerView(name="c", limits=share))
+    asked = MLU.rules.policy.request(ContainerView(name="c", limits=share))
 
     assert asked == Demand(word="MLU", count=1, memory=5120, cores=10)
-    assert MLU.policy.request(ContainerView(name="c", limits={"cambricon.com/vmlu": "2"})) == Demand(
+    assert MLU.rules.policy.request(ContainerView(name="c", limits={"cambricon.com/vmlu": "2"})) == Demand(
         word="MLU", count=2, percent=100, cores=100
     )
 
 
 def test_a_quota_counts_the_same_units_as_a_request() -> None:
     node = NodeView(name="n", capacity={"cambricon.com/mlu.smlu.vcore": "100", "cambricon.com/mlu.smlu.vmemory": "96"})
-    states = [idle(info) for info in MLU.node_devices(node)]
+    states = [idle(info) for info in MLU.rules.node_devices(node)]
     quota = Quota(limits={"cambricon.com/mlu.smlu.vmemory": 20})
-    assert MLU.policy
+    assert MLU.rules.policy
 
     within, beyond = (
-        fit(MLU.policy, states, Context(demand=Demand(word="MLU", count=1, memory=mib), pod=POD, quota=quota))
+        fit(MLU.rules.policy, states, Context(demand=Demand(word="MLU", count=1, memory=mib), pod=POD, quota=quota))
         for mib in (20 * 256, 20 * 256 + 1)
     )
 
@@ -62,7 +62,7 @@ def test_a_quota_counts_the_same_units_as_a_request() -> None:
 def test_the_agent_finds_the_first_share_by_either_spelling_of_its_key() -> None:
     share = Grant(uuid="n-cambricon-mlu-1", word="MLU", memory=5120, cores=10, index=1)
 
-    written = MLU.patch(MLU, POD, {"MLU": ((), (share,))})
+    written = MLU.rules.patch(MLU, POD, {"MLU": ((), (share,))})
 
     assert written == {
         "hami.io/cambricon-mlu-devices-to-allocate": ";n-cambricon-mlu-1,MLU,5120,10:;",
@@ -88,12 +88,12 @@ def test_only_the_second_spelling_of_the_key_is_excused() -> None:
 
 
 def test_the_lock_is_the_agents_and_names_nobody() -> None:
-    assert MLU.lock == LockRule(annotation="cambricon.com/dsmlu.lock", expires_s=120.0, named=False)
+    assert MLU.rules.lock == LockRule(annotation="cambricon.com/dsmlu.lock", expires_s=120.0, named=False)
 
 
 def test_a_pod_belongs_to_the_family_by_its_limits_alone() -> None:
     limited = values.container({"name": "c", "limits": {"cambricon.com/vmlu": "1"}})
     requested = values.container({"name": "c", "requests": {"cambricon.com/vmlu": "1"}})
 
-    assert MLU.admit(limited, POD).found  # type: ignore[union-attr]  # a Denied has no such field, and fails here
-    assert not MLU.admit(requested, POD).found  # type: ignore[union-attr]  # as above
+    assert MLU.rules.admit(limited, POD).found  # type: ignore[union-attr]  # a Denied has no such field, and fails here
+    assert not MLU.rules.admit(requested, POD).found  # type: ignore[union-attr]  # as above

@@ -53,7 +53,10 @@ def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(tmp_path: Path
     machine = rig("cambricon-mlu590-8", tmp_path, unlimitedShares=True)
     snapshot = machine.snapshot()
     pod = machine.decided(machine.node(snapshot), SHARE)
-    questions = [question_of(machine.family), *(question_of(machine.family, one) for one in machine.family.units)]
+    questions = [
+        question_of(machine.family),
+        *(question_of(machine.family, one) for one in machine.family.resources.units),
+    ]
 
     counted = {question.resource: len(claims(pod, question)[0].devices) for question in questions}
 

@@ -105,7 +105,7 @@ def plain(question: Mapping[str, Any]) -> dict[str, Any]:
 def test_hami_and_we_see_the_same_cards_of_a_node(case: Mapping[str, Any]) -> None:
     family, expected = GCU if "GCUDevices" in case["fn"] else DRS, case["expected"]
     try:
-        found = family.node_devices(values.node(case["input"]["node"]))
+        found = family.rules.node_devices(values.node(case["input"]["node"]))
     except WireError:
         found = ()
 
@@ -184,29 +184,29 @@ def test_numbers_come_as_agents_write_them(value: object, read: int) -> None:
 
 
 def test_a_partition_is_the_smallest_that_suffices_and_takes_as_many_slots_as_slices() -> None:
-    (card,) = [idle(info) for info in DRS.node_devices(drs_node())]
-    assert DRS.policy
-    asked = DRS.policy.request(
+    (card,) = [idle(info) for info in DRS.rules.node_devices(drs_node())]
+    assert DRS.rules.policy
+    asked = DRS.rules.policy.request(
         ContainerView(name="c", limits={"enflame.com/gcu-memory": "20480", "enflame.com/gcu-core": "40"})
     )
     assert isinstance(asked, Demand)
 
-    outcome = fit(DRS.policy, [card], Context(demand=asked, pod=pod("c")))
+    outcome = fit(DRS.rules.policy, [card], Context(demand=asked, pod=pod("c")))
 
     assert isinstance(outcome, Granted)
     (grant,) = outcome.grants
     assert (grant.memory, grant.cores) == (24 * 1024, 50)
-    booking = DRS.policy.book(card, grant, pod("c"))
+    booking = DRS.rules.policy.book(card, grant, pod("c"))
     assert not isinstance(booking, Reason)
     assert booking[0].slots == 3
 
 
 def test_a_size_that_no_card_can_be_cut_to_is_refused_for_the_node() -> None:
-    states = [idle(info) for info in DRS.node_devices(drs_node(2))]
-    assert DRS.policy
+    states = [idle(info) for info in DRS.rules.node_devices(drs_node(2))]
+    assert DRS.rules.policy
 
     outcome = fit(
-        DRS.policy, states, Context(demand=Demand(word="Enflame", count=1, detail=Wanted(slices=4)), pod=pod())
+        DRS.rules.policy, states, Context(demand=Demand(word="Enflame", count=1, detail=Wanted(slices=4)), pod=pod())
     )
 
     assert isinstance(outcome, Refused)
@@ -214,17 +214,17 @@ def test_a_size_that_no_card_can_be_cut_to_is_refused_for_the_node() -> None:
 
 
 def test_the_agent_is_told_every_partition_and_the_first_by_keys_of_its_own() -> None:
-    states = [idle(info) for info in DRS.node_devices(drs_node())]
+    states = [idle(info) for info in DRS.rules.node_devices(drs_node())]
     pieces: list[tuple[Grant, ...]] = []
-    assert DRS.policy
+    assert DRS.rules.policy
     for limits in ({"drs-gcu": "1"}, {}, {"gcu-memory": "20", "gcu-core": "40"}):
-        asked = DRS.policy.request(
+        asked = DRS.rules.policy.request(
             ContainerView(name="c", limits={f"enflame.com/{key}": text for key, text in limits.items()})
         )
-        outcome = fit(DRS.policy, states, Context(demand=asked, pod=pod())) if isinstance(asked, Demand) else None
+        outcome = fit(DRS.rules.policy, states, Context(demand=asked, pod=pod())) if isinstance(asked, Demand) else None
         pieces.append(outcome.grants if isinstance(outcome, Granted) else ())
 
-    written = DRS.patch(DRS, pod("a", "cpu", "b"), {"Enflame": tuple(pieces)})
+    written = DRS.rules.patch(DRS, pod("a", "cpu", "b"), {"Enflame": tuple(pieces)})
 
     assert written == {
         "enflame.com/gcu-assigned-time": str(DECIDED_AT),
@@ -241,21 +241,21 @@ def test_the_agent_is_told_every_partition_and_the_first_by_keys_of_its_own() ->
 
 
 def test_whole_cards_are_for_one_alone_and_hidden_by_no_annotation() -> None:
-    states = [idle(info) for info in GCU.node_devices(NodeView(name="n", capacity={"enflame.com/gcu": "4"}))]
-    assert GCU.policy
-    asked = GCU.policy.request(ContainerView(name="c", limits={"enflame.com/gcu": "2"}))
+    states = [idle(info) for info in GCU.rules.node_devices(NodeView(name="n", capacity={"enflame.com/gcu": "4"}))]
+    assert GCU.rules.policy
+    asked = GCU.rules.policy.request(ContainerView(name="c", limits={"enflame.com/gcu": "2"}))
     assert isinstance(asked, Demand)
 
-    outcome = fit(GCU.policy, states, Context(demand=asked, pod=pod("c", use_gpuuuid="another")))
+    outcome = fit(GCU.rules.policy, states, Context(demand=asked, pod=pod("c", use_gpuuuid="another")))
 
     assert isinstance(outcome, Granted)
-    assert GCU.patch(GCU, pod("c"), {"GCU": (outcome.grants,)})["hami.io/enflame-gcu-devices-allocated"] == (
+    assert GCU.rules.patch(GCU, pod("c"), {"GCU": (outcome.grants,)})["hami.io/enflame-gcu-devices-allocated"] == (
         "n-GCU-3,GCU,100,100:n-GCU-2,GCU,100,100:;"
     )
 
 
 def shares(count: int = 2) -> list[DeviceState]:
-    return [idle(info) for info in SHARED.node_devices(SEED)][:count]
+    return [idle(info) for info in SHARED.rules.node_devices(SEED)][:count]
 
 
 @pytest.mark.difference("D-150")
@@ -263,14 +263,14 @@ def test_a_quarter_of_the_card_that_the_pod_names() -> None:
     """HAMi 2.7's own example."""
     container = ContainerView(name="c", limits={"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": "25"})
     asking = pod("c", use_gpuuuid="node1-enflame-0")
-    assert SHARED.policy
-    asked = SHARED.policy.request(container)
+    assert SHARED.rules.policy
+    asked = SHARED.rules.policy.request(container)
     assert isinstance(asked, Demand)
 
-    outcome = fit(SHARED.policy, shares(), Context(demand=asked, pod=asking))
+    outcome = fit(SHARED.rules.policy, shares(), Context(demand=asked, pod=asking))
 
     assert isinstance(outcome, Granted)
-    written = SHARED.patch(SHARED, asking, {"vGCU": (outcome.grants,)})
+    written = SHARED.rules.patch(SHARED, asking, {"vGCU": (outcome.grants,)})
     assert written == {
         "enflame.com/gcu-assigned-time": str(DECIDED_AT),
         "hami.io/enflame-vgpu-devices-allocated": "node1-enflame-0,Enflame,25,0:;",
@@ -281,16 +281,16 @@ def test_a_quarter_of_the_card_that_the_pod_names() -> None:
 
 def test_four_quarters_fill_a_card_and_a_fifth_is_refused() -> None:
     (card,) = shares(1)
-    assert SHARED.policy
+    assert SHARED.rules.policy
     quarter = Context(demand=Demand(word="vGCU", count=1, percent=25), pod=pod("c"))
     for _ in range(4):
-        outcome = fit(SHARED.policy, [card], quarter)
+        outcome = fit(SHARED.rules.policy, [card], quarter)
         assert isinstance(outcome, Granted)
-        booking = SHARED.policy.book(card, outcome.grants[0], pod("c"))
+        booking = SHARED.rules.policy.book(card, outcome.grants[0], pod("c"))
         assert not isinstance(booking, Reason)
         card = booking[0]
 
-    refused = fit(SHARED.policy, [card], quarter)
+    refused = fit(SHARED.rules.policy, [card], quarter)
 
     assert isinstance(refused, Refused)
     assert refused.reasons == {Reason.NO_MEMORY: 1}
@@ -301,7 +301,7 @@ def test_a_share_is_rounded_up_to_the_slices_that_the_agent_hands_out() -> None:
     limits = {"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": "15"}
     (shared,) = families(EnflameSettings.model_validate({"sharedSlicesPerCard": 4}))[2:]
 
-    rounded = shared.admit(ContainerView(name="c", limits=limits), pod("c"))
+    rounded = shared.rules.admit(ContainerView(name="c", limits=limits), pod("c"))
 
     added = {"enflame.com/vgcu-percentage": "25", "enflame.com/shared-gcu": "1"}
     assert rounded == Admitted(found=True, limits=added, requests=added)
@@ -311,11 +311,11 @@ def test_a_share_is_rounded_up_to_the_slices_that_the_agent_hands_out() -> None:
 @pytest.mark.parametrize("percent", ["0", "101", "-1"])
 def test_an_impossible_share_is_denied(percent: str) -> None:
     container = ContainerView(name="c", limits={"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": percent})
-    assert SHARED.policy
+    assert SHARED.rules.policy
 
-    denied = SHARED.admit(container, pod("c"))
+    denied = SHARED.rules.admit(container, pod("c"))
 
-    assert isinstance(SHARED.policy.request(container), Invalid)
+    assert isinstance(SHARED.rules.policy.request(container), Invalid)
     assert isinstance(denied, Denied)
     assert f"enflame.com/vgcu-percentage={percent} is not within 1 to 100" in denied.why
 
@@ -323,7 +323,7 @@ def test_an_impossible_share_is_denied(percent: str) -> None:
 def test_several_shared_cards_are_whole_ones() -> None:
     container = ContainerView(name="c", limits={"enflame.com/vgcu": "2", "enflame.com/vgcu-percentage": "25"})
 
-    admitted = SHARED.admit(container, pod("c"))
+    admitted = SHARED.rules.admit(container, pod("c"))
 
     assert isinstance(admitted, Admitted)
     assert admitted.limits == {"enflame.com/vgcu-percentage": "100"}

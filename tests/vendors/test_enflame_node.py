@@ -49,10 +49,10 @@ def test_a_card_that_is_unwell_is_left_out_of_the_announcement(tmp_path: Path) -
     for index in range(7):
         found.simulator.inject("cut", index, 1)
     found.simulator.inject("no-node", 2)
-    infos = [found.family.register(device, False) for device in found.snapshot().devices]
-    assert found.family.encode
+    infos = [found.family.node.register(device, False) for device in found.snapshot().devices]
+    assert found.family.node.encode
 
-    told = json.loads(found.family.encode([replace(info, health=info.index != 2) for info in infos]))
+    told = json.loads(found.family.node.encode([replace(info, health=info.index != 2) for info in infos]))
 
     assert [one["index"] for one in told["devices"]] == ["0", "1", "3", "4", "5", "6", "7"]
 
@@ -81,9 +81,9 @@ def test_no_two_containers_have_the_same_partition(tmp_path: Path) -> None:
     device = found.snapshot().devices[7]
     asked = Grant(uuid=device.uuid, word="Enflame", memory=16384, cores=34)
 
-    first = found.family.place(asked, device, [])
-    second = found.family.place(asked, device, [first])
-    third = found.family.place(asked, device, [first, second])
+    first = found.family.node.place(asked, device, [])
+    second = found.family.node.place(asked, device, [first])
+    third = found.family.node.place(asked, device, [first, second])
 
     names = [(grant.notes or {}).get("partition") for grant in (first, second, third)]
     assert names == ["00070000", "00070001", None]
@@ -116,7 +116,7 @@ def test_slices_are_counted_where_hami_asks_for_them(tmp_path: Path) -> None:
     snapshot = found.snapshot()
     limits = {SHARED: 1, "enflame.com/vgcu-percentage": 50, "enflame.com/shared-gcu": 2}
     pod = found.decided(found.node(snapshot), limits)
-    questions = [question_of(found.family, one) for one in found.family.units]
+    questions = [question_of(found.family, one) for one in found.family.resources.units]
 
     (claim,) = [one for question in questions for one in claims(pod, question)]
 
@@ -186,7 +186,7 @@ def test_a_node_whose_profiles_nobody_tells_announces_no_card(tmp_path: Path) ->
     snapshot = found.snapshot()
 
     assert {device.reason for device in snapshot.devices} == {"ProfilesUnknown"}
-    assert found.family.node_devices(found.node(snapshot)) == ()
+    assert found.family.rules.node_devices(found.node(snapshot)) == ()
 
 
 def test_the_tool_is_asked_now_and_then_and_what_it_said_is_kept(tmp_path: Path) -> None:

@@ -80,12 +80,12 @@ def test_names_are_the_profiles_where_a_register_has_them(case: Case, seen: Foun
     own = [one.uuid for one in case.machine.devices]
     if seen.family.annotations.register and all(own) and case.machine.vendor != "enflame":
         assert names == own
-    uncut = [one.uuid for one in seen.snapshot.devices if not seen.family.register(one, False).count]
+    uncut = [one.uuid for one in seen.snapshot.devices if not seen.family.node.register(one, False).count]
     assert [info.id for info in registered(seen)] == [name for name in names if name not in uncut]
 
 
 def test_a_scheduler_reads_the_same_devices_from_a_register(seen: Found) -> None:
-    told = [info for one in seen.snapshot.devices if (info := seen.family.register(one, False)).count]
+    told = [info for one in seen.snapshot.devices if (info := seen.family.node.register(one, False)).count]
 
     read = registered(seen)
 
@@ -111,10 +111,10 @@ def test_the_register_is_hamis_format_where_the_vendor_has_none_of_its_own(seen:
     text = seen.node.annotations.get(family.annotations.register, "")
 
     assert bool(text) is bool(family.annotations.register)
-    if text and family.encode is None:
+    if text and family.node.encode is None:
         decoded = decode_json(text)
         assert [replace(one, devcore=0) for one in decoded] == [replace(one, devcore=0) for one in registered(seen)]
-    elif family.encode is encode_legacy:
+    elif family.node.encode is encode_legacy:
         assert decode_legacy(text) == registered(seen)
 
 

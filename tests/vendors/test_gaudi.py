@@ -36,8 +36,10 @@ def chosen(count: int, *busy: int) -> list[int]:
         for n in range(8)
     ]
     pod = PodView(uid="u", namespace="n", name="p")
-    assert FAMILY.policy
-    outcome = fit(FAMILY.policy, list(map(idle, infos)), Context(demand=Demand(word="Gaudi", count=count), pod=pod))
+    assert FAMILY.rules.policy
+    outcome = fit(
+        FAMILY.rules.policy, list(map(idle, infos)), Context(demand=Demand(word="Gaudi", count=count), pod=pod)
+    )
     return sorted(int(grant.uuid[1:]) for grant in outcome.grants) if isinstance(outcome, Granted) else []
 
 

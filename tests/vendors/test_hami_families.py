@@ -68,14 +68,14 @@ def test_a_device_serves_the_annotated_types_that_hami_says(case: Json) -> None:
 
 def served(one: Family, word: str, device: Json, annotations: Json | None) -> bool:
     """Whether the type of this device is right for a pod with these annotations."""
-    assert one.policy
+    assert one.rules.policy
     ample = {"id": "d", "count": 4, "totalmem": 98304, "totalcore": 100, "type": one.word}
     cut = {"profiles": {"6g.48gb": "0"}}  # so that there is a partition to ask for where devices have such
     state = values.state({**ample, **device, "health": True, "custominfo": cut})
     request = {**NO_REQUEST, "type": word, "nums": 1, "memreq": 6}
     demand = catalog().find({"vendor": one.word}).parity.demand(request)
     pod = PodView(uid="u", namespace="n", name="p", annotations=annotations or {})
-    outcome = fit(one.policy, [state], Context(demand=demand, pod=pod))
+    outcome = fit(one.rules.policy, [state], Context(demand=demand, pod=pod))
     (verdict,) = outcome.verdicts
     return verdict.reason is not Reason.TYPE_MISMATCH
 
@@ -84,13 +84,13 @@ def served(one: Family, word: str, device: Json, annotations: Json | None) -> bo
 def test_a_pods_second_share_is_where_hami_puts_it_unless_it_is_a_whole_card(case: Json) -> None:
     """HAMi keeps all of a pod's devices on one card. Whole cards may be several here (D-120, D-190)."""
     one, put = about(case), case["input"]
-    assert one.policy
+    assert one.rules.policy
     ample = {"count": 4, "totalmem": 8192, "totalcore": 16, **put["device"], "health": True}
     given = {word: values.pieces(pieces) for word, pieces in put["allocated"].items()}
     pod = PodView(uid="u", namespace="n", name="p")
     demand = Demand(word=one.word, count=1, memory=1024, cores=1)
 
-    outcome = fit(one.policy, [values.state(ample)], Context(demand=demand, pod=pod, given=given))
+    outcome = fit(one.rules.policy, [values.state(ample)], Context(demand=demand, pod=pod, given=given))
 
     assert isinstance(outcome, Granted) is (case["expected"]["result"] or one.word == "Metax-GPU")
 
@@ -113,7 +113,7 @@ def test_a_node_is_believed_as_by_hami(case: Json) -> None:
 
 @asks("enflame_gcu", "CheckHealth")
 def test_a_node_whose_capacity_counts_its_cards_is_healthy_if_it_has_some(case: Json) -> None:
-    assert bool(about(case).node_devices(values.node(case["input"]["node"]))) is case["expected"]["healthy"]
+    assert bool(about(case).rules.node_devices(values.node(case["input"]["node"]))) is case["expected"]["healthy"]
 
 
 def at(text: str) -> str:
@@ -131,8 +131,8 @@ LOCKED = ("biren", "hygon", "iluvatar", "kunlun_vxpu", "nvidia_node", "vastai")
 def test_a_pod_locks_the_node_if_it_asks_for_devices(case: Json) -> None:
     """As HAMi does it: the node's shared lock, and only where the family has a part in the pod."""
     one = about(case)
-    assert one.lock
-    assert one.lock.annotation == NODE_LOCK
+    assert one.rules.lock
+    assert one.rules.lock.annotation == NODE_LOCK
     name = case["input"]["node"].get("name", "")
     after = case.get("expected", {}).get("cluster_after", {}).get("nodes", {}).get(name) or {}
 
@@ -153,8 +153,8 @@ def test_a_pod_releases_the_lock_that_names_it(case: Json) -> None:
 
 
 def wants(one: Family, pod: Json) -> bool:
-    assert one.policy
-    return any(one.policy.request(container) for container in values.pod(pod).containers)
+    assert one.rules.policy
+    return any(one.rules.policy.request(container) for container in values.pod(pod).containers)
 
 
 MOMENTS = {"{now}": 0.0, "{now-1m}": 60.0, "{now-1h}": 3600.0}
@@ -163,7 +163,7 @@ MOMENTS = {"{now}": 0.0, "{now-1m}": 60.0, "{now-1h}": 3600.0}
 @asks("cambricon", "LockNode", "setNodeLock")
 def test_a_lock_that_names_nobody_bars_everybody_until_it_is_old(case: Json) -> None:
     """Cambricon's own agent keeps that lock, so a text that says no time bars too, as for HAMi."""
-    rule = about(case).lock
+    rule = about(case).rules.lock
     assert rule
     assert not rule.named
     text = (case["input"]["node"].get("annotations") or {}).get(rule.annotation)
@@ -193,7 +193,7 @@ WRITTEN = (
 def test_a_decision_is_written_alike(case: Json) -> None:
     one = about(case)
     given = {word: values.pieces(renamed(pieces)) for word, pieces in case["input"]["pod_devices"].items()}
-    written = one.patch(one, values.pod(case["input"]["pod"]), given) if given else {}
+    written = one.rules.patch(one, values.pod(case["input"]["pod"]), given) if given else {}
     theirs = case["expected"]["annotations"]
     if "" in theirs:  # the test has not named the annotations
         assert set(written.values()) == set(theirs.values())
@@ -210,7 +210,7 @@ TAKEN = ("ascend_fit", "biren", "cambricon", "enflame_fit", "enflame_gcu", "hygo
 
 @asks((*TAKEN, "mthreads", "nvidia_mig", "vastai", "awsneuron_fit"), "AddResourceUsage")
 def test_a_grant_takes_alike(case: Json) -> None:
-    policy = about(case).policy
+    policy = about(case).rules.policy
     assert policy
     given = without_mask(renamed(case["input"]))
     after = {**given, **without_mask(renamed(case["expected"].get("after", {})))}

@@ -100,7 +100,7 @@ def test_the_lowest_free_cores_are_taken(case: Json) -> None:
 @asks("kunlun_vxpu", "trimMemory")
 def test_memory_is_rounded_to_parts_of_a_card(case: Json) -> None:
     """Beyond a card, and below nothing, HAMi gives something else than what was asked for (D-142)."""
-    policy, amount = family("XPU").policy, case["input"]["m"]
+    policy, amount = family("XPU").rules.policy, case["input"]["m"]
     assert policy
     limits = {"kunlunxin.com/vxpu": "1", "kunlunxin.com/vxpu-memory": str(amount)}
 
@@ -118,7 +118,7 @@ def test_the_same_kunlun_cards_are_chosen(case: Json) -> None:
     """Whole cards; or parts, which share cards only with parts of their size."""
     put = case["input"]
     word = "XPU" if "VXPU" in case["source"] else "kunlun"
-    policy = family(word).policy
+    policy = family(word).rules.policy
     assert policy
     cards = [values.state({"id": f"xpu-{one.get('index', 0)}", "count": 10, **one}) for one in put["devices"]]
     demand = Demand(word=word, count=put["request"]["nums"], memory=put["request"].get("memreq"))
@@ -164,6 +164,6 @@ def test_npus_of_a_node_are_read_alike(case: Json) -> None:
     told = case["input"]["node"]
     (text,) = (told.get("annotations") or {"": ""}).values()  # the test has not named the annotation
 
-    found = one.node_devices(values.node({**told, "annotations": {one.annotations.register: text}}))
+    found = one.rules.node_devices(values.node({**told, "annotations": {one.annotations.register: text}}))
 
     assert [info.id for info in found] == [device["id"] for device in case["expected"]["devices"]]

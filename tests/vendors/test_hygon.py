@@ -17,8 +17,8 @@ NODE = NodeView(
 
 
 def asked(**limits: str) -> object:
-    assert DCU.policy
-    return DCU.policy.request(
+    assert DCU.rules.policy
+    return DCU.rules.policy.request(
         ContainerView(name="c", limits={f"hygon.com/{key}": text for key, text in limits.items()})
     )
 
@@ -29,15 +29,15 @@ def test_a_dcu_without_further_words_is_a_whole_one() -> None:
 
 
 def test_a_type_is_chosen_by_a_part_of_its_name() -> None:
-    states = [idle(info) for info in DCU.node_devices(NODE)]
+    states = [idle(info) for info in DCU.rules.node_devices(NODE)]
     pod = PodView(uid="u", namespace="n", name="p", annotations={"hygon.com/use-dcutype": "z100"})
-    assert DCU.policy
+    assert DCU.rules.policy
 
-    outcome = fit(DCU.policy, states, Context(demand=Demand(word="DCU", count=1), pod=pod))
+    outcome = fit(DCU.rules.policy, states, Context(demand=Demand(word="DCU", count=1), pod=pod))
 
     assert isinstance(outcome, Granted)
     assert [grant.uuid for grant in outcome.grants] == ["DCU-1"]
-    assert DCU.patch(DCU, pod, {"DCU": (outcome.grants,)}) == {
+    assert DCU.rules.patch(DCU, pod, {"DCU": (outcome.grants,)}) == {
         "hami.io/dcu-devices-to-allocate": "DCU-1,DCU,0,0:;",
         "hami.io/dcu-devices-allocated": "DCU-1,DCU,0,0:;",
     }
@@ -46,8 +46,8 @@ def test_a_type_is_chosen_by_a_part_of_its_name() -> None:
 def test_resource_names_are_configuration() -> None:
     settings = HygonSettings.model_validate({"resourceCountName": "corp.example/dcu", "memoryFactor": 1024})
     (family,) = families(settings)
-    assert family.policy
+    assert family.rules.policy
 
     container = ContainerView(name="c", limits={"corp.example/dcu": "1", "hygon.com/dcumem": "4"})
 
-    assert family.policy.request(container) == Demand(word="DCU", count=1, memory=4096, cores=100)
+    assert family.rules.policy.request(container) == Demand(word="DCU", count=1, memory=4096, cores=100)

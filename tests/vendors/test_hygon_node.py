@@ -59,11 +59,11 @@ class Node:
     def give(self, name: str, device: Device, cores: int, memory: int = 4096) -> Injection:
         others = [grant for grant in self.held.values() if grant.uuid == device.uuid]
         asked = Grant(uuid=device.uuid, word="DCU", memory=memory, cores=cores)
-        grant = self.machine.family.place(asked, device, others)
+        grant = self.machine.family.node.place(asked, device, others)
         container = ContainerView(name="main")
         pod = PodView(uid=f"{name}-uid", namespace="default", name=name, containers=(container,))
         shares = (Share(grant=grant, device=device),)
-        injection = self.machine.family.inject(Assignment(pod=pod, container=container, shares=shares), self.host)
+        injection = self.machine.family.node.inject(Assignment(pod=pod, container=container, shares=shares), self.host)
         self.held[name] = grant
         return injection
 
@@ -104,12 +104,12 @@ def test_a_part_says_its_card_and_its_memory(tmp_path: Path) -> None:
 def test_no_forged_name_leads_out_of_its_folder(uid: str, container: str, tmp_path: Path) -> None:
     node = Node(rig("hygon-k100ai-8", tmp_path), tmp_path)
     device = node.machine.snapshot().devices[0]
-    grant = node.machine.family.place(Grant(uuid=device.uuid, word="DCU", memory=4096, cores=30), device, [])
+    grant = node.machine.family.node.place(Grant(uuid=device.uuid, word="DCU", memory=4096, cores=30), device, [])
     view = ContainerView(name=container)
     pod = PodView(uid=uid, namespace="default", name="forged", containers=(view,))
 
     with pytest.raises(RefusedError, match="is no pod UID or container name of Kubernetes"):
-        node.machine.family.inject(
+        node.machine.family.node.inject(
             Assignment(pod=pod, container=view, shares=(Share(grant=grant, device=device),)), node.host
         )
 
@@ -168,7 +168,7 @@ def test_a_part_of_the_memory_can_be_kept_back(tmp_path: Path) -> None:
     node = Node(rig("hygon-z100-4", tmp_path, memoryScaling=0.5, splitCount=8), tmp_path)
     device = node.machine.snapshot().devices[0]
 
-    info = node.machine.family.register(device, False)
+    info = node.machine.family.node.register(device, False)
 
     assert (info.devmem, info.count) == (8184, 8)
     assert node.give("a", device, 100, 8184).files == {}

@@ -33,30 +33,32 @@ def container(**limits: str) -> ContainerView:
 
 def test_each_chip_has_its_own_resources_and_annotations() -> None:
     assert list(CHIPS) == ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
-    assert [info.id for info in CHIPS["MR-V100"].node_devices(NODE)] == ["M-0"]
-    assert [info.id for info in BI.node_devices(NODE)] == ["G-0", "G-1"]
+    assert [info.id for info in CHIPS["MR-V100"].rules.node_devices(NODE)] == ["M-0"]
+    assert [info.id for info in BI.rules.node_devices(NODE)] == ["G-0", "G-1"]
 
 
 def test_memory_counts_in_units_of_256_mib_for_each_card_and_cores_default_to_none() -> None:
-    assert BI.policy
+    assert BI.rules.policy
 
-    assert BI.policy.request(container(vgpu="1", mem="64", core="50")) == Demand(
+    assert BI.rules.policy.request(container(vgpu="1", mem="64", core="50")) == Demand(
         word="BI-V150", count=1, memory=16384, cores=50
     )
-    assert BI.policy.request(container(vgpu="1")) == Demand(word="BI-V150", count=1, percent=100, cores=0)
-    assert isinstance(BI.policy.request(container(vgpu="1", mem="8388608")), Invalid)
+    assert BI.rules.policy.request(container(vgpu="1")) == Demand(word="BI-V150", count=1, percent=100, cores=0)
+    assert isinstance(BI.rules.policy.request(container(vgpu="1", mem="8388608")), Invalid)
 
 
 def test_several_cards_are_whole_ones_with_100_cores_each() -> None:
-    assert BI.policy
-    admitted = BI.admit(container(vgpu="2", core="7"), POD)
+    assert BI.rules.policy
+    admitted = BI.rules.admit(container(vgpu="2", core="7"), POD)
 
     assert admitted == Admitted(
         found=True, limits={"iluvatar.ai/BI-V150.vCore": "200"}, env={"SOL_CONTINER_NAME": "train"}
     )
-    demand = BI.policy.request(container(vgpu="2", core="200"))
+    demand = BI.rules.policy.request(container(vgpu="2", core="200"))
     assert isinstance(demand, Demand)
-    outcome = fit(BI.policy, [idle(info) for info in BI.node_devices(NODE)], Context(demand=demand, pod=POD))
+    outcome = fit(
+        BI.rules.policy, [idle(info) for info in BI.rules.node_devices(NODE)], Context(demand=demand, pod=POD)
+    )
     assert isinstance(outcome, Granted)
     assert [(grant.uuid, grant.memory, grant.cores) for grant in outcome.grants] == [
         ("G-1", 32768, 100),
@@ -67,16 +69,16 @@ def test_several_cards_are_whole_ones_with_100_cores_each() -> None:
 def test_the_containers_name_is_not_set_twice() -> None:
     named = ContainerView(name="c", limits={"iluvatar.ai/BI-V150-vgpu": "1"}, env={"SOL_CONTINER_NAME": "z"})
 
-    assert BI.admit(named, POD) == Admitted(found=True)
+    assert BI.rules.admit(named, POD) == Admitted(found=True)
 
 
 def test_a_card_is_chosen_by_annotations_with_the_chips_word() -> None:
-    assert BI.policy
+    assert BI.rules.policy
     pod = PodView(uid="u", namespace="n", name="p", annotations={"hami.io/no-use-BI-V150-uuid": "G-1"})
 
     outcome = fit(
-        BI.policy,
-        [idle(info) for info in BI.node_devices(NODE)],
+        BI.rules.policy,
+        [idle(info) for info in BI.rules.node_devices(NODE)],
         Context(demand=Demand(word="BI-V150", count=1), pod=pod),
     )
 

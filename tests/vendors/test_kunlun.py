@@ -32,7 +32,7 @@ VECTORS = Path(__file__).parents[1] / "vectors/hami-tests"
 WHOLE, PART = families(KunlunSettings())
 NODE = NodeView(name="n", capacity={"kunlunxin.com/xpu": "8"})
 POD = PodView(uid="u", namespace="n", name="p")
-CARDS = tuple(idle(info) for info in WHOLE.node_devices(NODE))
+CARDS = tuple(idle(info) for info in WHOLE.rules.node_devices(NODE))
 QUARTER = CARD // 4
 
 
@@ -54,17 +54,17 @@ def busy(*cards: int) -> list[DeviceState]:
 
 
 def whole(states: Sequence[DeviceState], count: int, **annotations: str) -> Granted | Refused:
-    assert WHOLE.policy
+    assert WHOLE.rules.policy
     demand, pod = Demand(word="kunlun", count=count, percent=100), replace(POD, annotations=annotations)
-    return fit(WHOLE.policy, states, Context(demand=demand, pod=pod))
+    return fit(WHOLE.rules.policy, states, Context(demand=demand, pod=pod))
 
 
 def part(
     states: Sequence[DeviceState], count: int, memory: int, annotations: Mapping[str, str] | None = None
 ) -> Granted | Refused:
-    assert PART.policy
+    assert PART.rules.policy
     demand = Demand(word="XPU", count=count, memory=memory, cores=memory * 100 // CARD)
-    return fit(PART.policy, states, Context(demand=demand, pod=replace(POD, annotations=annotations or {})))
+    return fit(PART.rules.policy, states, Context(demand=demand, pod=replace(POD, annotations=annotations or {})))
 
 
 def indices(outcome: Granted | Refused) -> list[int]:
@@ -128,39 +128,39 @@ def test_under_mutex_a_part_has_its_card_for_itself() -> None:
 
 
 def test_memory_becomes_a_quarter_a_half_or_all_of_a_card() -> None:
-    assert PART.policy
+    assert PART.rules.policy
     for memory, size, cores in (("0", 1, 25), ("24577", 2, 50), ("98304", 4, 100)):
         asking = ContainerView(name="c", limits={"kunlunxin.com/vxpu": "1", "kunlunxin.com/vxpu-memory": memory})
-        demand = PART.policy.request(asking)
+        demand = PART.rules.policy.request(asking)
         written = {"kunlunxin.com/vxpu-memory": str(size * QUARTER)}
 
         assert demand == Demand(word="XPU", count=1, memory=size * QUARTER, cores=cores)
-        assert PART.admit(asking, POD) == Admitted(found=True, limits=written, requests=written)
-    assert PART.admit(ContainerView(name="c", limits={"kunlunxin.com/vxpu": "1"}), POD) == Admitted(found=True)
+        assert PART.rules.admit(asking, POD) == Admitted(found=True, limits=written, requests=written)
+    assert PART.rules.admit(ContainerView(name="c", limits={"kunlunxin.com/vxpu": "1"}), POD) == Admitted(found=True)
 
 
 @pytest.mark.parametrize("memory", ["98305", "4G", "-5", "1.5"])
 def test_no_part_has_more_memory_than_a_card(memory: str) -> None:
-    assert PART.policy
+    assert PART.rules.policy
     asking = ContainerView(name="c", limits={"kunlunxin.com/vxpu": "1", "kunlunxin.com/vxpu-memory": memory})
 
-    demand = PART.policy.request(asking)
+    demand = PART.rules.policy.request(asking)
 
     assert isinstance(demand, Invalid)
-    assert PART.admit(asking, POD) == Denied(why=str(demand))
+    assert PART.rules.admit(asking, POD) == Denied(why=str(demand))
 
 
 def test_what_is_decided_is_written() -> None:
     two = whole(busy(), 2)
     assert isinstance(two, Granted)
 
-    assert WHOLE.patch(WHOLE, POD, {"kunlun": (two.grants, ())}) == {
+    assert WHOLE.rules.patch(WHOLE, POD, {"kunlun": (two.grants, ())}) == {
         "hami.io/kunlun-allocated": "n-kunlun-0,kunlun,98304,100:n-kunlun-1,kunlun,98304,100:;;",
         "BAIDU_COM_DEVICE_IDX": "0,1",
     }
-    assert WHOLE.patch(WHOLE, POD, {"kunlun": ((),)}) == {"hami.io/kunlun-allocated": ";"}
-    assert WHOLE.lock is None
-    assert PART.lock == SHARED_LOCK
+    assert WHOLE.rules.patch(WHOLE, POD, {"kunlun": ((),)}) == {"hami.io/kunlun-allocated": ";"}
+    assert WHOLE.rules.lock is None
+    assert PART.rules.lock == SHARED_LOCK
 
 
 def test_the_cards_of_a_node_are_halved_between_its_numa_nodes() -> None:
@@ -184,14 +184,14 @@ def test_of_every_pattern_of_busy_cards_the_same_are_chosen() -> None:
 
 @answers("kunlun_xpu_topology", "calcscore")
 def test_a_choice_is_worth_the_same() -> None:
-    assert WHOLE.policy
+    assert WHOLE.rules.policy
     for vector in vectors("kunlun_xpu_topology", "calcscore"):
         chosen, before = vector["input"]["c"], vector["input"]["p"]
         piece = tuple(Grant(uuid=f"n-kunlun-{card}", word="kunlun", index=card) for card in chosen)
-        worth = WHOLE.policy.score(Decision(node=NODE, pod=POD, pieces=(piece,), before=busy(*before)))
+        worth = WHOLE.rules.policy.score(Decision(node=NODE, pod=POD, pieces=(piece,), before=busy(*before)))
         assert worth == vector["expected"]["result"]
     beside = [*busy(), DeviceState(info=DeviceInfo(id="other", type="XPU"))]
-    assert WHOLE.policy.score(Decision(node=NODE, pod=POD, pieces=(), before=beside)) == 0
+    assert WHOLE.rules.policy.score(Decision(node=NODE, pod=POD, pieces=(), before=beside)) == 0
 
 
 @answers(("kunlun_xpu_topology", "kunlun_vxpu"), "Fit")
@@ -200,7 +200,7 @@ def test_a_choice_is_worth_the_same() -> None:
     [("kunlun_xpu_topology", "KunlunDevices.Fit", "kunlun"), ("kunlun_vxpu", "KunlunVDevices.Fit", "XPU")],
 )
 def test_hamis_own_cases_are_decided_alike(file: str, function: str, word: str) -> None:
-    policy = {"kunlun": WHOLE, "XPU": PART}[word].policy
+    policy = {"kunlun": WHOLE, "XPU": PART}[word].rules.policy
     assert policy
     for vector in vectors(file, function):
         put, expected = vector["input"], vector["expected"]
@@ -215,11 +215,11 @@ def test_hamis_own_cases_are_decided_alike(file: str, function: str, word: str) 
 
 @answers("kunlun_vxpu", "FitVXPU")
 def test_a_card_has_room_for_the_same_parts() -> None:
-    assert PART.policy
+    assert PART.rules.policy
     for vector in vectors("kunlun_vxpu", "FitVXPU"):
         state = values.state({"id": "xpu-0", "count": 10, **vector["input"]["device"]})
         demand = Demand(word="XPU", count=1, memory=vector["input"]["request"]["memreq"])
-        outcome = fit(PART.policy, [state], Context(demand=demand, pod=POD))
+        outcome = fit(PART.rules.policy, [state], Context(demand=demand, pod=POD))
         assert isinstance(outcome, Granted) == vector["expected"]["result"]
 
 
@@ -228,7 +228,7 @@ def test_the_nodes_annotation_is_read_alike() -> None:
     for vector in vectors("kunlun_vxpu", "KunlunVDevices.GetNodeDevices"):
         node = values.node(vector["input"]["node"])
         try:
-            found = PART.node_devices(node)
+            found = PART.rules.node_devices(node)
         except WireError:
             assert vector["expected"]["error"]
             continue
@@ -236,10 +236,13 @@ def test_the_nodes_annotation_is_read_alike() -> None:
 
 
 def test_a_whole_card_takes_its_slot_and_a_part_its_share() -> None:
-    assert WHOLE.policy
-    assert PART.policy
+    assert WHOLE.rules.policy
+    assert PART.rules.policy
     grant = Grant(uuid="xpu-0", word="XPU", memory=QUARTER, cores=25)
-    of_whole, of_part = WHOLE.policy.book(CARDS[0], grant, POD), PART.policy.book(parts(_0=1)[0], grant, POD)
+    of_whole, of_part = (
+        WHOLE.rules.policy.book(CARDS[0], grant, POD),
+        PART.rules.policy.book(parts(_0=1)[0], grant, POD),
+    )
     assert not isinstance(of_whole, Reason)
     assert not isinstance(of_part, Reason)
 

@@ -29,7 +29,7 @@ def container(**limits: str) -> ContainerView:
 
 def cards(*given: Grant) -> list[DeviceState]:
     """The node's cards with what the pod's other containers have of them."""
-    states = {state.uuid: state for state in map(idle, GPU.node_devices(NODE))}
+    states = {state.uuid: state for state in map(idle, GPU.rules.node_devices(NODE))}
     for grant in given:
         state = states[grant.uuid]
         states[grant.uuid] = replace(
@@ -39,9 +39,9 @@ def cards(*given: Grant) -> list[DeviceState]:
 
 
 def offered(demand: Demand, *pieces: Piece) -> Granted | Refused:
-    assert GPU.policy
+    assert GPU.rules.policy
     given = [grant for piece in pieces for grant in piece]
-    return fit(GPU.policy, cards(*given), Context(demand=demand, pod=POD, given={"Mthreads": pieces}))
+    return fit(GPU.rules.policy, cards(*given), Context(demand=demand, pod=POD, given={"Mthreads": pieces}))
 
 
 def granted(demand: Demand, *pieces: Piece) -> Piece:
@@ -51,23 +51,23 @@ def granted(demand: Demand, *pieces: Piece) -> Piece:
 
 
 def test_the_nodes_capacity_is_divided_among_its_cards() -> None:
-    infos = GPU.node_devices(NODE)
+    infos = GPU.rules.node_devices(NODE)
 
     assert [info.id for info in infos] == [f"n1-mthreads-{n}" for n in range(8)]
     assert {(info.devmem, info.devcore, info.count, info.health) for info in infos} == {(49152, 16, 100, True)}
-    assert GPU.node_devices(NodeView(name="n2")) == ()
+    assert GPU.rules.node_devices(NodeView(name="n2")) == ()
 
 
 def test_amounts_are_for_all_cards_together() -> None:
-    assert GPU.policy
+    assert GPU.rules.policy
 
-    assert GPU.policy.request(container(count="2", memory="192", cores="32")) == replace(WHOLE, count=2)
-    assert GPU.policy.request(container(count="1", memory="32", cores="8")) == SHARE
+    assert GPU.rules.policy.request(container(count="2", memory="192", cores="32")) == replace(WHOLE, count=2)
+    assert GPU.rules.policy.request(container(count="1", memory="32", cores="8")) == SHARE
 
 
 def test_several_cards_are_whole_and_one_without_memory_too() -> None:
-    several = GPU.admit(container(count="2", memory="8"), POD)
-    one = GPU.admit(container(count="1", cores="1"), POD)
+    several = GPU.rules.admit(container(count="2", memory="8"), POD)
+    one = GPU.rules.admit(container(count="1", cores="1"), POD)
 
     assert several == Admitted(
         found=True,
@@ -79,16 +79,16 @@ def test_several_cards_are_whole_and_one_without_memory_too() -> None:
 
 @pytest.mark.parametrize("memory", ["0", "3", "1k", "1500m"])
 def test_a_share_has_a_slice_of_memory_of_one_of_seven_sizes(memory: str) -> None:
-    denied = GPU.admit(container(count="1", memory=memory), POD)
+    denied = GPU.rules.admit(container(count="1", memory=memory), POD)
 
     assert isinstance(denied, Denied)
     assert denied.why == f"container 'c': mthreads.com/sgpu-memory={memory} is none of 2, 4, 8, 16, 32, 64, 96"
-    assert GPU.admit(container(count="1", memory="32"), POD) == Admitted(found=True)
+    assert GPU.rules.admit(container(count="1", memory="32"), POD) == Admitted(found=True)
 
 
 @pytest.mark.parametrize("count", ["0", "-1"])
 def test_a_count_that_is_no_number_of_cards_is_denied(count: str) -> None:
-    denied = GPU.admit(ContainerView(name="c", requests={"mthreads.com/vgpu": count}), POD)
+    denied = GPU.rules.admit(ContainerView(name="c", requests={"mthreads.com/vgpu": count}), POD)
 
     assert denied == Denied(why="container 'c': mthreads.com/vgpu must be greater than 0")
 
@@ -108,7 +108,7 @@ def test_two_containers_with_a_whole_card_each_have_two_cards() -> None:
     second = granted(WHOLE, first)
 
     assert [grant.uuid for grant in (*first, *second)] == ["n1-mthreads-7", "n1-mthreads-6"]
-    assert GPU.patch(GPU, POD, {"Mthreads": (first, second)}) == {
+    assert GPU.rules.patch(GPU, POD, {"Mthreads": (first, second)}) == {
         "hami.io/mthreads-vgpu-devices-allocated": "n1-mthreads-7,Mthreads,49152,16:;n1-mthreads-6,Mthreads,49152,16:;",
         "mthreads.com/gpu-index": "7,6",
         "mthreads.com/predicate-time": "1000000007",
@@ -126,4 +126,4 @@ def test_a_whole_card_beside_shares_leaves_the_shares_together() -> None:
 
 
 def test_the_node_is_not_locked() -> None:
-    assert GPU.lock is None
+    assert GPU.rules.lock is None

@@ -32,7 +32,7 @@ def test_the_kubelet_counts_a_share_by_cards_cores_and_memory(tmp_path: Path) ->
 
     counted = {
         question.resource: [len(claim.devices) for claim in claims(pod, question)]
-        for question in (question_of(machine.family, units) for units in (None, *machine.family.units))
+        for question in (question_of(machine.family, units) for units in (None, *machine.family.resources.units))
     }
 
     assert counted == {VGPU: [1], CORES: [8], MEMORY: [32]}

@@ -119,7 +119,7 @@ class Filling:
         return [one.id for one in offers if one.healthy and one.id not in self.taken[resource]]
 
     def _counted_by(self, pod: PodView) -> Iterator[str]:
-        for units in (None, *self.family.units):
+        for units in (None, *self.family.resources.units):
             self.node.use(self.family, units)
             if pod.containers[0].amount(self.node.allocator.resource):
                 yield self.node.allocator.resource
@@ -178,7 +178,7 @@ def test_what_hamis_code_grants_is_within_what_we_count(file: Path) -> None:
     for device, word, shares in granted(file):
         family = known[word]
         info = DeviceInfo(id=device["id"], devmem=device.get("totalmem", 0), devcore=device.get("totalcore", 0))
-        total, count = registered(family, info, masks=False), family.core_count
+        total, count = registered(family, info, masks=False), family.resources.core_count
         before = (device.get("usedmem", 0), count(device.get("usedcores", 0)))
         if total.holds(*before):
             memory, cores = (sum(one.get(key, 0) for one in shares) for key in ("usedmem", "usedcores"))

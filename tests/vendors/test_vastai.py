@@ -27,8 +27,8 @@ ALONE = replace(POD, annotations={"hami.io/gpu-scheduler-policy": "mutex"})
 
 
 def policy() -> Policy:
-    assert VASTAI.policy
-    return VASTAI.policy
+    assert VASTAI.rules.policy
+    return VASTAI.rules.policy
 
 
 def dies(cards: str) -> list[DeviceState]:

@@ -11,7 +11,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.wire.nodes import decode_json
 from tests.support.rigs import Rig, golden, lost_alone, rig
-from vendors.vastai import NODE
+from vendors.vastai import VENDOR
 from vendors.vastai.dies import Dies, dies, listed
 
 GOLDEN = Path(__file__).parent / "golden" / "vastai"
@@ -71,13 +71,13 @@ def test_hamis_scheduler_reads_the_same_devices_from_the_annotation(build: Any, 
     snapshot = machine.snapshot()
     node = machine.node(snapshot)
 
-    decoded = machine.family.node_devices(node)
+    decoded = machine.family.rules.node_devices(node)
 
-    assert decoded == tuple(machine.family.register(device, False) for device in snapshot.devices)
+    assert decoded == tuple(machine.family.node.register(device, False) for device in snapshot.devices)
     assert decoded == decode_json(node.annotations["hami.io/node-va-register"])
     assert {info.custom["DeviceStrategy"] for info in decoded} == {strategy}
     assert {info.custom["AIC"] for info in decoded} == set(SERIALS)
-    assert machine.family.reports
+    assert machine.family.node.reports
 
 
 @pytest.mark.parametrize(("strategy", "count"), [("card", 2), ("die", 3)])
@@ -133,7 +133,7 @@ def test_a_driver_that_is_not_there_says_what_is_missing(
         cards.driver.discover()
 
     assert caught.value.reason is reason
-    assert NODE.present(cards.settings, HostPaths()) is (fault != "no-devices")
+    assert VENDOR.present(cards.settings, HostPaths()) is (fault != "no-devices")
     cards.simulator.inject("tool-back" if fault.startswith("tool") else "driver-back")
     assert len(cards.driver.discover().sightings) == 2
 

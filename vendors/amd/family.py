@@ -13,10 +13,10 @@ from hami_plugin.policy.checks import free_cores, free_memory, standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from hami_plugin.wire.nodes import decode_json
 from vendors.amd.devices import WORD
-from vendors.amd.node import served
+from vendors.amd.node import node_side
 from vendors.amd.settings import AmdSettings
 
 KEYS = replace(AnnotationKeys.of_agent("amd"), handshake="")
@@ -41,9 +41,9 @@ def families(settings: AmdSettings) -> tuple[Family, ...]:
         charge=in_compute_units,
         checks=(free_memory, free_cores),
     )
-    names = ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores)
-    family = Family.registered(WORD, names, KEYS, policy, decode=decode_json, admit=admission(settings))
-    return (served(settings, family),)
+    resources = Resources(count=settings.count, memory=settings.memory, cores=settings.cores)
+    rules = SchedulingRules.registered(resources, KEYS, policy, decode=decode_json, admit=admission(settings))
+    return (Family(word=WORD, annotations=KEYS, resources=resources, rules=rules, node=node_side(settings)),)
 
 
 def in_compute_units(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:

@@ -15,7 +15,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.amd.devices import gpu, links, look
 from vendors.amd.settings import AmdSettings
@@ -32,16 +32,15 @@ def open_driver(settings: AmdSettings, paths: HostPaths) -> Driver:
     return LookingDriver(partial(look, roots), partial(links, roots))
 
 
-def served(settings: AmdSettings, family: Family) -> Family:
-    """The family as this node serves it."""
-    return replace(
-        family.delivered(settings, device_edits, shared_edits),
+def node_side(settings: AmdSettings) -> NodeSide:
+    """Cards that containers share by compute units and memory."""
+    return NodeSide(
         every_core=lambda device: gpu(device).units,
         replicas=lambda _device: settings.split_count,
         register=partial(register, settings),
         inject=inject,
         place=place,
-    )
+    ).delivered(settings, device_edits, shared_edits)
 
 
 def register(settings: AmdSettings, device: Device, _legacy: bool) -> DeviceInfo:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.states import Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, both_keys
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from hami_plugin.wire.nodes import decode_json
 from vendors.ascend.admission import admission, soft
 from vendors.ascend.chips import AscendSettings, Chip
-from vendors.ascend.node.family import node_half
+from vendors.ascend.node.family import node_side
 from vendors.ascend.policy import policy
 
 
@@ -30,17 +29,18 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         to_allocate=f"hami.io/{chip.word}-devices-to-allocate",
         allocated=f"hami.io/{chip.word}-devices-allocated",
     )
-    family = Family.registered(
-        chip.word,
-        ResourceNames(count=chip.count, memory=chip.memory, cores=chip.cores),
+    factor = max(1, chip.memory_factor)
+    resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=factor)
+    rules = SchedulingRules.registered(
+        resources,
         keys,
         policy(chip, soft_nodes=settings.soft),
         decode=decode_json,
         admit=admission(chip, settings.chips),
         patch=_patch(chip, clock),
-        memory_factor=max(1, chip.memory_factor),
     )
-    return replace(family, **node_half(chip, settings))
+    node = node_side(chip, settings)
+    return Family(word=chip.word, annotations=keys, resources=resources, rules=rules, node=node)
 
 
 def _patch(chip: Chip, clock: Callable[[], float]) -> Patch:

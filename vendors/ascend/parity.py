@@ -70,8 +70,8 @@ def _of_the_chip(question: Json, ours: Json, theirs: Json) -> bool:
     word = question["vendor"]
     alike = [{**one, "type": word if word in one.get("type", "") else one["type"]} for one in question["devices"]]
     family = next(family for family in families(AscendSettings()) if family.word == word)
-    assert family.policy
-    if not fits.answered_by({**question, "devices": alike}, theirs, family.policy, Parity()):
+    assert family.rules.policy
+    if not fits.answered_by({**question, "devices": alike}, theirs, family.rules.policy, Parity()):
         return False
     if not ours["ok"]:
         return "CardTypeMismatch" in ours["reason"]

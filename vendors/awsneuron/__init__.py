@@ -18,7 +18,7 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     cores = sum(int(device.extra.get("nc_count", 0)) for device in machine.devices)
     counted = {family.resources.count: len(machine.devices), family.resources.cores: cores}
     kind = machine.name.removeprefix("aws-").replace("-", ".", 1)
-    return family.node_devices(
+    return family.rules.node_devices(
         NodeView(
             name=machine.name,
             labels={"node.kubernetes.io/instance-type": kind},

@@ -22,11 +22,11 @@ from hami_plugin.policy.registered import capacity, counted_in
 from hami_plugin.policy.requests import amount, written
 from hami_plugin.policy.selectors import Choice, consecutive, first
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, both_keys
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.awsneuron.chips import MOST_CORES, WORD, name
-from vendors.awsneuron.node import KIND, served
+from vendors.awsneuron.chips import MOST_CORES, WORD, chip, name
+from vendors.awsneuron.node import KIND, node_side
 from vendors.awsneuron.settings import AwsNeuronSettings
 
 WHOLE = "whole devices"
@@ -157,13 +157,25 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
     )
     family = Family(
         word=WORD,
-        resources=ResourceNames(count=settings.count, cores=settings.cores),
         annotations=AnnotationKeys(allocated="hami.io/aws-neuron-devices-allocated"),
-        policy=policy,
-        admit=admit,
-        node_devices=counted_in(settings.count, lambda *asked: device(settings, *asked)),
-        patch=patch,
-        lock=None,
-        cores_are_bits=True,
+        resources=resources(settings),
+        rules=SchedulingRules(
+            policy=policy,
+            admit=admit,
+            node_devices=counted_in(settings.count, lambda *asked: device(settings, *asked)),
+            patch=patch,
+            lock=None,
+        ),
+        node=node_side(settings),
     )
-    return (served(settings, family),)
+    return (family,)
+
+
+def resources(settings: AwsNeuronSettings) -> Resources:
+    """Devices, and beside them their cores."""
+    cores = Units(
+        resource=settings.cores,
+        of_device=lambda device: chip(device).cores,
+        of_grant=lambda grant: grant.cores.bit_count(),
+    )
+    return Resources(count=settings.count, cores=settings.cores, cores_are_bits=True, units=(cores,))

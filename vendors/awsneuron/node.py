@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits
@@ -15,7 +14,7 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Share
-from hami_plugin.vendor import Driver, Family, Injection, Units
+from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.awsneuron.chips import NEURONS, WORD, chip
 from vendors.awsneuron.devices import Looker
@@ -37,24 +36,16 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     return distances(devices, NEURONS.plugged(paths), lanes=lambda a, b: chip(a).neighbours.count(b.index), fabric="NL")
 
 
-def served(settings: AwsNeuronSettings, family: Family) -> Family:
-    """The family as this node serves it: by devices, and beside them by cores.
+def node_side(settings: AwsNeuronSettings) -> NodeSide:
+    """Devices, or cores of one.
 
     It registers nothing: HAMi's scheduler reads the capacity of both resources, and the instance type's label.
     """
-    return replace(
-        family.delivered(settings, device_edits),
+    return NodeSide(
         register=register,
         inject=partial(inject, settings),
         every_core=mask,
-        units=(
-            Units(
-                resource=settings.cores,
-                of_device=lambda device: chip(device).cores,
-                of_grant=lambda grant: grant.cores.bit_count(),
-            ),
-        ),
-    )
+    ).delivered(settings, device_edits)
 
 
 def mask(device: Device) -> int:

@@ -108,7 +108,7 @@ def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
 def _refused(question: Json, reason: str, count: int) -> bool:
     """Devices are too few by one reason for all of them; for a single one each tells its own."""
     if count == 1:
-        policy = families(AwsNeuronSettings())[0].policy
+        policy = families(AwsNeuronSettings())[0].rules.policy
         return policy is not None and fits.reasons_hold(question, reason, policy, _demand(question["request"]))
     return reason == f"1/{len(question['devices'])} {Reason.NUMA if count else Reason.NO_CORES}"
 

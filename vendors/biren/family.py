@@ -7,10 +7,10 @@ from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import in_percent
 from hami_plugin.policy.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from hami_plugin.wire.nodes import decode_json
 from vendors.biren.devices import WORD
-from vendors.biren.node import served
+from vendors.biren.node import node_side
 from vendors.biren.settings import BirenSettings
 
 
@@ -22,5 +22,6 @@ def families(settings: BirenSettings) -> tuple[Family, ...]:
         charge=slot,
         checks=(),
     )
-    names, keys = ResourceNames(count=settings.count), AnnotationKeys.of_agent("biren", pods=WORD)
-    return (served(settings, Family.registered(WORD, names, keys, policy, decode=in_percent(decode_json))),)
+    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("biren", pods=WORD)
+    rules = SchedulingRules.registered(resources, keys, policy, decode=in_percent(decode_json))
+    return (Family(word=WORD, annotations=keys, resources=resources, rules=rules, node=node_side(settings)),)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
@@ -14,7 +13,7 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
-from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.biren.devices import WORD, Looker, places
 from vendors.biren.settings import BirenSettings
@@ -34,10 +33,9 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     return distances(devices, places(paths).values(), fabric="BLink")
 
 
-def served(settings: BirenSettings, family: Family) -> Family:
-    """The family as this node serves it: whole GPUs, as Biren's own agent does."""
-    handed = family.delivered(settings, device_edits, shared_edits)
-    return replace(handed, register=register, reports=True, inject=inject)
+def node_side(settings: BirenSettings) -> NodeSide:
+    """Whole GPUs, as Biren's own agent serves them."""
+    return NodeSide(register=register, reports=True, inject=inject).delivered(settings, device_edits, shared_edits)
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:

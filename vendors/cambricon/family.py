@@ -12,9 +12,9 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import summed
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import Given
-from hami_plugin.vendor import AnnotationKeys, Family, LockRule, ResourceNames, both_keys
+from hami_plugin.vendor import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys
 from vendors.cambricon.names import AGENT, PROFILE, SLOTS, UNIT, WORD, profile
-from vendors.cambricon.node import served
+from vendors.cambricon.node import node_side
 from vendors.cambricon.settings import CambriconSettings
 
 WAITING = ("CAMBRICON_DSMLU_ASSIGNED", "CAMBRICON_DSMLU_ASSIGHED")
@@ -23,7 +23,7 @@ WAITING = ("CAMBRICON_DSMLU_ASSIGNED", "CAMBRICON_DSMLU_ASSIGHED")
 
 def families(settings: CambriconSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
-    names = ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores)
+    names = resources(settings)
     memory, cores = amount(names.memory, factor=UNIT), amount(names.cores, fraction="ignore")
     policy = Policy(
         request=counted(WORD, count=amount(names.count), memory=memory, cores=cores, default_cores=100),
@@ -32,19 +32,39 @@ def families(settings: CambriconSettings) -> tuple[Family, ...]:
     )
     family = Family(
         word=WORD,
-        resources=names,
         annotations=AnnotationKeys(
             to_allocate="hami.io/cambricon-mlu-devices-to-allocate",
             allocated="hami.io/cambricon-mlu-devices-allocated",
         ),
-        policy=policy,
-        admit=if_limited(names.count),
-        node_devices=summed(names.cores, names.memory, each=SLOTS, unit=UNIT, name=AGENT, word=WORD),
-        patch=patch,
-        lock=LockRule(annotation="cambricon.com/dsmlu.lock", expires_s=120.0, named=False),
-        memory_factor=UNIT,
+        resources=names,
+        rules=SchedulingRules(
+            policy=policy,
+            admit=if_limited(names.count),
+            node_devices=summed(names.cores, names.memory, each=SLOTS, unit=UNIT, name=AGENT, word=WORD),
+            patch=patch,
+            lock=LockRule(annotation="cambricon.com/dsmlu.lock", expires_s=120.0, named=False),
+        ),
+        node=node_side(settings),
     )
-    return (served(settings, family),)
+    return (family,)
+
+
+def resources(settings: CambriconSettings) -> Resources:
+    """Shares of MLUs, and beside them percent of cores and units of memory."""
+    return Resources(
+        count=settings.count,
+        memory=settings.memory,
+        cores=settings.cores,
+        memory_factor=UNIT,
+        units=(
+            Units(resource=settings.cores, of_device=lambda _device: 100, of_grant=lambda grant: grant.cores),
+            Units(
+                resource=settings.memory,
+                of_device=lambda device: device.memory // UNIT,
+                of_grant=lambda grant: -(-grant.memory // UNIT),
+            ),
+        ),
+    )
 
 
 def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:

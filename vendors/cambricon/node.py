@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
@@ -16,7 +15,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
 from hami_plugin.policy.parts import is_part
-from hami_plugin.vendor import Driver, Family, Injection, Units
+from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.cambricon.devices import Looker
 from vendors.cambricon.names import MLUS, PROFILE, SLOTS, UNIT, WORD, profile
@@ -52,26 +51,17 @@ def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:
     )
 
 
-def served(settings: CambriconSettings, family: Family) -> Family:
-    """The family as this node serves it: by shares, and beside them by percent of cores and by units of memory.
+def node_side(settings: CambriconSettings) -> NodeSide:
+    """MLUs that containers share.
 
-    It registers nothing: HAMi's scheduler counts MLUs by the capacity of these two.
+    It registers nothing: HAMi's scheduler counts MLUs by the capacity of cores and memory.
     """
-    return replace(
-        family.delivered(settings, device_edits, shared_edits),
+    return NodeSide(
         whole_only=settings.whole_only("an sMLU instance of Cambricon's own agent"),
         replicas=lambda _device: SLOTS if settings.unlimited_shares else 1,
         register=register,
         inject=inject,
-        units=(
-            Units(resource=settings.cores, of_device=lambda _device: 100, of_grant=lambda grant: grant.cores),
-            Units(
-                resource=settings.memory,
-                of_device=lambda device: device.memory // UNIT,
-                of_grant=lambda grant: -(-grant.memory // UNIT),
-            ),
-        ),
-    )
+    ).delivered(settings, device_edits, shared_edits)
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:

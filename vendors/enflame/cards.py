@@ -20,7 +20,7 @@ from hami_plugin.policy.registered import counted_in
 from hami_plugin.policy.requests import Request, amount, counted
 from hami_plugin.policy.selectors import enough
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, Units
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from hami_plugin.wire.nodes import DeviceInfo
 from hami_plugin.wire.pods import encode_devices
 from vendors.enflame import drs, node, partitions
@@ -47,54 +47,56 @@ def whole(settings: EnflameSettings) -> Family:
         serves=(healthy, for_word(WHOLE), idle_device),
         checks=(),
     )
-    names, cards = ResourceNames(count=settings.whole), counted_in(settings.whole, _cards("GCU", WHOLE, slots=1))
-    admit = if_limited(settings.whole)
-    absent = node.ABSENT[settings.serve].get(WHOLE, "")
-    family = Family(
+    return Family(
         word=WHOLE,
-        resources=names,
         annotations=KEYS,
-        policy=policy,
-        admit=admit,
-        node_devices=cards,
-        lock=None,
-        absent=absent,
+        resources=Resources(count=settings.whole),
+        rules=SchedulingRules(
+            policy=policy,
+            admit=if_limited(settings.whole),
+            node_devices=counted_in(settings.whole, _cards("GCU", WHOLE, slots=1)),
+            lock=None,
+        ),
+        node=replace(node.node_side(settings, WHOLE), register=registered(WHOLE, slots=1)),
     )
-    return replace(node.served(settings, family), register=registered(WHOLE, slots=1))
 
 
 def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """The first cards with so much percent left; where partitions have been cut, with one that is as large."""
     counted_cards = counted_in(CARDS, _cards("enflame", WORD, slots=UNITS))
     request = counted(SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS))
-    family = Family(
+    return Family(
         word=SHARED,
-        resources=ResourceNames(count=settings.shared, memory_percent=settings.percentage),
         annotations=AnnotationKeys(allocated=drs.KEYS.allocated),
-        policy=Policy(
-            request=request,
-            gates=(partitions.one_each(settings.shared),),
-            serves=standard(SHARED, uuids=drs.UUIDS),
-            charge=share,
-            checks=(*CHARGED, a_partition_is_free),
-            select=tightest,
-            book=book,
-            restore=restore,
+        resources=Resources(
+            count=settings.shared,
+            memory_percent=settings.percentage,
+            memory_in_percent=True,
+            units=counted_too(settings),
         ),
-        admit=admission(settings, request),
-        node_devices=lambda of: partitions.noted(of, SHARED, counted_cards(of)),
-        patch=patch(clock),
-        lock=None,
-        absent=node.ABSENT[settings.serve].get(SHARED, ""),
-        memory_in_percent=True,
-    )
-    return replace(
-        node.served(settings, family),
-        replicas=replicas,
-        register=registered(WORD, slots=UNITS),
-        announce=partial(node.cut_cards, SHARED),
-        place=place,
-        units=counted_too(settings),
+        rules=SchedulingRules(
+            policy=Policy(
+                request=request,
+                gates=(partitions.one_each(settings.shared),),
+                serves=standard(SHARED, uuids=drs.UUIDS),
+                charge=share,
+                checks=(*CHARGED, a_partition_is_free),
+                select=tightest,
+                book=book,
+                restore=restore,
+            ),
+            admit=admission(settings, request),
+            node_devices=lambda of: partitions.noted(of, SHARED, counted_cards(of)),
+            patch=patch(clock),
+            lock=None,
+        ),
+        node=replace(
+            node.node_side(settings, SHARED),
+            replicas=replicas,
+            register=registered(WORD, slots=UNITS),
+            announce=partial(node.cut_cards, SHARED),
+            place=place,
+        ),
     )
 
 

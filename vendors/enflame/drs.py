@@ -17,7 +17,7 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules
 from hami_plugin.wire.grammar import INT64_MAX, to_json
 from hami_plugin.wire.pods import encode_devices
 from vendors.enflame import node, partitions
@@ -31,38 +31,43 @@ KEYS = AnnotationKeys(allocated="hami.io/enflame-vgpu-devices-allocated", regist
 
 def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """Partitions of cards."""
-    scheduled = Family(
+    return Family(
         word=WORD,
-        resources=ResourceNames(count=settings.drs, memory=settings.memory, cores=settings.cores),
         annotations=KEYS,
-        policy=Policy(
-            request=request(settings),
-            gates=(
-                counted_by_the_node,
-                partitions.one_each(settings.drs, settings.memory, settings.cores),
-                some_profile,
-            ),
-            serves=standard(WORD, uuids=UUIDS),
-            charge=charge,
-            checks=(free_memory, cores_if_counted, a_partition_is_free),
-            book=book,
-            restore=restore,
+        resources=Resources(
+            count=settings.drs,
+            memory=settings.memory,
+            cores=settings.cores,
+            ids=node.slices,
+            sized_by_count=True,
         ),
-        admit=admission(settings),
-        node_devices=lambda of: partitions.noted(of, WORD, cards(of)),
-        patch=patch(clock),
-        lock=None,
-        absent=node.ABSENT[settings.serve].get(WORD, ""),
-        sized_by_count=True,
-    )
-    return replace(
-        node.served(settings, scheduled),
-        replicas=node.slices_cut,
-        ids=node.slices,
-        register=node.partitioned,
-        encode=node.capacity,
-        announce=partial(node.cut_cards, WORD),
-        place=node.place,
+        rules=SchedulingRules(
+            policy=Policy(
+                request=request(settings),
+                gates=(
+                    counted_by_the_node,
+                    partitions.one_each(settings.drs, settings.memory, settings.cores),
+                    some_profile,
+                ),
+                serves=standard(WORD, uuids=UUIDS),
+                charge=charge,
+                checks=(free_memory, cores_if_counted, a_partition_is_free),
+                book=book,
+                restore=restore,
+            ),
+            admit=admission(settings),
+            node_devices=lambda of: partitions.noted(of, WORD, cards(of)),
+            patch=patch(clock),
+            lock=None,
+        ),
+        node=replace(
+            node.node_side(settings, WORD),
+            replicas=node.slices_cut,
+            register=node.partitioned,
+            encode=node.capacity,
+            announce=partial(node.cut_cards, WORD),
+            place=node.place,
+        ),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
@@ -16,7 +15,7 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
-from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.grammar import to_json
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame import partitions
@@ -62,9 +61,10 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     return distances(devices, GCUS.plugged(paths))
 
 
-def served(settings: EnflameSettings, family: Family) -> Family:
+def node_side(settings: EnflameSettings, word: str) -> NodeSide:
     """What all ways have in common."""
-    return replace(family.delivered(settings, device_edits, shared_edits), inject=partial(inject, settings))
+    common = NodeSide(inject=partial(inject, settings), absent=ABSENT[settings.serve].get(word, ""))
+    return common.delivered(settings, device_edits, shared_edits)
 
 
 def card(device: Device) -> Card:

@@ -28,7 +28,7 @@ def families(settings: EnflameSettings, clock: Callable[[], int] = time.time_ns)
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     """Enflame's plugins report how many cards there are. How cards can be cut (DRS) no profile says."""
     count = str(len(machine.devices))
-    return family.node_devices(
+    return family.rules.node_devices(
         NodeView(name=machine.name, capacity={cards.CARDS: count, family.resources.count: count}),
     )
 

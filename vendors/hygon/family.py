@@ -5,16 +5,18 @@ from __future__ import annotations
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from hami_plugin.wire.legacy import decode_legacy
 from vendors.hygon.cards import WORD
-from vendors.hygon.node import served
+from vendors.hygon.node import node_side
 from vendors.hygon.settings import HygonSettings
 
 
 def families(settings: HygonSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
-    names = ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores)
+    names = Resources(
+        count=settings.count, memory=settings.memory, cores=settings.cores, memory_factor=settings.memory_factor
+    )
     policy = Policy(
         request=counted(
             WORD,
@@ -29,6 +31,6 @@ def families(settings: HygonSettings) -> tuple[Family, ...]:
             uuids=("hygon.com/use-gpuuuid", "hygon.com/nouse-gpuuuid"),
         ),
     )
-    keys, factor = AnnotationKeys.of_agent("dcu"), settings.memory_factor
-    family = Family.registered(WORD, names, keys, policy, decode=decode_legacy, memory_factor=factor)
-    return (served(settings, family),)
+    keys = AnnotationKeys.of_agent("dcu")
+    rules = SchedulingRules.registered(names, keys, policy, decode=decode_legacy)
+    return (Family(word=WORD, annotations=keys, resources=names, rules=rules, node=node_side(settings)),)

@@ -17,7 +17,7 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
-from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.legacy import LEGACY_MODE, encode_legacy
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.hygon.cards import DCUS, WORD, Card, Looker
@@ -43,17 +43,16 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     return distances(devices, [replace(one, numa=numa.get(one.address)) for one in DCUS.plugged(paths)])
 
 
-def served(settings: HygonSettings, family: Family) -> Family:
-    """The family as this node serves it. Its scheduler side reads the text of old, and waits for handshakes."""
-    return replace(
-        family.delivered(settings, device_edits, shared_edits),
+def node_side(settings: HygonSettings) -> NodeSide:
+    """DCUs that containers share. Their scheduler side reads the text of old, and waits for handshakes."""
+    return NodeSide(
         replicas=lambda _device: settings.split_count,
         register=partial(register, settings),
         encode=encode_legacy,
         reports=True,
         inject=partial(inject, settings),
         place=partial(place, settings),
-    )
+    ).delivered(settings, device_edits, shared_edits)
 
 
 def register(settings: HygonSettings, device: Device, _legacy: bool) -> DeviceInfo:

@@ -7,7 +7,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.vendor import Facts, Family, Vendor, as_described, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.iluvatar.family import families
-from vendors.iluvatar.node import GPUS, chip_of, open_driver, served
+from vendors.iluvatar.node import GPUS, chip_of, node_side, open_driver
 from vendors.iluvatar.settings import IluvatarSettings
 
 
@@ -18,7 +18,7 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 FACTS = Facts(described=_described)
-FAMILIES = serving(families, served)
+FAMILIES = serving(families, node_side)
 VENDOR = Vendor(
     name="iluvatar",
     title="Iluvatar GPUs",

@@ -7,7 +7,7 @@ from hami_plugin.policy.admission import Admit, Admitted
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from hami_plugin.wire.legacy import decode_legacy
 from vendors.iluvatar.settings import Chip, IluvatarSettings
 
@@ -35,9 +35,9 @@ def family(chip: Chip) -> Family:
         serves=standard(chip.word, uuids=(f"hami.io/use-{chip.word}-uuid", f"hami.io/no-use-{chip.word}-uuid")),
     )
     keys = AnnotationKeys.of_agent(chip.word)
-    names = ResourceNames(count=chip.count, memory=chip.memory, cores=chip.cores)
-    admit = admission(chip)
-    return Family.registered(chip.word, names, keys, policy, decode=decode_legacy, admit=admit, memory_factor=UNIT)
+    resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=UNIT)
+    rules = SchedulingRules.registered(resources, keys, policy, decode=decode_legacy, admit=admission(chip))
+    return Family(word=chip.word, annotations=keys, resources=resources, rules=rules)
 
 
 def admission(chip: Chip) -> Admit:

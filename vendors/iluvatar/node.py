@@ -16,7 +16,7 @@ from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
-from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.vendor import Driver, Family, Injection, NodeSide
 from hami_plugin.wire.legacy import encode_legacy
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.iluvatar.settings import IluvatarSettings
@@ -73,12 +73,12 @@ def card(row: Mapping[str, str]) -> Card | str:
         return Card(index=index, uuid=uuid, model=model, address=place, trouble=f"ixsmi: {error}")
 
 
-def served(settings: IluvatarSettings, family: Family) -> Family:
-    """The family of one chip as this node serves it. Its scheduler side reads the register of HAMi 2.7 to this day."""
+def node_side(settings: IluvatarSettings, family: Family) -> NodeSide:
+    """One chip's. Its scheduler side reads the register of HAMi 2.7 to this day."""
     kind = f"{settings.delivery.kind}-{family.word.lower()}"
     shares = settings.split_count if settings.unlimited_shares else 1
     return replace(
-        family.delivered(settings, device_edits, shared_edits),
+        NodeSide().delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
         whole_only=settings.whole_only("Iluvatar's own agent"),
         replicas=lambda _device: shares,

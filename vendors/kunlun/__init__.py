@@ -5,11 +5,11 @@ from __future__ import annotations
 from hami_plugin.deferred import deferred
 from hami_plugin.vendor import Facts, Vendor, serving
 from vendors.kunlun.family import families
-from vendors.kunlun.node import XPUS, open_driver, served
+from vendors.kunlun.node import XPUS, node_side, open_driver
 from vendors.kunlun.settings import KunlunSettings
 
 FACTS = Facts(parity=deferred("vendors.kunlun.parity.parity"), machines=("kunlunxin",))
-FAMILIES = serving(families, served)
+FAMILIES = serving(families, node_side)
 VENDOR = Vendor(
     name="kunlun",
     title="Kunlun XPUs",

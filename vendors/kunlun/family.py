@@ -16,7 +16,7 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import annotated, counted_in
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import DeviceState, Given, Piece
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, both_keys
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
 from hami_plugin.wire.nodes import DeviceInfo, decode_json
 from vendors.kunlun.settings import KunlunSettings
 from vendors.kunlun.wiring import BY_NAME, by_wiring, one_size, tidiness
@@ -70,13 +70,15 @@ def _whole(settings: KunlunSettings) -> Family:
     )
     return Family(
         word=WHOLE,
-        resources=ResourceNames(count=settings.count),
         annotations=AnnotationKeys(allocated="hami.io/kunlun-allocated"),
-        policy=policy,
-        admit=if_limited(settings.count),
-        node_devices=counted_in(settings.count, _card),
-        patch=_with_indices,
-        lock=None,
+        resources=Resources(count=settings.count),
+        rules=SchedulingRules(
+            policy=policy,
+            admit=if_limited(settings.count),
+            node_devices=counted_in(settings.count, _card),
+            patch=_with_indices,
+            lock=None,
+        ),
     )
 
 
@@ -125,9 +127,7 @@ def _part(settings: KunlunSettings) -> Family:
     )
     return Family(
         word=PART,
-        resources=ResourceNames(count=settings.parts, memory=settings.memory),
         annotations=keys,
-        policy=policy,
-        admit=admit,
-        node_devices=annotated(keys.register, decode_json),
+        resources=Resources(count=settings.parts, memory=settings.memory),
+        rules=SchedulingRules(policy=policy, admit=admit, node_devices=annotated(keys.register, decode_json)),
     )

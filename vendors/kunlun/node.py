@@ -19,7 +19,7 @@ from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
-from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.vendor import Driver, Family, Injection, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.kunlun.family import CARD, PART, WHOLE
 from vendors.kunlun.settings import KunlunSettings
@@ -89,11 +89,11 @@ def direct(table: str) -> Mapping[tuple[int, int], int]:
     return {pair: 1 for pair, cell in matrix(table, "XPU").items() if cell == _LINKED}
 
 
-def served(settings: KunlunSettings, family: Family) -> Family:
-    """The family as this node serves it. Of whole XPUs the scheduler learns from their number alone."""
+def node_side(settings: KunlunSettings, family: Family) -> NodeSide:
+    """XPUs whole, or in parts. Of whole XPUs the scheduler learns from their number alone."""
     kind = f"{settings.cdi.vendor}/{'v' if family.word == PART else ''}{settings.cdi.cls}"
     handed = replace(
-        family.delivered(settings, device_edits, shared_edits),
+        NodeSide().delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
         inject=inject,
     )

@@ -17,7 +17,10 @@ from vendors.metax.settings import MetaxSettings
 
 def families(settings: MetaxSettings, clock: Callable[[], int] = time.time_ns) -> tuple[Family, ...]:
     """Whole GPUs, and shares. ``clock`` says when a decision is written, in nanoseconds since 1970."""
-    return (node.whole(settings, gpu.family(settings)), node.shared(settings, sgpu.family(settings, clock)))
+    return (
+        replace(gpu.family(settings), node=node.whole(settings)),
+        replace(sgpu.family(settings, clock), node=node.shared(settings)),
+    )
 
 
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:

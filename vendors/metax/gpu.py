@@ -10,7 +10,7 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import counted_in
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.scores import Decision
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from hami_plugin.wire.grammar import from_json
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax.settings import MetaxSettings
@@ -28,18 +28,20 @@ def family(settings: MetaxSettings) -> Family:
     """Cards without names of their own: what counts is how many are free."""
     return Family(
         word=WORD,
-        resources=ResourceNames(count=settings.whole),
+        resources=Resources(count=settings.whole),
         annotations=AnnotationKeys(
             to_allocate="hami.io/metax-gpu-devices-to-allocate", allocated="hami.io/metax-gpu-devices-allocated"
         ),
-        policy=Policy(
-            request=counted(WORD, count=amount(settings.whole), default_cores=100),
-            serves=standard(WORD),
-            score=foretold,
+        rules=SchedulingRules(
+            policy=Policy(
+                request=counted(WORD, count=amount(settings.whole), default_cores=100),
+                serves=standard(WORD),
+                score=foretold,
+            ),
+            admit=if_limited(settings.whole),
+            node_devices=counted_in(settings.whole, _card),
+            lock=None,
         ),
-        admit=if_limited(settings.whole),
-        node_devices=counted_in(settings.whole, _card),
-        lock=None,
     )
 
 

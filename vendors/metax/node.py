@@ -16,7 +16,7 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
-from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.grammar import to_json
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, sgpu
@@ -41,23 +41,22 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     return distances(devices, GPUS.plugged(paths), lanes=lambda a, b: card(a).linked.count(b.index), fabric="MX")
 
 
-def whole(settings: MetaxSettings, family: Family) -> Family:
+def whole(settings: MetaxSettings) -> NodeSide:
     """Whole GPUs. Their scheduler side counts them, and reads from the node what so many would be worth."""
-    handed = family.delivered(settings, device_edits, shared_edits)
-    return replace(
-        handed,
-        register=partial(_info, family.word),
+    return NodeSide(
+        register=partial(_info, gpu.WORD),
         announce=forecasts,
         inject=inject,
         absent=_but("native", settings),
-    )
+    ).delivered(settings, device_edits, shared_edits)
 
 
-def shared(settings: MetaxSettings, family: Family) -> Family:
+def shared(settings: MetaxSettings) -> NodeSide:
     """GPUs to share, with one container each: cutting them is left to MetaX's own tools."""
-    handed = replace(family.delivered(settings, device_edits, shared_edits), delivery=settings.shared_delivery)
+    handed = NodeSide().delivered(settings, device_edits, shared_edits)
     return replace(
         handed,
+        delivery=settings.shared_delivery,
         register=_shared_info,
         encode=encode,
         inject=inject,

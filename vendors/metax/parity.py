@@ -54,7 +54,7 @@ def _another_card(question: Json, ours: Json, theirs: Json) -> bool:
 
 
 def _all_on_one(question: Json, theirs: Json) -> bool:
-    policy = gpu.family(MetaxSettings()).policy
+    policy = gpu.family(MetaxSettings()).rules.policy
     assert policy
     one_card = replace(policy, checks=(*policy.checks, on_the_pods_device))
     return fits.answered_by(question, theirs, one_card, Parity())

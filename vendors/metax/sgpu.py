@@ -18,7 +18,7 @@ from hami_plugin.policy.requests import INT32_MAX, Amount, amount, counted, writ
 from hami_plugin.policy.scores import Decision, Ranking, Score
 from hami_plugin.policy.selectors import first, when
 from hami_plugin.policy.states import Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames, both_keys
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from hami_plugin.wire.grammar import bool_of, from_json, int_of, objects, text_of, to_json
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import tenants, zones
@@ -38,7 +38,7 @@ def family(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
 
     ``clock`` says when a decision is written, in nanoseconds since 1970.
     """
-    names = ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores)
+    names = Resources(count=settings.count, memory=settings.memory, cores=settings.cores, memory_factor=1024)
     usual = standard(WORD, uuids=("metax-tech.com/use-gpuuuid", "metax-tech.com/nouse-gpuuuid"))
     return Family(
         word=WORD,
@@ -48,31 +48,32 @@ def family(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
             to_allocate="hami.io/metax-sgpu-devices-to-allocate",
             allocated="hami.io/metax-sgpu-devices-allocated",
         ),
-        policy=Policy(
-            request=counted(
-                WORD,
-                count=amount(names.count, limits_only=True),
-                memory=_memory(names.memory),
-                cores=amount(names.cores, limits_only=True),
-                default_cores=WHOLE,
+        rules=SchedulingRules(
+            policy=Policy(
+                request=counted(
+                    WORD,
+                    count=amount(names.count, limits_only=True),
+                    memory=_memory(names.memory),
+                    cores=amount(names.cores, limits_only=True),
+                    default_cores=WHOLE,
+                ),
+                serves=(for_word(WORD), _healthy, tenants.class_fits, tenants.qos_fits, *usual[2:]),
+                charge=tenants.charge,
+                checks=(CHARGED[0], *map(tenants.unless_online, CHARGED[1:])),
+                select=when(
+                    lambda context: tenants.is_online(context.pod),
+                    then=tenants.least_disturbed,
+                    otherwise=when(_whole_cards, then=zones.within_zone, otherwise=first),
+                ),
+                book=tenants.book,
+                restore=tenants.restored,
+                detail=tenants.there,
+                score=_score(aware=settings.topology_aware),
             ),
-            serves=(for_word(WORD), _healthy, tenants.class_fits, tenants.qos_fits, *usual[2:]),
-            charge=tenants.charge,
-            checks=(CHARGED[0], *map(tenants.unless_online, CHARGED[1:])),
-            select=when(
-                lambda context: tenants.is_online(context.pod),
-                then=tenants.least_disturbed,
-                otherwise=when(_whole_cards, then=zones.within_zone, otherwise=first),
-            ),
-            book=tenants.book,
-            restore=tenants.restored,
-            detail=tenants.there,
-            score=_score(aware=settings.topology_aware),
+            admit=_admission(names.count),
+            node_devices=annotated(REGISTER, decode),
+            patch=_patch(clock),
         ),
-        admit=_admission(names.count),
-        node_devices=annotated(REGISTER, decode),
-        patch=_patch(clock),
-        memory_factor=1024,
     )
 
 

@@ -9,7 +9,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.vendor import Facts, Family, Vendor, as_described, serving
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, families
-from vendors.mthreads.node import GPUS, open_driver, served
+from vendors.mthreads.node import GPUS, node_side, open_driver
 from vendors.mthreads.settings import MthreadsSettings
 
 
@@ -18,7 +18,7 @@ def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
 
 
 FACTS = Facts(parity=deferred("vendors.mthreads.parity.parity"), described=_described)
-FAMILIES = serving(families, served)
+FAMILIES = serving(families, node_side)
 VENDOR = Vendor(
     name="mthreads",
     title="Moore Threads GPUs",

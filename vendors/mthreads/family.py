@@ -15,7 +15,7 @@ from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.registered import summed
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Context, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from hami_plugin.wire.keys import ASSIGNED_NODE
 from hami_plugin.wire.pods import encode_devices
 from vendors.mthreads.settings import MthreadsSettings
@@ -53,16 +53,40 @@ def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns
     return (
         Family(
             word=WORD,
-            resources=ResourceNames(count=settings.count, memory=settings.memory, cores=settings.cores),
             annotations=KEYS,
-            policy=policy,
-            admit=admission(settings),
-            node_devices=summed(
-                settings.cores, settings.memory, each=CARD_CORES, unit=UNIT, name="mthreads", word=WORD
+            resources=resources(settings),
+            rules=SchedulingRules(
+                policy=policy,
+                admit=admission(settings),
+                node_devices=summed(
+                    settings.cores, settings.memory, each=CARD_CORES, unit=UNIT, name="mthreads", word=WORD
+                ),
+                patch=patch(clock),
+                lock=None,
             ),
-            patch=patch(clock),
-            lock=None,
-            memory_factor=UNIT,
+        ),
+    )
+
+
+def resources(settings: MthreadsSettings) -> Resources:
+    """GPUs, and beside them their cores and units of memory."""
+    return Resources(
+        count=settings.count,
+        memory=settings.memory,
+        cores=settings.cores,
+        memory_factor=UNIT,
+        cores_are_counted=True,
+        units=(
+            Units(
+                resource=settings.cores,
+                of_device=lambda _device: CARD_CORES,
+                of_grant=lambda grant: grant.cores,
+            ),
+            Units(
+                resource=settings.memory,
+                of_device=lambda device: device.memory // UNIT,
+                of_grant=lambda grant: grant.memory // UNIT,
+            ),
         ),
     )
 

@@ -19,7 +19,7 @@ from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
-from hami_plugin.vendor import Driver, Family, Injection, Units
+from hami_plugin.vendor import Driver, Family, Injection, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, UNIT, WORD
 from vendors.mthreads.settings import MthreadsSettings
@@ -88,29 +88,15 @@ def bonded(table: str) -> Mapping[tuple[int, int], int]:
     return {pair: int(found[1]) for pair, cell in cells.items() if (found := _BONDED.fullmatch(cell))}
 
 
-def served(settings: MthreadsSettings, family: Family) -> Family:
-    """The family as this node serves it. It registers nothing: HAMi's scheduler reads the capacity."""
-    return replace(
-        family.delivered(settings, device_edits, shared_edits),
+def node_side(settings: MthreadsSettings, _family: Family) -> NodeSide:
+    """GPUs that containers share. It registers nothing: HAMi's scheduler reads the capacity."""
+    return NodeSide(
         whole_only=settings.whole_only("Moore Threads' own agent"),
         replicas=lambda _device: settings.split_count if settings.unlimited_shares else 1,
         register=register,
         inject=inject,
         every_core=lambda _device: CARD_CORES,
-        cores_are_counted=True,
-        units=(
-            Units(
-                resource=settings.cores,
-                of_device=lambda _device: CARD_CORES,
-                of_grant=lambda grant: grant.cores,
-            ),
-            Units(
-                resource=settings.memory,
-                of_device=lambda device: device.memory // UNIT,
-                of_grant=lambda grant: grant.memory // UNIT,
-            ),
-        ),
-    )
+    ).delivered(settings, device_edits, shared_edits)
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:

@@ -41,9 +41,9 @@ def _placed_apart(question: Json, ours: Json, theirs: Json) -> bool:
 def _all_on_one(question: Json, theirs: Json) -> bool:
     """HAMi's rule: whatever the pod's containers have is one card."""
     (family,) = families(MthreadsSettings())
-    assert family.policy
-    checks = [on_the_pods_device if check is shares_on_one_card else check for check in family.policy.checks]
-    return fits.answered_by(question, theirs, replace(family.policy, checks=tuple(checks)), Parity())
+    assert family.rules.policy
+    checks = [on_the_pods_device if check is shares_on_one_card else check for check in family.rules.policy.checks]
+    return fits.answered_by(question, theirs, replace(family.rules.policy, checks=tuple(checks)), Parity())
 
 
 def _is_whole(grant: Json, cores: Json) -> bool:

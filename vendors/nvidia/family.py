@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device
-from hami_plugin.vendor import Family
+from hami_plugin.vendor import Family, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.nvidia import described
 from vendors.nvidia.host import FAMILY
@@ -21,8 +21,7 @@ if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
 
 def families(settings: NvidiaSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
-    family = replace(
-        scheduled(settings),
+    node = NodeSide(
         delivery=settings.delivery,
         device_edits=partial(described.device_edits, settings),
         shared_edits=partial(described.shared_edits, settings, described.Reports()),
@@ -36,7 +35,7 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         leftovers=leftovers,
         numa_hints=settings.enable_numa_topology,
     )
-    return (family,)
+    return (replace(scheduled(settings), node=node),)
 
 
 def register(settings: NvidiaSettings, device: Device, legacy: bool) -> DeviceInfo:

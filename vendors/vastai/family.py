@@ -14,10 +14,10 @@ from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.scores import Decision, share_together
 from hami_plugin.policy.selectors import by_group, when
 from hami_plugin.policy.states import Context, DeviceState, Piece
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from hami_plugin.wire.nodes import decode_json
 from vendors.vastai.dies import CARD, STRATEGY, WORD
-from vendors.vastai.node import served
+from vendors.vastai.node import node_side
 from vendors.vastai.settings import VastaiSettings
 
 
@@ -35,8 +35,9 @@ def families(settings: VastaiSettings) -> tuple[Family, ...]:
         ),
         score=dies_together,
     )
-    names, keys = ResourceNames(count=settings.count), AnnotationKeys.of_agent("va", pods=WORD)
-    return (served(settings, Family.registered(WORD, names, keys, policy, decode=in_percent(decode_json))),)
+    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("va", pods=WORD)
+    rules = SchedulingRules.registered(resources, keys, policy, decode=in_percent(decode_json))
+    return (Family(word=WORD, annotations=keys, resources=resources, rules=rules, node=node_side(settings)),)
 
 
 def by_die(context: Context) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits
@@ -15,7 +14,7 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
-from hami_plugin.vendor import Driver, Family, Injection
+from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.vastai.dies import CARD, DIES, STRATEGY, WORD, dies
 from vendors.vastai.look import Looker
@@ -37,10 +36,10 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     return distances(devices, DIES.plugged(paths))
 
 
-def served(settings: VastaiSettings, family: Family) -> Family:
-    """The family as this node serves it: one container for each card or die."""
-    handed = family.delivered(settings, device_edits, shared_edits)
-    return replace(handed, register=partial(register, settings), reports=True, inject=inject)
+def node_side(settings: VastaiSettings) -> NodeSide:
+    """One container for each card or die."""
+    node = NodeSide(register=partial(register, settings), reports=True, inject=inject)
+    return node.delivered(settings, device_edits, shared_edits)
 
 
 def register(settings: VastaiSettings, device: Device, _legacy: bool) -> DeviceInfo:

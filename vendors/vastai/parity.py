@@ -24,8 +24,8 @@ def _free_dies(question: Json) -> list[Json]:
     if not by_die(context) or not 1 < question["request"]["nums"] < len(states):
         return []
     (family,) = families(VastaiSettings())
-    assert family.policy
-    verdicts = fit(family.policy, states, context).verdicts
+    assert family.rules.policy
+    verdicts = fit(family.rules.policy, states, context).verdicts
     serving = {verdict.state.uuid for verdict in verdicts if verdict.reason is None}
     return [device for device in question["devices"] if device["id"] in serving]
 

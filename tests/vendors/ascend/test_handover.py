@@ -44,8 +44,8 @@ def assignment(devices, *, memory, cores=0, annotations=None, uid="0a1b2c3d-0000
 
 def answer(family, asked):
     """As the kubelet is answered, without the names of CDI."""
-    described = family.shared_edits(HOST).merged(*(family.device_edits(s.device, HOST) for s in asked.shares))
-    return answered(family.delivery, asked, family.inject(asked, HOST).edits, described).edits
+    described = family.node.shared_edits(HOST).merged(*(family.node.device_edits(s.device, HOST) for s in asked.shares))
+    return answered(family.node.delivery, asked, family.node.inject(asked, HOST).edits, described).edits
 
 
 def against(name, edits, directory):
@@ -60,7 +60,7 @@ def against(name, edits, directory):
 def registered(family, devices):
     """What the family's scheduler side reads of a node with these devices."""
     wanted = wanted_annotations(family, Snapshot(devices=tuple(devices), ready=True, reason=""), Style())
-    return wanted, family.node_devices(NodeView(name="n", annotations=wanted))
+    return wanted, family.rules.node_devices(NodeView(name="n", annotations=wanted))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -181,18 +181,20 @@ def test_a_node_that_is_missing_is_named(rig, node, words):
 def test_a_host_without_hamis_core_is_told_of_before_pods_come(tmp_path):
     paths = HostPaths(hook=tmp_path, hook_view=tmp_path)
     family = families(AscendSettings.model_validate({"hamiVnpuCore": True}))[0]
-    assert "libvnpu.so; install it there" in family.host_problem(HostFiles(paths=paths))
+    assert "libvnpu.so; install it there" in family.node.host_problem(HostFiles(paths=paths))
 
     (tmp_path / "hami-vnpu-core").mkdir()
     for name in ("libvnpu.so", "ld.so.preload"):
         (tmp_path / "hami-vnpu-core" / name).touch()
 
-    assert family.host_problem(HostFiles(paths=paths)) == ""
-    assert families(AscendSettings())[0].host_problem(HOST) == ""
+    assert family.node.host_problem(HostFiles(paths=paths)) == ""
+    assert families(AscendSettings())[0].node.host_problem(HOST) == ""
 
 
 def test_every_chip_has_a_cdi_kind_of_its_own():
-    kinds = [family.delivery.kind for family in families(AscendSettings.model_validate({"cdi": {"enabled": True}}))]
+    kinds = [
+        family.node.delivery.kind for family in families(AscendSettings.model_validate({"cdi": {"enabled": True}}))
+    ]
 
     assert kinds == [f"hami.io/npu-{chip}" for chip in ("910a", "910b2", "910b3", "910b4-1", "910b4", "310p", "910c")]
 

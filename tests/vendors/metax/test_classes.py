@@ -43,7 +43,7 @@ def pod(chance: Random, name: str) -> PodView:
     limits = {"metax-tech.com/sgpu": "1", "metax-tech.com/vcore": cores, "metax-tech.com/vmemory": "2"}
     container = ContainerView(name="c", limits=limits, requests=limits)
     made = PodView(uid=name, namespace="t", name=name, annotations=annotations, containers=(container,))
-    admitted = SGPU.admit(container, made)
+    admitted = SGPU.rules.admit(container, made)
     assert isinstance(admitted, Admitted)
     webhook = chance.random() < 0.8  # the others came past it
     return replace(made, annotations={**annotations, **(admitted.pod_annotations if webhook else {})})

@@ -24,16 +24,16 @@ def node(**annotations: str) -> NodeView:
 
 
 def worth(order: str, **annotations: str) -> object:
-    assert GPU.policy
-    return GPU.policy.score(Decision(node=node(**annotations), pod=POD, pieces=[TWO], before=(), order=order))
+    assert GPU.rules.policy
+    return GPU.rules.policy.score(Decision(node=node(**annotations), pod=POD, pieces=[TWO], before=(), order=order))
 
 
 def granted(count: int, given: Given, used: int = 0) -> Granted:
     """From the first eight cards, the last ``used`` of which are taken."""
-    assert GPU.policy
-    states = [idle(info) for info in GPU.node_devices(node())][: 8 - used]
+    assert GPU.rules.policy
+    states = [idle(info) for info in GPU.rules.node_devices(node())][: 8 - used]
     demand = Demand(word="Metax-GPU", count=count, percent=100, cores=100)
-    outcome = fit(GPU.policy, states, Context(demand=demand, pod=POD, given=given))
+    outcome = fit(GPU.rules.policy, states, Context(demand=demand, pod=POD, given=given))
     assert isinstance(outcome, Granted)
     return outcome
 
@@ -46,11 +46,11 @@ def test_the_last_cards_of_the_nodes_capacity_are_granted_whole() -> None:
         ("n-metax-6", 65536, 100),
     ]
     text = "n-metax-7,Metax-GPU,65536,100:n-metax-6,Metax-GPU,65536,100:;"
-    assert GPU.patch(GPU, POD, {"Metax-GPU": (grants,)}) == {
+    assert GPU.rules.patch(GPU, POD, {"Metax-GPU": (grants,)}) == {
         "hami.io/metax-gpu-devices-to-allocate": text,
         "hami.io/metax-gpu-devices-allocated": text,
     }
-    assert GPU.lock is None
+    assert GPU.rules.lock is None
 
 
 def test_two_containers_may_have_two_cards() -> None:
@@ -82,7 +82,7 @@ def test_other_node_policies_do_not_look_at_the_links() -> None:
 
 
 def test_a_number_beyond_32_bits_is_no_request() -> None:
-    assert GPU.policy
+    assert GPU.rules.policy
     container = ContainerView(name="c", limits={"metax-tech.com/gpu": "4294967297"})
 
-    assert isinstance(GPU.policy.request(container), Invalid)
+    assert isinstance(GPU.rules.policy.request(container), Invalid)

@@ -86,7 +86,7 @@ def scores(known: Known, case: Case) -> None:
 def node_has(known: Known, case: Case) -> None:
     expected = case["expected"]["devices"] or []
     try:
-        found = known.family.node_devices(values.node(case["input"]["node"]))
+        found = known.family.rules.node_devices(values.node(case["input"]["node"]))
     except WireError:
         found = ()
     assert [info.id for info in found] == [device.get("uuid") or device["id"] for device in expected]
@@ -210,7 +210,7 @@ def read(devices: list[Case]) -> object:
 def told(pieces: list[list[Case]]) -> object:
     """A decision, as the agent reads it."""
     family = SHARED.family
-    patch = family.patch(family, values.pod(None), {sgpu.WORD: values.pieces(pieces)})
+    patch = family.rules.patch(family, values.pod(None), {sgpu.WORD: values.pieces(pieces)})
     return json.loads(patch[sgpu.ALLOCATED].replace("vRam", "v_ram"))
 
 

@@ -72,14 +72,14 @@ def test_the_kinds_of_whole_and_shared_gpus_differ_and_what_images_lack_is_mount
         "cdiDevices": [f"hami.io/metax-sgpu={snapshot.devices[7].uuid}"],
         "annotations": {ANSWERED_FOR: "u1/main"},
     }
-    assert families(made.settings)[0].delivery.kind == "hami.io/metax-gpu"
+    assert families(made.settings)[0].node.delivery.kind == "hami.io/metax-gpu"
 
 
 def test_a_gpu_is_shared_by_nobody_since_nothing_would_hold_the_tenants_apart(tmp_path: Path) -> None:
     made = machine("metax-c500-8", tmp_path)
     device = made.snapshot().devices[0]
 
-    assert (made.family.replicas(device), made.family.register(device, False).count) == (1, 1)
+    assert (made.family.node.replicas(device), made.family.node.register(device, False).count) == (1, 1)
 
 
 def test_the_node_says_what_so_many_gpus_would_be_worth(tmp_path: Path) -> None:

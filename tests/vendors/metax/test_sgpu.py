@@ -46,7 +46,7 @@ def cards(*zones: int, qos: str = "") -> list[DeviceState]:
         for number, zone in enumerate(zones)
     ]
     node = NodeView(name="n", annotations={"metax-tech.com/node-gpu-devices": json.dumps(devices)})
-    return [idle(info) for info in SGPU.node_devices(node)]
+    return [idle(info) for info in SGPU.rules.node_devices(node)]
 
 
 def used(state: DeviceState, *classes: str, cores: int = 10) -> DeviceState:
@@ -60,8 +60,8 @@ def asked(count: int = 1, cores: int = 100, memory: int | None = None) -> Demand
 
 
 def outcome(states: list[DeviceState], demand: Demand, who: PodView, given: Given | None = None) -> Granted | Refused:
-    assert SGPU.policy
-    return fit(SGPU.policy, states, Context(demand=demand, pod=who, given=given or {}))
+    assert SGPU.rules.policy
+    return fit(SGPU.rules.policy, states, Context(demand=demand, pod=who, given=given or {}))
 
 
 def names(answer: Granted | Refused) -> list[str]:
@@ -100,11 +100,11 @@ def scored(count: int, order: str = "binpack", **annotations: str) -> object:
     states = cards(1, 1, 1, 1, 2, 2, 2, 2)
     answer = outcome(states, asked(count), pod(**annotations))
     assert isinstance(answer, Granted)
-    assert SGPU.policy
+    assert SGPU.rules.policy
     decision = Decision(
         node=NodeView(name="n"), pod=pod(**annotations), pieces=[answer.grants], before=states, order=order
     )
-    return SGPU.policy.score(decision)
+    return SGPU.rules.policy.score(decision)
 
 
 def test_the_nodes_formula_is_ten_times_the_grants_links_less_those_that_are_cut() -> None:
@@ -119,11 +119,13 @@ def test_links_count_between_nodes_only_if_the_pod_or_the_configuration_says_so(
     states = cards(1, 1, 1)
     grants = outcome(states, asked(2), pod())
     assert isinstance(grants, Granted)
-    assert always.policy
+    assert always.rules.policy
 
     def worth(who: PodView) -> object:
-        assert always.policy
-        return always.policy.score(Decision(node=NodeView(name="n"), pod=who, pieces=[grants.grants], before=states))
+        assert always.rules.policy
+        return always.rules.policy.score(
+            Decision(node=NodeView(name="n"), pod=who, pieces=[grants.grants], before=states)
+        )
 
     assert scored(2) == scored(2, topology_aware="maybe") == Ranking(value=0)
     assert worth(pod()) == worth(pod(topology_aware="maybe")) == Ranking(value=80)
@@ -142,12 +144,12 @@ def test_a_card_in_use_takes_only_tenants_of_its_quality_of_service() -> None:
 
 
 def test_a_tenant_gives_the_card_its_quality_of_service_and_a_whole_card_has_none() -> None:
-    assert SGPU.policy
+    assert SGPU.rules.policy
     states = cards(0, qos="best-effort")
     for cores, qos in ((10, "burst-share"), (100, "")):
         answer = outcome(states, asked(cores=cores), pod(qos_policy="burst-share"))
         assert isinstance(answer, Granted)
-        booked = SGPU.policy.book(states[0], answer.grants[0], pod(qos_policy="burst-share"))
+        booked = SGPU.rules.policy.book(states[0], answer.grants[0], pod(qos_policy="burst-share"))
         assert isinstance(booked, tuple)
         assert booked[0].notes["QosPolicy"] == qos
 
@@ -188,11 +190,11 @@ def test_an_online_pod_needs_no_free_cores_and_disturbs_the_fewest() -> None:
     assert names(answer) == ["G1"]
     assert isinstance(answer, Granted)
     assert answer.grants[0].cores == 0
-    assert SGPU.policy
+    assert SGPU.rules.policy
     decision = Decision(
         node=NodeView(name="n"), pod=pod(app_class="online"), pieces=[answer.grants], before=[offline, both, full]
     )
-    assert SGPU.policy.score(decision) == Ranking(value=-22)
+    assert SGPU.rules.policy.score(decision) == Ranking(value=-22)
 
 
 def test_two_containers_of_an_online_pod_may_share_a_card() -> None:
@@ -211,9 +213,9 @@ def test_an_unhealthy_card_is_told_in_metaxs_word() -> None:
 
 
 def request(**limits: str) -> object:
-    assert SGPU.policy
+    assert SGPU.rules.policy
     named = {f"metax-tech.com/{key}": text for key, text in limits.items()}
-    return SGPU.policy.request(ContainerView(name="c", limits=named, requests={"metax-tech.com/vcore": "7"}))
+    return SGPU.rules.policy.request(ContainerView(name="c", limits=named, requests={"metax-tech.com/vcore": "7"}))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_cores_that_are_no_whole_number_are_refused() -> None:
 
 
 def admitted(who: PodView, count: str = "1") -> Admitted | Denied:
-    return SGPU.admit(ContainerView(name="c", limits={"metax-tech.com/sgpu": count}), who)
+    return SGPU.rules.admit(ContainerView(name="c", limits={"metax-tech.com/sgpu": count}), who)
 
 
 def test_every_pod_but_an_online_one_has_a_quality_of_service() -> None:
@@ -266,7 +268,7 @@ def test_metaxs_agent_reads_the_decision_beside_hamis_annotations() -> None:
     answer = outcome(cards(0), asked(cores=60, memory=4096), pod())
     assert isinstance(answer, Granted)
 
-    patch = SGPU.patch(SGPU, pod(), {"Metax-SGPU": ((), answer.grants)})
+    patch = SGPU.rules.patch(SGPU, pod(), {"Metax-SGPU": ((), answer.grants)})
 
     assert patch == {
         "metax-tech.com/predicate-time": str(DECIDED_AT),
@@ -280,18 +282,18 @@ def test_a_damaged_node_annotation_names_the_device_and_the_field() -> None:
     text = json.dumps([{"uuid": "G0"}, {"uuid": "G1", "linkZone": "one"}])
 
     with pytest.raises(WireError, match=r"node-gpu-devices\[1\]\.linkZone: 'one' is not a whole number"):
-        SGPU.node_devices(NodeView(name="n", annotations={"metax-tech.com/node-gpu-devices": text}))
+        SGPU.rules.node_devices(NodeView(name="n", annotations={"metax-tech.com/node-gpu-devices": text}))
 
 
 def held(state: DeviceState, qos: str | None, *, cores: int = 10, app: str = "") -> DeviceState:
     """With one more pod that has a share of the card, as its annotations tell a scheduler that has just started."""
-    assert SGPU.policy
+    assert SGPU.rules.policy
     grant = Grant(uuid=state.uuid, word="Metax-SGPU", memory=1024, cores=cores)
     told = {"metax-tech.com/sgpu-qos-policy": qos, CLASS: app or None}
     who = PodView(
         uid="t", namespace="n", name="t", annotations={key: text for key, text in told.items() if text is not None}
     )
-    return SGPU.policy.restore(state, grant, who)
+    return SGPU.rules.policy.restore(state, grant, who)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +313,7 @@ def held(state: DeviceState, qos: str | None, *, cores: int = 10, app: str = "")
 def test_the_class_of_a_card_is_that_of_the_pods_that_have_it(
     tenants: list[dict[str, str | None]], joins: str, why: str
 ) -> None:
-    assert SGPU.policy
+    assert SGPU.rules.policy
     state = cards(0)[0]
     for one in tenants:
         state = held(state, **one)
@@ -321,7 +323,7 @@ def test_the_class_of_a_card_is_that_of_the_pods_that_have_it(
 
     assert (reason is None) == (why == "")
     if reason:
-        assert f"({SGPU.policy.detail(state, reason)})" == why
+        assert f"({SGPU.rules.policy.detail(state, reason)})" == why
 
 
 def test_what_the_pods_have_outranks_what_the_node_says_of_its_card() -> None:

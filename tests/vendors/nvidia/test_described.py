@@ -45,10 +45,13 @@ def spec_of(rig: Any) -> Spec:
     nvidia = family(rig.settings)
     named: dict[str, Any] = {}
     for device in seen(rig):
-        named |= {device.uuid: nvidia.device_edits(device, HOST), str(device.index): nvidia.device_edits(device, HOST)}
-        named |= nvidia.slices(device, HOST)
+        named |= {
+            device.uuid: nvidia.node.device_edits(device, HOST),
+            str(device.index): nvidia.node.device_edits(device, HOST),
+        }
+        named |= nvidia.node.slices(device, HOST)
     devices = tuple(SpecDevice(name=name, edits=edits) for name, edits in named.items())
-    return Spec(kind=Kind.parse(nvidia.delivery.kind), devices=devices, edits=nvidia.shared_edits(HOST))
+    return Spec(kind=Kind.parse(nvidia.node.delivery.kind), devices=devices, edits=nvidia.node.shared_edits(HOST))
 
 
 def nodes(edits: Any) -> list[str]:
@@ -74,15 +77,18 @@ def test_a_card_adds_its_own_nodes_and_nobody_elses(rig: Callable[..., Any]) -> 
 
     for device in seen(machine):
         expected = [f"/dev/nvidia{device.minor}", f"/dev/dri/card{device.minor}"]
-        assert nodes(nvidia.device_edits(device, HOST)) == [*expected, f"/dev/dri/renderD{128 + (device.minor or 0)}"]
-        assert nvidia.slices(device, HOST) == {}
+        assert nodes(nvidia.node.device_edits(device, HOST)) == [
+            *expected,
+            f"/dev/dri/renderD{128 + (device.minor or 0)}",
+        ]
+        assert nvidia.node.slices(device, HOST) == {}
 
 
 def test_the_driver_adds_its_control_nodes_and_files_and_keeps_nvidias_runtime_away(rig: Callable[..., Any]) -> None:
     machine = rig("t4-4-pcie")
     (Path(machine.settings.dev_root) / "nvidia-modeset").unlink()
 
-    edits = family(machine.settings).shared_edits(HOST)
+    edits = family(machine.settings).node.shared_edits(HOST)
 
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert nodes(edits) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
@@ -98,10 +104,10 @@ def test_the_files_follow_the_driver(rig: Callable[..., Any]) -> None:
 
     machine.simulator.inject("driver-back", value="580.65.06")
 
-    names = {Path(mount.host_path).name for mount in nvidia.shared_edits(HOST).mounts}
+    names = {Path(mount.host_path).name for mount in nvidia.node.shared_edits(HOST).mounts}
     assert "libcuda.so.580.65.06" in names
     assert not any(DRIVER_VERSION in name for name in names)
-    assert "driver 580.65.06" in "\n".join(nvidia.explain(HOST))
+    assert "driver 580.65.06" in "\n".join(nvidia.node.explain(HOST))
 
 
 def test_a_card_without_a_minor_number_or_a_node_says_so(rig: Callable[..., Any]) -> None:
@@ -111,9 +117,9 @@ def test_a_card_without_a_minor_number_or_a_node_says_so(rig: Callable[..., Any]
     (Path(machine.settings.dev_root) / "nvidia1").unlink()
 
     with pytest.raises(HamiError, match="has no device node that the driver knows of"):
-        nvidia.device_edits(replace(first, minor=None), HOST)
+        nvidia.node.device_edits(replace(first, minor=None), HOST)
     with pytest.raises(HamiError, match=r"has no node .*nvidia1 on this host"):
-        nvidia.device_edits(second, HOST)
+        nvidia.node.device_edits(second, HOST)
 
 
 def test_nodes_have_one_path_where_the_host_has_it_too(tmp_path: Path) -> None:
@@ -125,7 +131,7 @@ def test_nodes_have_one_path_where_the_host_has_it_too(tmp_path: Path) -> None:
     host = HostFiles(paths=HostPaths(dev=tmp_path / "dev", sysfs=tmp_path / "sys"))
     card = Device(uuid="GPU-a", family="NVIDIA", index=0, model="", memory=1, minor=3, pci="0000:4f:00.0")
 
-    edits = family(NvidiaSettings()).device_edits(card, host)
+    edits = family(NvidiaSettings()).node.device_edits(card, host)
 
     assert [(node.path, node.host_path) for node in edits.device_nodes] == [
         ("/dev/nvidia3", ""),
@@ -151,7 +157,7 @@ def test_an_instance_opens_its_card_and_its_own_two_capabilities(rig: Callable[.
     cut, _ = seen(machine)
     first = instances(cut)[0]
 
-    named = family(machine.settings).slices(cut, HOST)
+    named = family(machine.settings).node.slices(cut, HOST)
 
     assert named[first.uuid] == named["0:0"]
     listed = read_capabilities(machine.settings.proc_root).minors
@@ -180,7 +186,10 @@ def test_another_cut_is_another_snapshot_and_other_names(rig: Callable[..., Any]
     after, _ = seen(machine)
     assert after != before
     assert before.traits[:3] == after.traits
-    assert nvidia.slices(before, HOST).keys() - nvidia.slices(after, HOST).keys() == {before.traits[3].uuid, "0:3"}
+    assert nvidia.node.slices(before, HOST).keys() - nvidia.node.slices(after, HOST).keys() == {
+        before.traits[3].uuid,
+        "0:3",
+    }
 
 
 def test_instances_that_the_kernel_lists_no_capability_of_are_left_out(rig: Callable[..., Any]) -> None:
@@ -188,7 +197,7 @@ def test_instances_that_the_kernel_lists_no_capability_of_are_left_out(rig: Call
     cut, _ = seen(machine)
     (Path(machine.settings.proc_root) / "driver/nvidia-caps/mig-minors").unlink()
 
-    assert family(machine.settings).slices(cut, HOST) == {}
+    assert family(machine.settings).node.slices(cut, HOST) == {}
 
 
 def test_an_old_drivers_instance_is_named_by_its_place_alone(rig: Callable[..., Any]) -> None:
@@ -196,14 +205,14 @@ def test_an_old_drivers_instance_is_named_by_its_place_alone(rig: Callable[..., 
     cut, _ = seen(machine)
     old = Instance(uuid="MIG-GPU-a/1/0", index=0, gi=1, ci=0)
 
-    assert set(family(machine.settings).slices(replace(cut, traits=(old,)), HOST)) == {"0:0"}
+    assert set(family(machine.settings).node.slices(replace(cut, traits=(old,)), HOST)) == {"0:0"}
 
 
 def test_the_search_is_explained_in_lines(rig: Callable[..., Any]) -> None:
     machine = rig("t4-4-pcie")
     root = machine.settings.nvidia_driver_root
 
-    lines = family(machine.settings).explain(HOST)
+    lines = family(machine.settings).node.explain(HOST)
 
     assert lines[0] == f"looked in {root} (usual folders): found"
     assert f"driver {DRIVER_VERSION} at {root} (usual folders)" in lines
@@ -216,9 +225,9 @@ def test_the_search_is_logged_when_its_outcome_changes_and_not_each_time(rig: Ca
 
     with capture_logs() as logs:
         for _ in range(3):
-            nvidia.shared_edits(HOST)
+            nvidia.node.shared_edits(HOST)
         machine.simulator.inject("driver-back", value="580.65.06")
-        nvidia.shared_edits(HOST)
+        nvidia.node.shared_edits(HOST)
 
     reports = [entry["report"] for entry in logs if entry["event"] == "driver files looked for"]
     assert [any("580.65.06" in line for line in report) for report in reports] == [False, True]
@@ -227,11 +236,11 @@ def test_the_search_is_logged_when_its_outcome_changes_and_not_each_time(rig: Ca
 def test_a_host_without_the_drivers_files_still_has_its_nodes(rig: Callable[..., Any], tmp_path: Path) -> None:
     machine = rig("t4-4-pcie", nvidiaDriverRoot=str(tmp_path / "none"), containerDriverRoot=str(tmp_path / "none"))
 
-    edits = family(machine.settings).shared_edits(HOST)
+    edits = family(machine.settings).node.shared_edits(HOST)
 
     assert edits.mounts == ()
     assert "/dev/nvidiactl" in nodes(edits)
-    assert any("no driver files found" in line for line in family(machine.settings).explain(HOST))
+    assert any("no driver files found" in line for line in family(machine.settings).node.explain(HOST))
 
 
 def test_where_this_process_sees_the_drivers_root_is_not_what_containers_are_given(
@@ -241,7 +250,7 @@ def test_where_this_process_sees_the_drivers_root_is_not_what_containers_are_giv
     view = machine.settings.container_driver_root
     moved = machine.settings.model_copy(update={"nvidia_driver_root": Path("/run/nvidia/driver")})
 
-    edits = family(moved).shared_edits(HOST)
+    edits = family(moved).node.shared_edits(HOST)
 
     assert edits.mounts[0].host_path.startswith("/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.")
     assert not any(str(view) in mount.host_path for mount in edits.mounts)

@@ -20,7 +20,7 @@ def card(**changes: Any) -> Device:
 
 def registered(device: Device, *, legacy: bool = False, **settings: Any) -> DeviceInfo:
     (family,) = families(NvidiaSettings.model_validate(settings))
-    return family.register(device, legacy)
+    return family.node.register(device, legacy)
 
 
 def test_a_card_registers_as_hami_does() -> None:
@@ -85,9 +85,9 @@ def test_the_family_carries_hamis_names() -> None:
     assert family.annotations.to_allocate == "hami.io/vgpu-devices-to-allocate"
     assert family.annotations.allocated == "hami.io/vgpu-devices-allocated"
     assert family.annotations.score == "hami.io/node-nvidia-score"
-    assert family.replicas(card()) == 4
-    assert family.numa_hints
-    assert family.memory_factor == 256
+    assert family.node.replicas(card()) == 4
+    assert family.node.numa_hints
+    assert family.resources.memory_factor == 256
 
 
 def test_the_vendor_is_found_by_its_name() -> None:

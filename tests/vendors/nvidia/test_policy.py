@@ -19,8 +19,8 @@ from vendors.nvidia.family import families
 from vendors.nvidia.settings import NvidiaSettings
 
 (NVIDIA,) = families(NvidiaSettings())
-assert NVIDIA.policy
-POLICY = NVIDIA.policy
+assert NVIDIA.rules.policy
+POLICY = NVIDIA.rules.policy
 PROFILES = (
     MigProfile(name="1g.5gb", memory=4864, cores=14, slices=1, placements=tuple((n, 1) for n in range(7))),
     MigProfile(name="3g.20gb", memory=19968, cores=42, slices=3, placements=((0, 4), (4, 4))),
@@ -136,7 +136,7 @@ def test_numbers_do_not_wrap_around(limits: dict[str, str]) -> None:
 def test_admission_makes_a_bare_gpu_a_whole_one_and_refuses_101_percent() -> None:
     def admitted(**limits: str) -> Admitted | Denied:
         named = {f"nvidia.com/{name.replace('_', '-')}": text for name, text in limits.items()}
-        return NVIDIA.admit(ContainerView(name="c", limits=named), PodView(uid="", namespace="", name=""))
+        return NVIDIA.rules.admit(ContainerView(name="c", limits=named), PodView(uid="", namespace="", name=""))
 
     assert admitted(gpu="1") == Admitted(found=True, limits={"nvidia.com/gpucores": "100"})
     assert admitted(gpu="1", gpumem="1000") == Admitted(found=True)
@@ -160,7 +160,7 @@ def test_a_container_without_a_card_opens_none_whatever_its_image_says(chosen: d
     (nvidia,) = families(NvidiaSettings.model_validate({"overwriteEnv": True, **chosen}))
     container = ContainerView(name="main")
 
-    answer = nvidia.admit(container, PodView(uid="1", namespace="default", name="p", containers=(container,)))
+    answer = nvidia.rules.admit(container, PodView(uid="1", namespace="default", name="p", containers=(container,)))
 
     assert isinstance(answer, Admitted)
     assert answer.env == {"NVIDIA_VISIBLE_DEVICES": word}

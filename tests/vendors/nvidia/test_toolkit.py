@@ -166,6 +166,10 @@ def test_the_family_uses_it_only_if_it_is_chosen(tool: Any) -> None:
     tool(f"print({document('GPU-a')!r})")
     (chosen,), (usual,) = families(SETTINGS), families(NvidiaSettings())
 
-    assert usual.specification is None
-    assert chosen.specification is not None
-    assert [device.name for device in chosen.specification((card("GPU-a", 0),), HOST).devices] == ["GPU-a", "0", "all"]
+    assert usual.node.specification is None
+    assert chosen.node.specification is not None
+    assert [device.name for device in chosen.node.specification((card("GPU-a", 0),), HOST).devices] == [
+        "GPU-a",
+        "0",
+        "all",
+    ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device
+from hami_plugin.vendor import NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
 from vendors.ascend.admission import MODE, SOFT
 from vendors.ascend.chips import MODULES, AscendSettings, Chip, shares
@@ -20,19 +19,19 @@ _RING = 4
 """NPUs that are in one network, by their numbers, where they are not all in one."""
 
 
-def node_half(chip: Chip, settings: AscendSettings) -> Mapping[str, Any]:
-    """What a family needs on the node, as its keyword arguments."""
-    return {
-        "replicas": lambda _device: replicas(chip),
-        "register": partial(register, settings, chip),
-        "whole_only": uncut(settings),
-        "node_notes": {NODE_MODE: str(settings.soft).lower()},
-        "delivery": delivery(settings, chip),
-        "device_edits": partial(device_edits, settings),
-        "shared_edits": partial(shared_edits, settings),
-        "inject": partial(inject, settings, chip),
-        "host_problem": partial(missing_core, settings),
-    }
+def node_side(chip: Chip, settings: AscendSettings) -> NodeSide:
+    """One chip's."""
+    return NodeSide(
+        replicas=lambda _device: replicas(chip),
+        register=partial(register, settings, chip),
+        whole_only=uncut(settings),
+        notes={NODE_MODE: str(settings.soft).lower()},
+        delivery=delivery(settings, chip),
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=partial(inject, settings, chip),
+        host_problem=partial(missing_core, settings),
+    )
 
 
 def uncut(settings: AscendSettings) -> str:

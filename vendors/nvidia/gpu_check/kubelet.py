@@ -64,8 +64,8 @@ async def check_kubelet(findings: Findings, family: Family, snapshot: Snapshot, 
     resource = family.resources.count
     with findings.about("kubelet"):
         async with asyncio.timeout(4 * DEADLINE_S), _registered(family, snapshot, scratch) as site:
-            every = sum(family.replicas(device) for device in snapshot.devices)
-            well = sum(family.replicas(device) for device in offered)
+            every = sum(family.node.replicas(device) for device in snapshot.devices)
+            well = sum(family.node.replicas(device) for device in offered)
             await site.kubelet.until(lambda: site.kubelet.capacity(resource) == every, within=DEADLINE_S)
             findings.equal("capacity", every, site.kubelet.capacity(resource))
             findings.equal("allocatable", well, site.kubelet.allocatable(resource))

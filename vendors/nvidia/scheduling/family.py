@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from hami_plugin.wire.nodes import decode_json
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.scheduling import mig
@@ -24,19 +24,20 @@ ANNOTATIONS = AnnotationKeys(
 
 def scheduled(settings: NvidiaSettings) -> Family:
     """The family without its node side."""
-    return Family.registered(
-        FAMILY,
-        ResourceNames(
-            count=settings.resource_count_name,
-            memory=settings.resource_memory_name,
-            memory_percent=settings.resource_memory_percentage_name,
-            cores=settings.resource_core_name,
-            priority=settings.resource_priority_name,
-        ),
+    resources = Resources(
+        count=settings.resource_count_name,
+        memory=settings.resource_memory_name,
+        memory_percent=settings.resource_memory_percentage_name,
+        cores=settings.resource_core_name,
+        priority=settings.resource_priority_name,
+        memory_factor=settings.memory_factor,
+    )
+    rules = SchedulingRules.registered(
+        resources,
         ANNOTATIONS,
         policy(settings),
         decode=decode_json,
         admit=admission(settings),
         patch=mig.patch,
-        memory_factor=settings.memory_factor,
     )
+    return Family(word=FAMILY, annotations=ANNOTATIONS, resources=resources, rules=rules)

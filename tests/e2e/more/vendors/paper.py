@@ -6,7 +6,7 @@ from hami_plugin.config.vendors import ResourceName, VendorSettings, setting
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, Vendor
 from hami_plugin.wire.nodes import decode_json
 
 WORD = "Paper"
@@ -21,8 +21,9 @@ class PaperSettings(VendorSettings):
 def families(settings: PaperSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     policy = Policy(request=counted(WORD, count=amount(settings.count)), serves=standard(WORD))
-    names = ResourceNames(count=settings.count)
-    return (Family.registered(WORD, names, AnnotationKeys.of_agent("paper"), policy, decode=decode_json),)
+    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("paper")
+    rules = SchedulingRules.registered(resources, keys, policy, decode=decode_json)
+    return (Family(word=WORD, annotations=keys, resources=resources, rules=rules),)
 
 
 VENDOR = Vendor(name="paper", title="Paper cards", settings=PaperSettings, families=families)

@@ -15,7 +15,7 @@ from hami_plugin.policy.charges import slot
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, ResourceNames, Vendor
+from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
 from hami_plugin.wire.nodes import DeviceInfo
 
 WORD = "Toy"
@@ -46,12 +46,10 @@ def families(settings: ToySettings) -> tuple[Family, ...]:
     return (
         Family(
             word=WORD,
-            resources=ResourceNames(count=settings.count),
             annotations=AnnotationKeys.of_agent("toy"),
-            policy=policy,
-            register=register,
-            inject=inject,
-            delivery=settings.delivery,
+            resources=Resources(count=settings.count),
+            rules=SchedulingRules(policy=policy),
+            node=NodeSide(register=register, inject=inject, delivery=settings.delivery),
         ),
     )
 
