@@ -5,7 +5,7 @@ IMAGE ?= hami-plugin:0.1.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := cdi hami_plugin vendors tests bench
+SOURCES := cdi hami_plugin vendors tests bench tools
 PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
 PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
