@@ -1,7 +1,8 @@
 # Everything a developer types. Each target sets up what it needs, and does nothing twice.
 PYTHON ?= python3
 PROFILE ?= dgx-h100
-IMAGE ?= hami-plugin:0.1.0
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hami_plugin/__init__.py)
+IMAGE ?= hami-plugin:$(VERSION)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -19,7 +20,7 @@ help: ## Show this list
 
 setup: $(STAMP) ## Build .venv with everything that the other targets need
 
-$(STAMP): requirements-dev.lock pyproject.toml
+$(STAMP): requirements-dev.lock pyproject.toml hami_plugin/__init__.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1); try: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
@@ -52,6 +53,27 @@ $(FUZZ_STAMP): $(STAMP) requirements-fuzz.lock
 
 fuzz: $(FUZZ_STAMP) ## Fuzz every parser of text from outside, guided by coverage (FUZZ_SECONDS=20 for each, TARGETS=..., FUZZ_KEEP=1)
 	$(BIN)/python -m tests.fuzz.run $(TARGETS)
+
+.PHONY: coverage docs commits
+
+coverage: setup ## How much of the code the tests run, in per cent, daemons of their own included (TESTS="tests/node ...")
+	@rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/python -m coverage run -m pytest -q $(TESTS)
+	@$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage html --quiet
+	@echo "$$($(BIN)/python -m coverage report --format=total) % of statements and branches; line by line: build/coverage/html/index.html"
+
+DOCS_STAMP := $(VENV)/.docs
+
+$(DOCS_STAMP): $(STAMP) requirements-docs.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-docs.lock
+	@touch $@
+
+docs: $(DOCS_STAMP) ## Build the documentation as a site, and check its links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Built: build/site/index.html"
+
+commits: setup ## Check the subjects of the commits since BASE was left (BASE=main)
+	@$(BIN)/python tools/commits.py $(or $(BASE),main)
 
 e2e: setup ## As root: a pod's whole life on a real kubelet 1.20, API server and containerd (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.realnode.install
@@ -90,6 +112,7 @@ lock: ## Pin anew what is installed, with hashes, from pyproject.toml; newest ve
 	$(PIN) --output-file requirements.lock pyproject.toml
 	$(PIN) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 	$(PIN) --extra fuzz --constraint requirements-dev.lock --output-file requirements-fuzz.lock pyproject.toml
+	$(PIN) --extra docs --constraint requirements-dev.lock --output-file requirements-docs.lock pyproject.toml
 	$(PIN) --only-build-deps --build-deps-for wheel --constraint requirements-dev.lock \
 		--output-file requirements-build.lock pyproject.toml
 

@@ -2,3 +2,5 @@
 
 Rings, from the inside: model; policy, wire; host, config; vendor; node; kubelet, cluster, telemetry; app; cli.
 """
+
+__version__ = "0.1.0"

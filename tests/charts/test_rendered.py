@@ -8,6 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from hami_plugin import __version__
 from hami_plugin.cluster.rights import DAEMON, SCHEDULER
 from hami_plugin.config.load import load
 from hami_plugin.vendor import load_vendor, vendor_names
@@ -79,9 +80,8 @@ def test_the_chart_knows_every_vendor():
 
 def test_the_chart_is_of_the_projects_version():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    (version,) = re.findall(r'^version = "(.*)"', (CHART.parents[1] / "pyproject.toml").read_text(), re.MULTILINE)
 
-    assert chart["version"] == chart["appVersion"] == version
+    assert chart["version"] == chart["appVersion"] == __version__
 
 
 @pytest.mark.parametrize("version", [OLDEST_SCHEMA, "1.37"])

@@ -13,13 +13,14 @@ from types import MappingProxyType
 
 from hatchling.builders.wheel import WheelBuilder
 
+from hami_plugin import __version__
 from tests.realnode import interpreter
 from tests.realnode.build import VERSION
 from tests.realnode.interpreter import HOME
 from tests.runtimes import image
 
 ROOT = Path(__file__).parents[2]
-DAEMON, CORE = "docker.io/library/hami-plugin:0.1.0", "docker.io/projecthami/hami:v2.10.0"
+DAEMON, CORE = f"docker.io/library/hami-plugin:{__version__}", "docker.io/projecthami/hami:v2.10.0"
 SCHEDULER = f"registry.k8s.io/kube-scheduler:{VERSION}"
 CUDA = "docker.io/nvidia/cuda:12.4.1-base-ubuntu22.04"
 LIBRARY = b"stands for HAMi-core's library"
