@@ -38,6 +38,8 @@ demo-all: setup ## The same on every machine that can be simulated, of every ven
 test: setup ## Run all tests (REQUIRE_ALL=1: never skip)
 	$(BIN)/python -m pytest
 
+test-all: test ## Run every test with all of its cases
+
 agreement: setup ## Ask fit, the scheduler and the daemon the same 6400 questions on all machines (QUESTIONS=, SEED=)
 	AGREEMENT_QUESTIONS=$${QUESTIONS:-6400} AGREEMENT_SEED=$${SEED:-0} $(BIN)/python -m pytest -q tests/vendors/test_agreement.py
 
