@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 
+from hami_plugin import __version__
 from hami_plugin.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,7 @@ def test_the_wheel_runs_from_an_empty_folder_with_the_entry_point_of_the_image(t
 
     where = "import hami_plugin, vendors, cdi; print(hami_plugin.__file__, vendors.__path__, cdi.__file__)"
 
-    assert run("hami-plugin", "version").startswith(f"hami-plugin {PROJECT['project']['version']} ")
+    assert run("hami-plugin", "version").startswith(f"hami-plugin {__version__} ")
     assert run(sys.executable, "-c", where).count(str(root)) == 3
     assert "nvidia.com/gpu" in run("hami-plugin", "vendors")
     assert list(empty.iterdir()) == []
@@ -122,8 +123,8 @@ def test_the_manifest_names_the_image_of_this_version():
     documents = yaml.safe_load_all((ROOT / "daemonset.yaml").read_text(encoding="utf-8"))
     pods = [d["spec"]["template"]["spec"] for d in documents if d["kind"] == "DaemonSet"]
 
-    assert [pod["containers"][0]["image"] for pod in pods] == [f"hami-plugin:{PROJECT['project']['version']}"]
-    assert f"hami-plugin:{PROJECT['project']['version']}" in DOCKERFILE
+    assert [pod["containers"][0]["image"] for pod in pods] == [f"hami-plugin:{__version__}"]
+    assert f"hami-plugin:{__version__}" in DOCKERFILE
 
 
 def test_machines_whose_libraries_the_build_compiled_are_simulated_without_a_compiler(tmp_path):
