@@ -98,6 +98,7 @@ class Allocator:
             settlement=settlement,
             node=rules.node,
             within=rules.wait,
+            room=self._offering.room,
             refresh=refresh,
         )
         self._refusals = Refusals(settlement, events)

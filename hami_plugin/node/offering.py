@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
@@ -46,6 +46,10 @@ class Offering:
             for device, count in counted
             for replica in replica_ids(device.uuid, count)
         )
+
+    def room(self) -> Mapping[str, int]:
+        """How many ids each device has that the kubelet may hand out."""
+        return {device.uuid: self._replicas(device) for device in self._snapshot.value.devices if device.health.offered}
 
     def check(self, ids: Sequence[str]) -> None:
         """``RefusedError`` unless these are different ids of devices that are here now."""

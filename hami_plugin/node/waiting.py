@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from hami_plugin.errors import RefusalReason
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.settlement import Settlement
-from hami_plugin.policy.claims import Question, ReadOnce
+from hami_plugin.policy.claims import Claim, Question, ReadOnce
 from hami_plugin.policy.identity import Again, Found, Identity, Pending, Unknown, identify, pending
+from hami_plugin.policy.stand_ins import stand_ins
 
 
 class Waiting:
     """``node`` is this node's name. Both waits end after ``within`` seconds with what is known by then.
 
     A watch may have stalled without anybody noticing. So where nobody fits by then, ``refresh`` has this node's pods
-    read again; it answers whether it is its turn, and then there is as much time once more.
+    read again; it answers whether it is its turn, and then there is as much time once more. ``room`` is how many ids
+    each device has that the kubelet may hand out.
     """
 
     def __init__(
@@ -29,6 +33,7 @@ class Waiting:
         settlement: Settlement,
         node: str,
         within: float,
+        room: Callable[[], Mapping[str, int]] = dict,
         refresh: Callable[[], bool] = lambda: False,
     ) -> None:
         self._question = question
@@ -37,6 +42,7 @@ class Waiting:
         self._settlement = settlement
         self._node = node
         self._within = within
+        self._room = room
         self._refresh = refresh
         self._read = ReadOnce()
 
@@ -44,7 +50,19 @@ class Waiting:
         """Who waits as of now, without pods whose decision has failed."""
         pods = [pod for pod in self._pods.pods if not self._settlement.failed(pod.uid)]
         self._read.keep(pods)
-        return pending(pods, self._ledger.held, self._question, self._node, read=self._read, ranks=self._pods.ranks)
+        known = pending(pods, self._ledger.held, self._question, self._node, read=self._read, ranks=self._pods.ranks)
+        return replace(known, instead=partial(self._instead, known.next))
+
+    def _instead(self, others: Sequence[Claim], claim: Claim) -> Sequence[str]:
+        """The devices whose ids stand for a claim's own, as of now."""
+        return stand_ins(
+            claim,
+            self._question,
+            room=self._room(),
+            held=self._ledger.held.values(),
+            pods=self._pods.pods,
+            others=others,
+        )
 
     async def of_size(self, size: int) -> Pending:
         """Who waits, once somebody among them wants ``size`` ids, with a decision or without."""

@@ -8,7 +8,7 @@ order in which they arrived at this node, which is the order in which the kubele
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.errors import RefusalReason, WireError
@@ -79,13 +79,15 @@ Identity = Found | Again | Unannotated | Unknown
 class Pending:
     """What this node's starting pods wait for: the next claim of each, those without a decision, those unreadable.
 
-    ``ranks`` orders the pods by UID; pods of one rank may be admitted in any order.
+    ``ranks`` orders the pods by UID; pods of one rank may be admitted in any order. ``instead`` says which devices' ids
+    stand for those of a claim that has too few of its own; empty where none do.
     """
 
     next: tuple[Claim, ...]
     unannotated: tuple[Unannotated, ...]
     unreadable: tuple[Unknown, ...]
     ranks: Mapping[str, int] = field(default_factory=dict)
+    instead: Callable[[Claim], Sequence[str]] = lambda _claim: ()
 
 
 def pending(
@@ -141,7 +143,11 @@ def identify(
     physical = physical_counts(ids)
     uuids = tuple(sorted(physical.elements()))
     same_count = [c for c in waiting.next if len(c.devices) == len(ids) and c.pod.uid not in keepers]
-    fitting = [claim for claim in same_count if claim.devices == uuids]
+    fitting = [
+        claim
+        for claim in same_count
+        if claim.devices == uuids or (not owners and tuple(sorted(waiting.instead(claim))) == uuids)
+    ]
     strangers = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
     if fitting:
         if len({_shares(claim) for claim in fitting}) > 1 or strangers:

@@ -8,7 +8,7 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.policy.claims import Claim
 from hami_plugin.policy.identity import Held, Pending, reusing
 from hami_plugin.policy.linked import best_linked
-from hami_plugin.policy.replicas import physical_id
+from hami_plugin.policy.replicas import physical_counts, physical_id
 
 
 def preferred(
@@ -31,8 +31,10 @@ def preferred(
     heir = reusing(must_include, waiting, held, resource) if must_include else None
     for claim in (heir,) if heir else waiting.next:
         if len(claim.devices) == size:
-            ids = _decided(available, must_include, size, claim, strict=heir is None)
-            if ids:
+            decided = _decided(must_include, claim, strict=heir is None)
+            if ids := _of(decided, available, must_include, size):
+                return ids
+            if ids := _of(waiting.instead(claim), available, must_include, size):
                 return ids
     shared = {grant.uuid for share in held.values() for grant in share.grants}
     alone = [replica for replica in available if physical_id(replica) not in shared]
@@ -41,25 +43,31 @@ def preferred(
     return _undecided(available, must_include, size, snapshot)
 
 
-def _decided(
-    available: Sequence[str], must_include: Sequence[str], size: int, claim: Claim, *, strict: bool
-) -> tuple[str, ...]:
-    """One id for each granted device, in the decision's order. Re-used ids of other devices count as they are."""
-    chosen = list(must_include)
-    covered = [physical_id(replica) for replica in must_include]
-    free = [replica for replica in _in_order(available) if replica not in chosen]
+def _decided(must_include: Sequence[str], claim: Claim, *, strict: bool) -> Sequence[str]:
+    """The devices of a decision, in its order, without those of re-used ids. Where ids of other devices are re-used,
+    these count as they are, or ``strict``ly for nothing.
+    """
+    covered = physical_counts(must_include)
+    left: list[str] = []
     for uuid in (grant.uuid for grant in claim.grants for _ in range(claim.ids(grant))):
-        if len(chosen) == size:
-            break
-        if uuid in covered:
-            covered.remove(uuid)
-            continue
-        replica = next((r for r in free if physical_id(r) == uuid), None)
+        if covered[uuid] > 0:
+            covered[uuid] -= 1
+        else:
+            left.append(uuid)
+    return () if strict and covered.total() else left
+
+
+def _of(devices: Sequence[str], available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
+    """``size`` ids: beside those that must be one of each of these devices, while more are needed."""
+    chosen = list(must_include)
+    free = [replica for replica in _in_order(available) if replica not in chosen]
+    for uuid in devices[: size - len(chosen)]:
+        replica = next((one for one in free if physical_id(one) == uuid), None)
         if replica is None:
             return ()
         free.remove(replica)
         chosen.append(replica)
-    return tuple(chosen) if len(chosen) == size and not (strict and covered) else ()
+    return tuple(chosen) if len(chosen) == size else ()
 
 
 def _undecided(available: Sequence[str], must_include: Sequence[str], size: int, snapshot: Snapshot) -> tuple[str, ...]:
