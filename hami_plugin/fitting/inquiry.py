@@ -13,7 +13,7 @@ from hami_plugin.policy.pods import place
 from hami_plugin.policy.sites import Circumstances, Placed, Unplaced
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling import admitted, patch, quota, rules, survey
-from hami_plugin.scheduling.offered import lacking, miscounted
+from hami_plugin.scheduling.offered import exhausted, lacking, miscounted
 from hami_plugin.scheduling.possible import impossible, sizes
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.vendor import Family
@@ -52,8 +52,12 @@ class Inquiry:
         if missing := self.unasked(pod, node):
             return Unplaced(site=site, why=missing)
         placed = place(pod, rules(self.families), site, self.circumstances())
-        wrong = miscounted(pod, placed.given, self.families) if isinstance(placed, Placed) else ""
+        wrong = self.uncountable(pod, placed) if isinstance(placed, Placed) else ""
         return Unplaced(site=site, why=wrong) if wrong else placed
+
+    def uncountable(self, pod: PodView, placed: Placed) -> str:
+        """Why the kubelet would not hand out what was decided, by its own count of the node; empty when it would."""
+        return miscounted(pod, placed.given, self.families) or exhausted(pod, placed.site, self.families)
 
     def unasked(self, pod: PodView, node: NodeView) -> str:
         """Why the pod is refused before the rules are asked about this node: by kube-scheduler, or when it is created.
@@ -98,7 +102,7 @@ def answered(inquiry: Inquiry) -> Answer:
     missing = {one.site.node.name: inquiry.unasked(pod, one.site.node) for one in surveyed}
     sites = [one.site for one in surveyed if not missing[one.site.node.name]]
     choice = choose(pod, rules(inquiry.families), sites, inquiry.circumstances(), order=inquiry.node_order)
-    wrong = {one.name: miscounted(pod, one.placed.given, inquiry.families) for one in choice.fitting}
+    wrong = {one.name: inquiry.uncountable(pod, one.placed) for one in choice.fitting}
     counted = [Unplaced(site=one.placed.site, why=wrong[one.name]) for one in choice.fitting if wrong[one.name]]
     elsewhere = [Unplaced(site=one.site, why=why) for one in surveyed if (why := missing[one.site.node.name])]
     return Answer(

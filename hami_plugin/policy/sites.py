@@ -29,10 +29,15 @@ class Stock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A node, and what it has by family word."""
+    """A node, and what it has by family word.
+
+    ``kept`` is how many ids of healthy devices the kubelet keeps for pods, by resource, where these may be more than
+    the devices tell.
+    """
 
     node: NodeView
     stocks: Mapping[str, Stock]
+    kept: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def states(self) -> tuple[DeviceState, ...]:

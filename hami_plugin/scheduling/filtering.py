@@ -14,7 +14,7 @@ from hami_plugin.policy.reasons import read
 from hami_plugin.policy.sites import Circumstances, Placed, Site, Unplaced
 from hami_plugin.scheduling.kept import Kept
 from hami_plugin.scheduling.ledger import Entry, Ledger
-from hami_plugin.scheduling.offered import miscounted, without_device
+from hami_plugin.scheduling.offered import exhausted, miscounted, without_device
 from hami_plugin.scheduling.sites import contested, occupied, registered, rules
 from hami_plugin.vendor import Family
 
@@ -105,7 +105,7 @@ def searching(scene: Scene, pod: PodView, names: Iterable[str]) -> Search:
             one = trial.value
             if isinstance(one, Unplaced):
                 failed[name] = one.why
-            elif wrong := miscounted(pod, one.placed.given, scene.families):
+            elif wrong := miscounted(pod, one.placed.given, scene.families) or exhausted(pod, site, scene.families):
                 failed[name] = wrong
             elif best is None or better(one) >= better(best):
                 best = one
@@ -119,8 +119,9 @@ def confirmed(families: tuple[Family, ...], site: Site, own: Entry, others: Sequ
     """
     held = [one.held for one in others]
     pieces = {word: [piece for piece in holding.pieces if piece] for word, holding in own.held.items()}
-    why = holding_still(own.pod, rules(families), occupied(site, families, held), pieces, order)
-    return why or contested(site, families, own.held, held)
+    left = occupied(site, families, held)
+    why = holding_still(own.pod, rules(families), left, pieces, order)
+    return why or contested(site, families, own.held, held) or exhausted(own.pod, left, families)
 
 
 def offered_by(scene: Scene, pod: PodView, name: str) -> Site | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.policy.sites import Site
 from hami_plugin.policy.states import Given
 from hami_plugin.vendor import Family
 
@@ -60,9 +61,9 @@ def miscounted(pod: PodView, given: Given, families: Iterable[Family]) -> str:
 
 def lacking(pod: PodView, node: NodeView, families: Iterable[Family]) -> str:
     """Which resource of no family the node does not offer enough of, as kube-scheduler would find; empty where none."""
-    ours = frozenset().union(*map(named, families))
+    foreign = frozenset().union(*map(_extended, pod.containers)) - frozenset().union(*map(named, families))
     offered = node.allocatable or node.capacity
-    for resource, wanted in sorted(_wanted(pod, ours).items()):
+    for resource, wanted in sorted(most(pod, foreign).items()):
         there = _units(offered.get(resource, "0"))
         if wanted > there:
             has = f"has {there}" if resource in offered else "offers none"
@@ -70,17 +71,43 @@ def lacking(pod: PodView, node: NodeView, families: Iterable[Family]) -> str:
     return ""
 
 
-def _wanted(pod: PodView, ours: frozenset[str]) -> Counter[str]:
-    """Of each extended resource the most that is asked for at a time: sidecars run on, plain init containers end."""
+def exhausted(pod: PodView, site: Site, families: Iterable[Family]) -> str:
+    """Of which resource the kubelet has fewer ids left than the pod takes; empty where none is known.
+
+    By the devices there may be room: those that init containers had are free once they are over, and their ids are
+    not.
+    """
+    if not site.kept:
+        return ""
+    offered = site.node.allocatable or site.node.capacity
+    for resource, wanted in sorted(most(pod, kubelets(families)).items()):
+        kept = site.kept.get(resource, 0)
+        if resource in offered and wanted + kept > (there := _units(offered[resource])):
+            return (
+                f"Insufficient {resource}: {wanted} asked for; node {site.node.name} has {there}, of which pods keep "
+                f"{kept}, those of init containers that are over among them"
+            )
+    return ""
+
+
+def kubelets(families: Iterable[Family]) -> frozenset[str]:
+    """The resources by which kubelets count these families."""
+    return frozenset(
+        name for family in families for name in (family.resources.count, *(one.resource for one in family.units))
+    )
+
+
+def most(pod: PodView, names: frozenset[str]) -> Counter[str]:
+    """Of each of these resources the most that is asked for at a time: sidecars run on, plain init containers end."""
     running: Counter[str] = Counter()
-    most: Counter[str] = Counter()
+    peak: Counter[str] = Counter()
     for container in pod.containers:
-        asked = Counter({name: container.amount(name) for name in _extended(container) - ours})
+        asked = Counter({name: container.amount(name) for name in names if container.amount(name) > 0})
         if container.alone:
-            most |= running + asked
+            peak |= running + asked
         else:
             running += asked
-    return most | running
+    return peak | running
 
 
 def _extended(container: ContainerView) -> frozenset[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_plugin.errors import WireError
@@ -12,6 +13,7 @@ from hami_plugin.policy.sites import Rules, Site, Stock
 from hami_plugin.policy.states import Slice, idle
 from hami_plugin.policy.usage import Holding
 from hami_plugin.policy.usage import used as in_use
+from hami_plugin.scheduling.offered import kubelets, most
 from hami_plugin.vendor import Family
 from hami_plugin.wire.grammar import in_range, printable
 from hami_plugin.wire.keys import ASSIGNED_NODE
@@ -62,13 +64,47 @@ def registered(node: NodeView, families: Iterable[Family]) -> Surveyed:
     return Surveyed(site=Site(node=node, stocks=stocks), problems=tuple(problems))
 
 
-def occupied(site: Site, families: Iterable[Family], held: Sequence[Mapping[str, Holding]]) -> Site:
+def occupied(site: Site, families: Sequence[Family], held: Sequence[Mapping[str, Holding]]) -> Site:
     """The node, less what is held of it, by family word for each pod."""
     stocks = dict(site.stocks)
     for family in families:
         if theirs := [one[family.word] for one in held if family.word in one and family.word in stocks]:
             stocks[family.word] = _taken(stocks[family.word], family, theirs)
-    return replace(site, stocks=stocks)
+    return replace(site, stocks=stocks, kept=_kept(site, families, held))
+
+
+def _kept(site: Site, families: Sequence[Family], held: Sequence[Mapping[str, Holding]]) -> Mapping[str, int]:
+    """The ids of healthy devices that the kubelet keeps for these pods, by resource. A plain init container's stay with
+    its pod until that ends; without one, what the devices tell is enough.
+    """
+    pods = [next(iter(one.values())).pod for one in held if one]
+    if not any(container.alone for pod in pods for container in pod.containers):
+        return {}
+    names, total = kubelets(families), Counter[str]()
+    for pod in pods:
+        total += most(pod, names)
+    for family in families:
+        stock = site.stocks.get(family.word)
+        sick = {state.uuid for state in stock.states if not state.info.health} if stock else set()
+        for one in held if sick else ():
+            if family.word in one:
+                total -= _ids_of(sick, family, one[family.word])
+    return total
+
+
+def _ids_of(devices: Collection[str], family: Family, holding: Holding) -> Counter[str]:
+    """The ids that go with a pod's shares of these devices, by resource; not those of init containers that are over."""
+    pieces = [piece for piece in holding.pieces if piece]
+    asking = [one for one in holding.pod.containers if family.policy and family.policy.request(one) is not None]
+    counted = ((family.resources.count, family.ids), *((one.resource, one.of_grant) for one in family.units))
+    found: Counter[str] = Counter()
+    for container, piece in zip(asking, pieces, strict=False):
+        if container.alone and holding.pod.phase == "Running":
+            continue
+        for resource, ids in counted:
+            if container.amount(resource) > 0:
+                found[resource] += sum(ids(grant) for grant in piece if grant.uuid in devices)
+    return found
 
 
 def contested(

@@ -374,3 +374,63 @@ async def test_offers_are_all_shares_in_device_order_with_their_devices_health(n
     node.snapshot.close()
     await follower
     assert node.plugin.offers.closed
+
+
+def devices(edits) -> list[str]:
+    return edits.env["DEVICES"].split(",")
+
+
+@pytest.mark.scenario("A6")
+@pytest.mark.parametrize("sidecar", [False, True], ids=["container", "sidecar"])
+async def test_where_an_inherited_id_was_a_cards_last_another_cards_stands_for_it(node, sidecar):
+    kubelet = node.kubelet()
+    for number in range(3):
+        await kubelet.admit(node.cluster.add(pod(f"f{number}", pieces=[[grant(0)]])))
+    asks = [container("i", 1, init=True), container("one", 1, sidecar=sidecar), container("two", 1)]
+    a = node.cluster.add(pod("a", asks, [[grant(0)], [grant(1, 2000)], [grant(0, 3000)]]))
+
+    answers = await kubelet.admit(a)
+
+    assert [devices(answers[name].edits) for name in ("i", "one", "two")] == [[uuid(0)], [uuid(1)], [uuid(0)]]
+    assert [sorted(kubelet.given[a.uid, name]) for name in ("one", "two")] == [ids((0, 3)), ids((1, 0))]
+    await kubelet.start(a)
+
+
+@pytest.mark.scenario("A6")
+async def test_while_a_card_has_an_id_none_stands_for_it(node):
+    kubelet = node.kubelet()
+    asks = [container("i", 1, init=True), container("one", 1), container("two", 1)]
+    a = node.cluster.add(pod("a", asks, [[grant(0)], [grant(1)], [grant(0)]]))
+
+    await kubelet.admit(a)
+
+    assert kubelet.given[a.uid, "two"] == ids((0, 1))
+
+
+@pytest.mark.scenario("A6")
+async def test_ids_that_init_containers_keep_do_not_keep_their_cards_from_the_next_pods(node):
+    kubelet = node.kubelet()
+    asks = [container("i", 4, init=True), container("one", 1)]
+    for number in range(3):
+        a = node.cluster.add(pod(f"a{number}", asks, [[grant(card) for card in range(4)], [grant(number)]]))
+        await kubelet.admit(a)
+        await node.settled()
+        node.cluster.change(a, phase="Running")
+
+    for number in range(4):
+        answers = await kubelet.admit(node.cluster.add(pod(f"b{number}", pieces=[[grant(3)]])))
+
+        assert devices(answers["main"].edits) == [uuid(3)]
+
+
+@pytest.mark.scenario("A6")
+async def test_no_id_stands_for_a_card_whose_shares_are_all_granted(node):
+    kubelet = node.kubelet()
+    for number in range(4):
+        await kubelet.admit(node.cluster.add(pod(f"f{number}", pieces=[[grant(0)]])))
+    forged = node.cluster.add(pod("forged", pieces=[[grant(0)]]))
+
+    with pytest.raises(RefusedError) as caught:
+        await kubelet.admit(forged)
+
+    assert caught.value.reason is RefusalReason.DEVICE_MISMATCH

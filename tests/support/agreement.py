@@ -85,8 +85,8 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
     parts = tuple((family, Watched(part(snapshot, family.word))) for family in families)
     sources = [Source(family=family, snapshot=own, vendor=vendor.name) for family, own in parts]
     said = {key: text for wish in wishes(sources, Style(), frozenset()) for key, text in wish.wanted.items()}
-    capacity = {
-        (units.resource if units else family.resources.count): len(Offering(family, units, own).offers())
+    offers = {
+        (units.resource if units else family.resources.count): Offering(family, units, own).offers()
         for family, own in parts
         for units in (None, *family.resources.units)
     }
@@ -95,7 +95,8 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
         name=NODE,
         labels={"node.kubernetes.io/instance-type": kind} if kind else {},
         annotations={key: text for key, text in said.items() if text is not None},
-        capacity={name: str(count) for name, count in capacity.items()},
+        capacity={name: str(len(ids)) for name, ids in offers.items()},
+        allocatable={name: str(sum(one.healthy for one in ids)) for name, ids in offers.items()},
     )
     return Ground(rig=served, parts=parts, node=node)
 
@@ -122,7 +123,9 @@ class Remembered(FakeCheckpoint):
 
 @dataclass(kw_only=True)
 class Trial:
-    """One node over a sequence of pods. ``asked`` counts the answers; ``against`` are those that contradict."""
+    """One node over a sequence of pods. ``asked`` counts the answers; ``against`` are those that contradict. ``dice``
+    is the kubelet's, which takes what init containers leave in any order.
+    """
 
     ground: Ground
     root: Path
@@ -130,6 +133,7 @@ class Trial:
     against: list[str] = field(default_factory=list)
     pods: list[PodView] = field(default_factory=list)
     number: int = 0
+    dice: random.Random = field(default_factory=lambda: random.Random(0))
 
     def __post_init__(self) -> None:
         install_core(self.root / "hook" / "vgpu")
@@ -184,6 +188,11 @@ class Trial:
                 self.against.append(f"it does not fit, and the daemon serves it: {_shown(made)}: {pod.annotations}")
             await self._gone(pod)
         return False
+
+    async def start(self, number: int) -> None:
+        """The init containers of one of the pods are over, and the others run."""
+        await self.daemon.settled()
+        self.pods[number] = self.daemon.cluster.change(self.pods[number], phase="Running")
 
     async def end(self, number: int) -> None:
         """One of the pods is over."""
@@ -257,10 +266,12 @@ class Trial:
 
     async def _allotted(self, pod: PodView, container: str, resource: str, amount: int, reuse: Reuse) -> Allotment:
         allocator = self.allocators[resource]
-        must = sorted(reuse.of(resource))[:amount]
+        reusable = sorted(reuse.of(resource))
+        must = self.dice.sample(reusable, k=min(amount, len(reusable)))
         left = amount - len(must)
         free = sorted(self.kubelet.free(resource, left)) if left else []
-        chosen = list(await allocator.prefer([*must, *free], must, amount)) or [*must, *free[:left]]
+        asked = await allocator.prefer([*must, *free], must, amount) if left else ()
+        chosen = list(asked) or [*must, *free[:left]]
         ids = (*must, *[one for one in chosen if one not in must])[:amount]
         answer = await allocator.allocate(ids)
         held = Allotment(ids=tuple(ids), answer=answer)

@@ -65,9 +65,11 @@ async def test_a_pod_fits_exactly_where_the_daemon_serves_it(case: Case, tmp_pat
     place = ground(case, tmp_path)
     questions, asked, against = Questions(place, dice), Counter[str](), list[str]()
     for number in range(0, EACH, PODS):
-        trial = Trial(ground=place, root=tmp_path / f"node-{number}")
+        trial = Trial(ground=place, root=tmp_path / f"node-{number}", dice=random.Random(dice.random()))
         for _ in range(min(PODS, EACH - number)):
             await trial.ask(questions.pod())
+            if trial.pods and dice.random() < 0.5:
+                await trial.start(dice.randrange(len(trial.pods)))
             if trial.pods and dice.random() < 0.3:
                 await trial.end(dice.randrange(len(trial.pods)))
         await trial.close()
