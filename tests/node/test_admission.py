@@ -232,3 +232,64 @@ class Mortal:
             self.node = await self.node.restart()
             self.refused += 1
             raise ConnectionError
+
+
+def crowd_pod(name: str, dice: random.Random) -> tuple[PodView, list[list[int]]]:
+    """A pod, and the cards that each of its containers was decided."""
+    chosen = dice.choices(["init", "init", "sidecar", "app", "app", "app"], k=dice.randint(1, 5))
+    asks, cards = [], []
+    for place, kind in enumerate(sorted(chosen, key=lambda kind: kind == "app")):
+        cards.append(dice.sample(range(CARDS), k=dice.choice((1, 1, 2, 3))))
+        asks.append(container(f"c{place}", len(cards[-1]), init=kind == "init", sidecar=kind == "sidecar"))
+    return pod(name, asks, [[grant(card) for card in piece] for piece in cards]), cards
+
+
+def taken(owner: PodView, cards: list[list[int]], *, over: bool = False) -> Counter[int]:
+    """The most that it has of each card at a time; ``over``: its init containers are."""
+    running, most = Counter(), Counter()
+    for item, piece in zip(owner.containers, cards, strict=True):
+        if item.alone:
+            most |= running + Counter(piece)
+        else:
+            running += Counter(piece)
+    return running if over else running | most
+
+
+def most_ids(owner: PodView, cards: list[list[int]]) -> int:
+    """How many ids the kubelet keeps for it until it is gone."""
+    return taken(owner, [[0] * len(piece) for piece in cards])[0]
+
+
+@settings(calm, max_examples=30)
+@given(st.integers(0, 2**32))
+@pytest.mark.scenario("A10")
+def test_whatever_init_containers_leave_each_pod_for_which_there_is_room_is_served(seed):
+    async def play(node):
+        dice, living = random.Random(seed), {}
+        kubelet = node.kubelet(choose=dice)
+        for number in range(15):
+            one, cards = crowd_pod(f"p{number}", dice)
+            beside = sum((taken(*other, over=over) for *other, over in living.values()), Counter())
+            if max((beside + taken(one, cards)).values()) > SPLIT:
+                continue  # no scheduler decides so
+            if len(kubelet.used) + most_ids(one, cards) > CARDS * SPLIT:
+                continue  # nor so
+            node.cluster.add(one)
+
+            edits = await kubelet.admit(one)
+            await kubelet.start(one)
+            await node.settled()
+
+            assert {name: received(edit) for name, edit in edits.items()} == {
+                name: (one.uid, name, limits) for name, limits in own(one).items()
+            }
+            living[one.name] = (one, cards, dice.random() < 0.5)
+            if living[one.name][2]:
+                node.cluster.change(one, phase="Running")
+            if dice.random() < 0.3:
+                gone, *_ = living.pop(dice.choice(sorted(living)))
+                kubelet.forget(gone)
+                node.cluster.remove(gone)
+                node._gone(gone)
+
+    with_node(play)

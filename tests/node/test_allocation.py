@@ -380,7 +380,7 @@ def devices(edits) -> list[str]:
     return edits.env["DEVICES"].split(",")
 
 
-@pytest.mark.scenario("A6")
+@pytest.mark.scenario("A10")
 @pytest.mark.parametrize("sidecar", [False, True], ids=["container", "sidecar"])
 async def test_where_an_inherited_id_was_a_cards_last_another_cards_stands_for_it(node, sidecar):
     kubelet = node.kubelet()
@@ -396,7 +396,7 @@ async def test_where_an_inherited_id_was_a_cards_last_another_cards_stands_for_i
     await kubelet.start(a)
 
 
-@pytest.mark.scenario("A6")
+@pytest.mark.scenario("A10")
 async def test_while_a_card_has_an_id_none_stands_for_it(node):
     kubelet = node.kubelet()
     asks = [container("i", 1, init=True), container("one", 1), container("two", 1)]
@@ -407,7 +407,7 @@ async def test_while_a_card_has_an_id_none_stands_for_it(node):
     assert kubelet.given[a.uid, "two"] == ids((0, 1))
 
 
-@pytest.mark.scenario("A6")
+@pytest.mark.scenario("A10")
 async def test_ids_that_init_containers_keep_do_not_keep_their_cards_from_the_next_pods(node):
     kubelet = node.kubelet()
     asks = [container("i", 4, init=True), container("one", 1)]
@@ -423,7 +423,7 @@ async def test_ids_that_init_containers_keep_do_not_keep_their_cards_from_the_ne
         assert devices(answers["main"].edits) == [uuid(3)]
 
 
-@pytest.mark.scenario("A6")
+@pytest.mark.scenario("A10")
 async def test_no_id_stands_for_a_card_whose_shares_are_all_granted(node):
     kubelet = node.kubelet()
     for number in range(4):

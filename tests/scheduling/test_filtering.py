@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,8 +13,8 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling.admission import Allowed
 from hami_plugin.scheduling.decisions import assigned, binding, labelled
-from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, filtered, simulated
-from hami_plugin.scheduling.ledger import Ledger
+from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, confirmed, filtered, simulated
+from hami_plugin.scheduling.ledger import Ledger, entry
 from hami_plugin.scheduling.payloads import admission_response, filter_result, offer
 from hami_plugin.scheduling.quotas import limits
 from hami_plugin.scheduling.sites import registered
@@ -133,3 +134,67 @@ def test_a_namespaces_quota_counts_in_the_filter():
 
 def test_an_admission_that_changes_nothing_has_no_patch():
     assert admission_response("7", Allowed()) == {"uid": "7", "allowed": True}
+
+
+def crowded(had: Sequence[int], has: int, *, phase: str = "Running", sick: bool = False) -> Scene:
+    """A node of two cards with two shares each, the second of which may be sick. Of one pod the init container ``had``
+    these cards, and the other one ``has`` this one.
+    """
+    cards = [
+        DeviceInfo(
+            id=f"G{n}", index=n, count=2, devmem=8000, devcore=100, type="NVIDIA A10", health=not (sick and n == 1)
+        )
+        for n in range(2)
+    ]
+    counted = {"nvidia.com/gpu": str(2 * sum(card.health for card in cards))}
+    known = scene(NodeView(name="n1", annotations={REGISTER: encode_json(cards)}, allocatable=counted))
+    pieces = ["".join(f"G{n},NVIDIA,100,0:" for n in piece) for piece in (had, [has])]
+    busy = replace(
+        pod("busy"),
+        containers=(asking("i", len(had), init=True), asking("c", 1)),
+        annotations={ASSIGNED_NODE: "n1", FAMILIES[0].annotations.allocated: f"{';'.join(pieces)};"},
+        node="n1",
+        phase=phase,
+    )
+    known.ledger.see(busy, FAMILIES)
+    return known
+
+
+def asking(name: str, count: int, *, init: bool = False) -> ContainerView:
+    limits = {"nvidia.com/gpu": str(count), "nvidia.com/gpumem": "100"}
+    return ContainerView(name=name, init=init, limits=limits)
+
+
+def shares(*counts: int) -> PodView:
+    """A pod whose containers ask for so many cards each."""
+    return replace(pod("next"), containers=tuple([asking(f"c{n}", count) for n, count in enumerate(counts)]))
+
+
+@pytest.mark.difference("D-393")
+def test_ids_that_the_kubelet_keeps_for_an_init_container_are_not_there_for_the_next_pod():
+    left = placed(filtered(crowded([0, 1], 0), shares(1, 1, 1), ["n1"]))
+
+    assert left.failed == {
+        "n1": "Insufficient nvidia.com/gpu: 3 asked for; node n1 has 4, of which pods keep 2, "
+        "those of init containers that are over among them"
+    }
+    assert placed(filtered(crowded([0], 0), shares(1, 1, 1), ["n1"])).placed
+    assert placed(filtered(crowded([0, 1], 0), shares(2), ["n1"])).placed
+
+
+def test_what_pods_have_of_a_sick_card_is_not_missing_of_the_others():
+    assert placed(filtered(crowded([1], 1, sick=True), shares(1, 1), ["n1"])).placed
+    assert not placed(filtered(crowded([0], 0, sick=True), shares(1, 1), ["n1"])).placed
+
+
+def test_a_pod_that_came_first_from_another_scheduler_leaves_too_few_ids_at_the_bind():
+    known = crowded([0, 1], 0)
+    late = placed(filtered(scene(known.nodes["n1"].node), shares(1, 1, 1), ["n1"])).placed
+    assert late
+    changes = assigned(FAMILIES, shares(1, 1, 1), late, NOW)
+    own = entry(replace(shares(1, 1, 1), annotations=changes.annotations), FAMILIES)
+    assert own
+
+    why = confirmed(FAMILIES, known.nodes["n1"], own, known.ledger.on("n1"), order="spread")
+
+    assert why.startswith("Insufficient nvidia.com/gpu: 3 asked for")
