@@ -315,3 +315,34 @@ def test_a_decision_for_other_devices_cannot_be_served():
     forged = pod("forged", [container(count=1)], [[grant(77)]])
 
     assert reason(asked(ids((0, 0)), forged)) is RefusalReason.DEVICE_MISMATCH
+
+
+def standing_in(replicas, *pods, held=()):
+    """Who asks, where the second card's ids stand for the first's."""
+    shares = {share.key: share for share in held}
+    waiting = pending(pods, shares, QUESTION, NODE)
+    instead = replace(waiting, instead=lambda claim: [uuid(1)] if claim.devices == (uuid(0),) else ())
+    return identify(replicas, instead, shares, QUESTION)
+
+
+def test_a_pod_is_found_by_the_ids_that_stand_for_its_devices():
+    a = pod("a", pieces=[[grant(0)]])
+
+    identity = standing_in(ids((1, 1)), a)
+
+    assert found(identity) == ("a", "main")
+    assert identity.claim.grants == (grant(0),)
+    assert found(standing_in(ids((0, 1)), a)) == ("a", "main")
+
+
+def test_ids_that_somebody_has_stand_for_nothing():
+    a, b = pod("a", pieces=[[grant(0)]]), pod("b", pieces=[[grant(1)]])
+    share = held_by(b, "main", ids((1, 0)), [grant(1)])
+
+    assert standing_in(ids((1, 0)), a, b, held=[share]) == Again(held=share)
+
+
+def test_ids_that_one_pods_decision_names_and_that_stand_for_anothers_are_ambiguous():
+    a, b = pod("a", pieces=[[grant(0)]]), pod("b", pieces=[[grant(1)]])
+
+    assert reason(standing_in(ids((1, 0)), a, b)) is RefusalReason.AMBIGUOUS
