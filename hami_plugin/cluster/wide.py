@@ -49,7 +49,7 @@ class WholeCluster:
 
     async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
         labels = {"labels": dict(changes.labels)} if changes.labels else {}
-        body = {"metadata": {"uid": pod.uid, "annotations": dict(changes.annotations), **labels}}
+        body = {"metadata": {**_present(pod), "annotations": dict(changes.annotations), **labels}}
         call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
         return await self._calls.object(call, pod_view)
 
@@ -62,7 +62,7 @@ class WholeCluster:
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "metadata": {"name": pod.name, "namespace": pod.namespace, **_present(pod)},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = f"{pod_path(pod.namespace, pod.name)}/binding"
@@ -90,6 +90,12 @@ class WholeCluster:
             if error.not_found:
                 return None
             raise
+
+
+def _present(pod: PodView) -> dict[str, str]:
+    """What the pod must still be for a change of it to be taken. A view without a version asks for its UID alone."""
+    version = {"resourceVersion": pod.resource_version} if pod.resource_version else {}
+    return {"uid": pod.uid, **version}
 
 
 @asynccontextmanager

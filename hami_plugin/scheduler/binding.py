@@ -15,12 +15,12 @@ from hami_plugin.scheduler.locks import Hold, NodeLocks
 from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
-from hami_plugin.scheduler.retries import PACE, TRIES, repeated
+from hami_plugin.scheduler.retries import PACE, TRIES, OvertakenError, present, write
 from hami_plugin.scheduling.decisions import TAKEN_BACK, Changes, binding
 from hami_plugin.scheduling.filtering import confirmed
 from hami_plugin.scheduling.ledger import entry
 from hami_plugin.vendor import Family, LockRule
-from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_LOCK, BIND_PHASE, PHASE_FAILED
+from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_LOCK, BIND_PHASE, PHASE_ALLOCATING, PHASE_FAILED
 
 log = logger(__name__)
 
@@ -59,7 +59,7 @@ class Binder:
         if pod.node == node:
             return None  # asked once more: its daemon may have served it already
         if not self._asking(pod):
-            return await self._assign(pod, node)
+            return await self._assign(replace(pod, resource_version=""), node)  # there is no decision to be kept
         decided = pod.annotations.get(ASSIGNED_NODE, "")
         if decided != node:
             raise HamiError(
@@ -67,19 +67,22 @@ class Binder:
                 hint="the pod is scheduled again",
             )
         agents, ours = self._rules(pod)
-        hold, marked = Hold(node=node, pod=pod, rules=(*agents, *ours)), False
+        hold, mark = Hold(node=node, pod=pod, rules=(*agents, *ours)), None
         try:
             await self._locks.take(hold)
             until = asyncio.get_running_loop().time() + min(rule.expires_s for rule in hold.rules) / 2
             self._require_offered(pod, node)
-            marked = True
-            written = await repeated(lambda: self._cluster.patch_pod(pod, binding(self._now())), pace=self._pace)
-            await self._confirm(written, node)
+            mark = binding(self._now())
+            pod = await write(self._cluster, pod, mark, pace=self._pace)
+            await self._confirm(pod, node)
             await self._assign(pod, node, until=until)
         except UnsureError:
             raise  # the pod may be bound: its node needs the lock and the phase, and both expire
+        except OvertakenError as error:
+            await self._locks.release(replace(hold, rules=_needless(error.found, hold, ours)))
+            raise
         except HamiError as error:
-            await self._undo(hold, marked=marked, lost=isinstance(error, LostError))
+            await self._undo(hold, pod, mark, lost=isinstance(error, LostError))
             raise
         if ours:
             await self._locks.release(replace(hold, rules=ours))
@@ -92,12 +95,6 @@ class Binder:
         whatever was bound to it was so before the pod's version that we have just made; the watch is waited for until
         it has shown that version. Then nobody is missing.
         """
-        decided = pod.annotations.get(ASSIGNED_NODE, "")
-        if decided != node:
-            raise HamiError(
-                f"pod {pod.key} was given devices on node {decided or '(none)'} while it was to be bound to {node}",
-                hint="the pod is scheduled again",
-            )
         if not await self._pods.shown_up_to(pod.resource_version, within=self._patience):
             raise HamiError(
                 f"pod {pod.key}: the watch of pods is behind for {self._patience:g} s, so who else is on node {node} "
@@ -138,42 +135,45 @@ class Binder:
                 return await self._cluster.bind(pod, node)
             except ClusterError as error:
                 problem = error
-            there = await self._whereabouts(pod, problem)
-            if there == node:
+            if problem.status and not problem.temporary:
+                break  # a refusal that says all it can is not doubted
+            found = await self._looked_at(pod, node, problem)
+            if found is None:
                 return None
-            if there or not problem.temporary:
-                break
+            pod = replace(found, resource_version=found.resource_version if pod.resource_version else "")
             await asyncio.sleep(delay)
         raise problem
 
-    async def _whereabouts(self, pod: PodView, problem: ClusterError) -> str:
-        """The node that the pod is bound to now. A refusal that says all it can is not doubted."""
-        if problem.status and not problem.temporary:
-            return ""
+    async def _looked_at(self, pod: PodView, node: str, problem: ClusterError) -> PodView | None:
+        """The pod that is to be bound as it is now; None when it is at the node."""
         try:
-            found = await repeated(lambda: self._cluster.get_pod(pod.namespace, pod.name), pace=self._pace)
+            return await present(self._cluster, pod, pace=self._pace)
+        except OvertakenError as error:
+            if error.found.node == node:
+                return None
+            raise
         except ClusterError as error:
+            if error.not_found:
+                raise
             raise UnsureError(
                 f"{problem.message}, and whether it was bound is not known: {error.message}",
                 hint="kube-scheduler tries again; a pod that is bound after all is served",
             ) from error
-        if found is None or found.uid != pod.uid:
-            raise HamiError(f"pod {pod.key} is gone", hint="nothing to do")
-        return found.node
 
-    async def _undo(self, hold: Hold, *, marked: bool, lost: bool) -> None:
+    async def _undo(self, hold: Hold, pod: PodView, mark: Changes | None, *, lost: bool) -> None:
         """The node is free for others, and no daemon hands anything out for the pod. A decision that was ``lost`` to
-        another pod is taken back, or others would count it.
+        another pod is taken back, or others would count it. What another scheduler has decided meanwhile stays.
         """
-        if marked or hold.tried:
+        if mark or hold.tried:
             await self._locks.release(hold)
-        if not marked:
+        if not mark:
             return
+        marked = replace(pod, annotations={**pod.annotations, **mark.annotations})
         try:
             gone = TAKEN_BACK.annotations if lost else {}
-            await self._cluster.patch_pod(hold.pod, Changes(annotations={BIND_PHASE: PHASE_FAILED, **gone}))
+            await write(self._cluster, marked, Changes(annotations={BIND_PHASE: PHASE_FAILED, **gone}), pace=self._pace)
         except ClusterError as error:
-            log.info("pod not marked as failed to bind", pod=hold.pod.key, problem=error.message)
+            log.info("pod not marked as failed to bind", pod=pod.key, problem=error.message)
 
     def _asking(self, pod: PodView) -> bool:
         return any(self._asks(family, pod) for family in self._families)
@@ -195,6 +195,18 @@ class Binder:
         policy = family.rules.policy
         containers = [one for one in pod.containers if init or not one.init]
         return policy is not None and any(isinstance(policy.request(one), Demand) for one in containers)
+
+
+def _needless(pod: PodView, hold: Hold, ours: Sequence[LockRule]) -> Sequence[LockRule]:
+    """The pod's locks of the node that nobody else will release. Another scheduler that is about to bind it there needs
+    all of them, and then its agent those that it releases itself.
+    """
+    there = (pod.node or pod.annotations.get(ASSIGNED_NODE)) == hold.node
+    if not hold.tried:
+        return ()
+    if not there or pod.annotations.get(BIND_PHASE) != PHASE_ALLOCATING:
+        return hold.rules
+    return ours if pod.node else ()
 
 
 class UnsureError(HamiError):

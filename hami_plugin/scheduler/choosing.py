@@ -17,7 +17,7 @@ from hami_plugin.scheduler.limits import Limits
 from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
-from hami_plugin.scheduler.retries import PACE, repeated
+from hami_plugin.scheduler.retries import PACE, OvertakenError, repeated, write
 from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduling.decisions import TAKEN_BACK, Changes, assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, offered_by, searching
@@ -116,9 +116,10 @@ class Chooser:
     async def _choose(self, offered: Offer, pod: PodView) -> Json:
         async with self._turn:
             outcome = await self._chosen(pod, offered.names)
+            newest = self._known.pods.newest(pod)
             changes = self._enter(pod, outcome, offered.names) if isinstance(outcome, Filtered) else None
         if changes:
-            await self._write(pod, changes)
+            await self._write(newest, changes)
         return filter_result(offered, outcome)
 
     async def _chosen(self, pod: PodView, names: Sequence[str]) -> Filtered | Unasked:
@@ -161,9 +162,9 @@ class Chooser:
             await self._take_back(pod)
             return
         try:
-            written = await repeated(lambda: self._cluster.patch_pod(pod, changes), pace=self._pace)
+            written = await write(self._cluster, pod, changes, pace=self._pace)
         except ClusterError as error:
-            pods.break_off(pod.uid)
+            pods.break_off(pod.uid, error.found if isinstance(error, OvertakenError) else None)
             why = f"devices were found on node {node}, and could not be written to the pod: {error.message}"
             self._events.pod(pod, FAILED, why, warning=True)
             raise
@@ -173,7 +174,7 @@ class Chooser:
     async def _take_back(self, pod: PodView) -> None:
         """Other schedulers hear that the pod holds nothing. If they do not, they count it until the pod is gone."""
         try:
-            await self._cluster.patch_pod(pod, TAKEN_BACK)
+            await write(self._cluster, pod, TAKEN_BACK, pace=self._pace)
         except ClusterError as error:
             log.info("former decision not taken back", pod=pod.key, problem=error.message)
 

@@ -74,6 +74,8 @@ class NodeLocks:
 
     async def release(self, hold: Hold) -> None:
         """Give back what the pod holds of the node, and nothing else. What fails expires by itself, and is logged."""
+        if not hold.rules:
+            return
         try:
             await self._release(hold)
         except ClusterError as error:

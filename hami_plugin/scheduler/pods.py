@@ -57,19 +57,32 @@ class Pods:
         self._withdrawn.pop(decided.uid, None)
         self.ledger.put(entry)
 
+    def newest(self, pod: PodView) -> PodView:
+        """The pod as we know it, if that is a newer version than this one: kube-scheduler's may be from before our own
+        last decision.
+        """
+        known = self.ledger.entries.get(pod.uid)
+        newer = known and revision(known.pod.resource_version) > revision(pod.resource_version)
+        return known.pod if known and newer else pod
+
     def confirm(self, written: PodView) -> None:
         """The API server has taken a decision of ours, in this version of the pod."""
         if promise := self._promises.get(written.uid):  # else the pod is gone
             version = revision(written.resource_version)
             self._promises[written.uid] = replace(promise, revision=version)
+            self.ledger.update(written)
 
-    def break_off(self, uid: str) -> None:
-        """The API server has not taken a decision of ours: what was known before counts again."""
+    def break_off(self, uid: str, found: PodView | None = None) -> None:
+        """The API server has not taken a decision of ours: what was known before counts again, or the pod as it was
+        ``found`` with another scheduler's decision.
+        """
         promise = self._promises.pop(uid, None)
         if promise is None:
             return
         self.ledger.drop(uid)
-        if promise.before:
+        if found:
+            self.see(found)
+        elif promise.before:
             self.ledger.put(promise.before)
 
     def withdraw(self, uid: str) -> bool:
@@ -83,11 +96,13 @@ class Pods:
         return True
 
     def see(self, pod: PodView) -> None:
-        """A version of a pod from the watch. One that is older than our own decision says nothing of it."""
+        """A version of a pod from the watch. One that is older than our own decision says nothing of it; one at a node
+        is final, also where another scheduler has bound it while our decision is on its way.
+        """
         self.standing.seen(pod)
         promise = self._promises.get(pod.uid)
         shown = promise and 0 < promise.revision <= revision(pod.resource_version)
-        if promise and not shown and not pod.terminal:
+        if promise and not shown and not pod.terminal and not pod.node:
             return
         self._promises.pop(pod.uid, None)
         if not pod.node and self._withdrawn.get(pod.uid) == _stamp(pod):

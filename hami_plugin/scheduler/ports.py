@@ -54,13 +54,13 @@ class Cluster(Protocol):
         """The node as it is now; None when there is none of this name."""
 
     async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
-        """Merge annotations and labels into a pod, only if it still has this UID (status 409)."""
+        """Merge annotations and labels into a pod, only if it still has this UID and version (status 409)."""
 
     async def patch_node(self, name: str, annotations: Annotations, *, resource_version: str) -> NodeView:
         """Merge-patch a node's annotations, only if this is still its present version (status 409)."""
 
     async def bind(self, pod: PodView, node: str) -> None:
-        """Assign the pod to the node, only if it still has this UID and no other node has it (status 409)."""
+        """Assign the pod to the node, only if it still has this UID and version and is at no node (status 409)."""
 
     async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None: ...
 

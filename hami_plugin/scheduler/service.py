@@ -12,10 +12,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError, WireError
+from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.scheduler.binding import Binder, UnsureError
@@ -34,6 +35,8 @@ from hami_plugin.scheduling.payloads import mapping, name, offer
 from hami_plugin.vendor import Family
 
 Json = Mapping[str, Any]
+
+log = logger(__name__)
 
 BOUND, UNBOUND = "BindingSucceed", "BindingFailed"
 
@@ -161,7 +164,7 @@ class SchedulerService:
         try:
             done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
             for task in done & tasks:
-                task.result()  # a loop never ends by itself, so this raises
+                _broken(task)
             if self._unfinished:
                 await asyncio.wait(self._unfinished, timeout=self._options.stop_patience)
         finally:
@@ -180,7 +183,7 @@ class SchedulerService:
     async def _bound(self, namespace: str, name: str, uid: str, node: str) -> Json:
         try:
             async with self._standing.turn(uid):  # a decision that is being written is waited for
-                pod = await self._pod(namespace, name, uid)
+                pod = await self._pod(namespace, name, uid, node)
                 self._standing.begin(pod, node)
             await self._binder.bind(pod, node)
         except HamiError as error:
@@ -192,9 +195,12 @@ class SchedulerService:
         self._events.pod(pod, BOUND, f"bound to node {node}", warning=False)
         return {"Error": ""}
 
-    async def _pod(self, namespace: str, name: str, uid: str) -> PodView:
-        """The pod with the decision on it: as we know it, or as it is at the API server."""
-        if known := self._pods.ledger.entries.get(uid):
+    async def _pod(self, namespace: str, name: str, uid: str, node: str) -> PodView:
+        """The pod with the decision for the node on it: as we know it, or as it is at the API server. The decision may
+        be another scheduler's, which our watch has not shown yet.
+        """
+        known = self._pods.ledger.entries.get(uid)
+        if known and known.node == node:
             return known.pod
         found = await self._cluster.get_pod(namespace, name)
         if found is None or found.uid != uid:
@@ -207,6 +213,13 @@ class SchedulerService:
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
         return task
+
+
+def _broken(task: asyncio.Task[Any]) -> NoReturn:
+    """Raise what ended one of the loops, none of which ends by itself; the log names it."""
+    error = task.exception() or RuntimeError("it ended without an error")
+    log.error("a loop of the scheduler broke, and the process ends", loop=task.get_name(), problem=repr(error))
+    raise error
 
 
 async def _told(answer: Coroutine[Any, Any, Json]) -> Json:

@@ -160,7 +160,8 @@ class ApiHttp:
             case "POST" if part == "binding" and resource.kind == "Pod":
                 binding = await _body(request)
                 target, meta = binding.get("target") or {}, binding.get("metadata") or {}
-                self._store.bind(namespace, name, str(target.get("name", "")), uid=str(meta.get("uid", "")))
+                uid, version = str(meta.get("uid", "")), str(meta.get("resourceVersion", ""))
+                self._store.bind(namespace, name, str(target.get("name", "")), uid=uid, version=version)
                 return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
             case "PATCH" if name and part in ("", "status"):
                 if request.content_type not in PATCHES:

@@ -75,10 +75,13 @@ class ObjectStore:
             return versioned(after, self.version.value + 1)
         return self._store(resource, (namespace, name), before, after)
 
-    def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> Object:
+    def bind(self, namespace: str, name: str, node: str, *, uid: str = "", version: str = "") -> Object:
         before = self.get("pods", namespace, name)
         if uid and uid != before["metadata"]["uid"]:
             raise StatusError(409, "Conflict", not_fulfilled("pods", name, _other_uid(uid, before)))
+        if version and version != before["metadata"]["resourceVersion"]:
+            why = f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: "
+            raise StatusError(409, "Conflict", not_fulfilled("pods", name, why + before["metadata"]["resourceVersion"]))
         if before["metadata"].get("deletionTimestamp"):
             raise StatusError(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
         if bound := before["spec"].get("nodeName"):

@@ -8,19 +8,26 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 import hami_plugin.scheduler.app
+from hami_plugin.cluster.watch import Follower
 from hami_plugin.errors import HamiError
-from hami_plugin.scheduler.app import Scheduler
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.scheduler.app import Process, Scheduler, serve
 from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.nodes import Nodes
 from hami_plugin.scheduler.options import configured
+from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority, Mount
 from tests.support.extender import ARGS, BINDING, FakeExtender
 from tests.support.node import until
+from tests.support.scheduling import add_node
 from tests.support.sleeping import Sleeping
 
 OPEN = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
@@ -121,6 +128,57 @@ async def test_a_view_that_breaks_ends_the_process_with_its_error(tmp_path: Path
     assert caught.group_contains(RuntimeError, match="a bug")
     with pytest.raises(aiohttp.ClientConnectorError):
         await asked(process, "/healthz")
+
+
+def watch_of(kind: str):
+    """A watch of this kind breaks in a way that is no part of the design, after its list."""
+    run = Follower.run
+
+    async def breaking(self: Follower[Any]) -> None:
+        if self._topic.kind == kind:
+            raise RuntimeError("a bug")
+        await run(self)
+
+    return Follower, "run", breaking
+
+
+def broken(*_: Any) -> Any:
+    raise RuntimeError("a bug")
+
+
+async def ended(*_: Any) -> None:
+    raise RuntimeError("a bug")
+
+
+LOOPS = {
+    "nodes": watch_of("nodes"),
+    "pods": watch_of("pods"),
+    "quotas": watch_of("resourcequotas"),
+    "upkeep": (Nodes, "judge", broken),
+    "events": (EventRecorder, "run", ended),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_loop_of_the_scheduler_that_breaks_ends_the_process_and_the_log_names_it(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that went on would decide by what it knew then, for ever."""
+    monkeypatch.setattr(*LOOPS[loop])
+    async with SimulatedApiServer() as server:
+        add_node(server)
+        configuration = configured({"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}, {})
+        process = Process(configuration=configuration, kubeconfig=server.write_kubeconfig(tmp_path / "kubeconfig"))
+
+        with capture_logs() as logs, pytest.raises(ExceptionGroup) as caught:
+            await asyncio.wait_for(serve(process), 60)
+
+    assert caught.group_contains(RuntimeError, match="a bug")
+    assert [line["loop"] for line in logs if line["event"].startswith("a loop of the scheduler broke")] == [loop]
+    (port,) = (line["port"] for line in logs if line["event"] == "listening")
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(f"http://127.0.0.1:{port}/healthz")
 
 
 async def test_a_new_certificate_is_presented_without_being_told(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ async def test_a_pod_that_is_bound_elsewhere_is_an_error_and_its_lock_released(s
     add_node(server, "n2")
     server.bind("team", "a", "n2")
 
-    assert "already assigned" in (await service.bind(binding(pod, "n1")))["Error"]
+    assert "another scheduler has bound it to node n2" in (await service.bind(binding(pod, "n1")))["Error"]
 
     assert not lock(server)
 
@@ -459,7 +459,7 @@ async def test_a_pod_whose_decision_was_replaced_while_it_waited_is_not_bound(se
     server.annotate_pod("team", "a", {ASSIGNED_NODE: "n2"})
     server.annotate_node("n1", {NODE_LOCK: None})
 
-    assert "was given devices on node n2 while it was to be bound to n1" in (await bind)["Error"]
+    assert "another scheduler has decided for it (phase none yet): node n2" in (await bind)["Error"]
     assert "nodeName" not in server.pod("team", "a")["spec"]
 
 

@@ -120,7 +120,7 @@ async def test_a_decision_is_not_written_to_a_pod_of_the_same_name_that_came_lat
 
     answer = await service.filter(ask(server, pod))
 
-    assert "409" in answer["Error"]
+    assert "pod team/a is gone" in answer["Error"]
     assert server.pod("team", "a") == later
     assert not service._pods.ledger.entries
 

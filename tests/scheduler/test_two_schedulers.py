@@ -27,7 +27,15 @@ from hami_plugin.simulation.api_kinds import RESOURCES, Filter
 from hami_plugin.simulation.api_objects import ObjectStore
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import LockRule
-from hami_plugin.wire.keys import BIND_LOCK, BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
+from hami_plugin.wire.keys import (
+    ASSIGNED_NODE,
+    ASSIGNED_TIME,
+    BIND_LOCK,
+    BIND_PHASE,
+    NODE_LOCK,
+    PHASE_ALLOCATING,
+    PHASE_SUCCESS,
+)
 from hami_plugin.wire.lock import owned_by
 from tests.support.builders import changed
 from tests.support.memory import MemoryCluster
@@ -228,6 +236,82 @@ async def test_many_pods_of_three_schedulers_fill_the_nodes_and_no_share_twice(s
         assert check(store, FAMILIES) >= 8
 
 
+DECIDED = (ASSIGNED_NODE, ASSIGNED_TIME, FAMILY.annotations.to_allocate, FAMILY.annotations.allocated)
+
+
+async def bound_by(store: ObjectStore, service: SchedulerService, name: str, nodes: Sequence[str]) -> list[str]:
+    """What a kube-scheduler does that believes to lead, until the pod is bound by whomever. What it was refused for."""
+    refused = []
+    for _try in range(40):
+        pod = store.get("pods", "team", name)
+        if pod["spec"].get("nodeName"):
+            return refused
+        answer = await service.filter({"Pod": pod, "NodeNames": list(nodes)})
+        if answer.get("NodeNames"):
+            answer = await service.bind(binding(pod, answer["NodeNames"][0]))
+        refused += [answer["Error"]]
+    raise AssertionError(f"{name} was not bound: {refused}")
+
+
+def check_decision(store: ObjectStore, name: str) -> None:
+    """The pod is at the node of its decision and has devices of that node; nothing of it was written after the bind."""
+    pod = store.get("pods", "team", name)
+    node, said = pod["spec"]["nodeName"], annotations(pod)
+    assert said[ASSIGNED_NODE] == pod["metadata"]["labels"][ASSIGNED_NODE] == node
+    assert said[FAMILY.annotations.allocated].startswith(f"{node}-g")
+    (bound,) = [
+        change.after
+        for change in store.changes(0)
+        if change.resource == "pods"
+        and change.after
+        and change.after["metadata"]["uid"] == pod["metadata"]["uid"]
+        and change.after["spec"].get("nodeName")
+        and not change.before["spec"].get("nodeName")
+    ]
+    assert annotations(bound)[BIND_PHASE] == PHASE_ALLOCATING
+    assert {key: annotations(bound)[key] for key in DECIDED} == {key: said[key] for key in DECIDED}
+
+
+@pytest.mark.scenario("A9", "P4")
+@pytest.mark.parametrize("nodes", [("n1", "n2"), ("n1", "n1")], ids=["two nodes", "one node"])
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_pod_that_two_schedulers_decide_and_bind_at_once_is_bound_with_the_decision_of_one(seed, nodes):
+    chance, store = random.Random(seed), ObjectStore()
+    for name in sorted(set(nodes)):
+        node(store, name, {COUNT: "20"}, **{KEYS.register: cards(name, 2)})
+    async with schedulers(store, chance, FAMILIES, lag=chance.choice((1, 20, 300))) as services:
+        for name in ("a", "rival"):
+            store.create(RESOURCES["pods"], "team", manifest(name, memory=6000))
+        others = scheduled(store, services[0], "rival", sorted(set(nodes)))
+        asked = (bound_by(store, one, "a", [where]) for one, where in zip(services, nodes, strict=True))
+        await asyncio.gather(others, *asked)
+        await until(lambda: annotations(store.get("pods", "team", "a"))[BIND_PHASE] != PHASE_ALLOCATING)
+        await asyncio.gather(*(asyncio.wait(one._unfinished) for one in services if one._unfinished))
+
+        check_decision(store, "a")
+        assert annotations(store.get("pods", "team", "a"))[BIND_PHASE] == PHASE_SUCCESS
+        assert check(store, FAMILIES) == 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_scheduler_binds_what_another_decided_before_its_watch_has_shown_it(seed):
+    """The leader has changed between filter and bind; and an older decision of its own is all that it remembers."""
+    chance, store = random.Random(seed), ObjectStore()
+    for name in ("n1", "n2"):
+        node(store, name, {COUNT: "20"}, **{KEYS.register: cards(name, 2)})
+    async with schedulers(store, chance, FAMILIES, lag=2000) as (former, later):
+        pod = store.create(RESOURCES["pods"], "team", manifest("a", memory=6000))
+        if chance.random() < 0.5:
+            where = chance.choice(("n1", "n2"))
+            assert (await later.filter({"Pod": pod, "NodeNames": [where]}))["NodeNames"] == [where]
+            pod = store.get("pods", "team", "a")
+        assert (await former.filter({"Pod": pod, "NodeNames": ["n2"]}))["NodeNames"] == ["n2"]
+
+        assert await later.bind(binding(pod, "n2")) == {"Error": ""}
+
+        check_decision(store, "a")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_lock_of_the_same_second_that_names_nobody_is_not_ones_own(seed):
     """Such a lock is told from another's by its text alone, and both schedulers would write the same."""
@@ -309,6 +393,45 @@ async def test_two_scheduler_processes_give_the_last_share_to_one_pod_each_time(
             server.annotate_node("n1", {NODE_LOCK: None})
             await asyncio.sleep(0.02)
     assert twice > rounds // 2
+
+
+@pytest.mark.scenario("A9", "P4")
+async def test_two_scheduler_processes_that_are_asked_about_the_same_pod_bind_it_with_the_decision_of_one(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("hami_plugin.scheduler.app.asyncio.sleep", _no_linger(asyncio.sleep))
+    rounds, refusals = 25, []
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(SimulatedApiServer())
+        for name in ("n1", "n2"):
+            add_node(server, name, count=2)
+        apps = [await stack.enter_async_context(application(server, tmp_path / str(number))) for number in range(2)]
+        await stack.enter_async_context(daemons(server))
+
+        async def posted(session: aiohttp.ClientSession, path: str, body: Any) -> Any:
+            async with session.post(path, json=body) as answer:
+                return await answer.json()
+
+        async def asked(session: aiohttp.ClientSession, name: str, node: str) -> None:
+            """As a kube-scheduler that believes to lead, until the pod is bound."""
+            while not (pod := server.pod("team", name))["spec"].get("nodeName"):
+                answer = await posted(session, "/filter", {"Pod": pod, "Nodes": None, "NodeNames": [node]})
+                if answer.get("NodeNames"):
+                    answer = await posted(session, "/bind", binding(pod, node))
+                if answer["Error"]:
+                    refusals.append(answer["Error"])
+
+        for number in range(rounds):
+            server.create_pod(manifest(name := f"p{number}", memory=6000))
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(asked(app, name, node) for app, node in zip(apps, ("n1", "n2"), strict=True)))
+            await until(lambda name=name: annotations(server.pod("team", name))[BIND_PHASE] != PHASE_ALLOCATING)
+
+            check_decision(server.store, name)
+            assert annotations(server.pod("team", name))[BIND_PHASE] == PHASE_SUCCESS
+            assert check(server.store, FAMILIES) == 1
+            server.delete_pod("team", name)
+    assert any("another scheduler" in why for why in refusals), refusals
 
 
 def _no_linger(sleep):

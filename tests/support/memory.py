@@ -34,7 +34,8 @@ class MemoryCluster:
         return self._found("get_node", "nodes", "", name, node_view)
 
     async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
-        meta = {"uid": pod.uid, "annotations": dict(changes.annotations), "labels": dict(changes.labels)}
+        present = {"uid": pod.uid, "resourceVersion": pod.resource_version}
+        meta = {**present, "annotations": dict(changes.annotations), "labels": dict(changes.labels)}
         key = ("pods", pod.namespace, pod.name)
         return pod_view(self._done("patch_pod", lambda: self.store.patch(key, {"metadata": meta})))
 
@@ -44,7 +45,8 @@ class MemoryCluster:
         return node_view(self._done("patch_node", lambda: self.store.patch(key, {"metadata": meta})))
 
     async def bind(self, pod: PodView, node: str) -> None:
-        self._done("bind", lambda: self.store.bind(pod.namespace, pod.name, node, uid=pod.uid))
+        version = pod.resource_version
+        self._done("bind", lambda: self.store.bind(pod.namespace, pod.name, node, uid=pod.uid, version=version))
 
     async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
         pass
