@@ -82,7 +82,7 @@ def simulated(ready: Plan, machines: Sequence[Machine]) -> NodeView:
     """The node as the daemon and the kubelet would describe it on the simulated machines: by the daemon's own code."""
     annotations: dict[str, str] = {}
     capacity: dict[str, str] = {}
-    for served in opened(ready, HostPaths()):
+    for served in opened(ready, HostPaths(prepared=True)):
         try:
             snapshot = snapshot_of(served.driver)
         finally:

@@ -28,7 +28,8 @@ class HostPaths:
     """Roots of the file trees that discovery reads and injection names.
 
     ``hook`` is HAMi's ``HOOK_PATH`` as the *host* sees it; ``hook_view`` the same directory as this process sees it.
-    ``node`` is the node's name, for devices that have none of their own.
+    ``node`` is the node's name, for devices that have none of their own. ``prepared``: of a machine that is only
+    described, what has to be installed on a host is taken to be there.
     """
 
     sysfs: Path = Path("/sys")
@@ -37,6 +38,7 @@ class HostPaths:
     hook: Path = Path("/usr/local")
     hook_view: Path = Path("/usr/local")
     node: str = ""
+    prepared: bool = False
 
     def elsewhere(self, *, sysfs: Path | None = None, proc: Path | None = None, dev: Path | None = None) -> HostPaths:
         """The same host with some of its roots at other places."""

@@ -44,7 +44,6 @@ NO_GAPS = {
     "not offered at present": "a device that is not well",
     "device … is not offered as …": "a device that the kubelet should not ask for",
     "compute mode allows one process, so the card cannot be shared; …, or set deviceSplitCount to 1": "to be set",
-    "there is no … on the host, which holds a container to … MiB of memory": "to be installed",
     "NPUs cannot be shared by HAMi's core without …; install it there": "to be installed",
     "the driver cannot tell this card's memory (a unified-memory part?), so it is not offered; "
     "set preConfiguredDeviceMemory to its MiB": "a setting mends it",

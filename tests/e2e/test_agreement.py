@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from pathlib import Path
@@ -15,9 +16,11 @@ from hami_plugin.errors import HamiError
 from hami_plugin.fitting.inquiry import Inquiry, answered
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.scheduling.offered import lacking
+from hami_plugin.wire.refuses import key
 from tests.support.agreement import Questions, every_family, ground
-from tests.support.live import Live, live
+from tests.support.live import Ended, Live, live
 from tests.support.machines import Case, Way
+from tests.support.scheduling import until
 
 SAMPLE = 16
 
@@ -53,3 +56,38 @@ async def test_a_pod_that_fits_is_served_by_the_processes_and_no_other_is(profil
             assert expected or ended.refused_at in ("webhook", "filter"), (manifest, ended)
             told[expected] += 1
     assert min(told[True], told[False]) >= 2, told
+
+
+async def test_a_part_that_nothing_would_limit_is_refused_while_it_is_so_and_served_once_the_limiter_is_there() -> None:
+    """The host's file goes and comes while the daemon runs."""
+    limits = {"amd.com/gpu": "1", "amd.com/gpumem": "16384"}
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    said = key("AMD")
+    async with live("mi300x-8", node="n1", configuration={"rescanSeconds": 0.5}) as node:
+
+        async def known(name: str, *, fitting: bool) -> None:
+            """The scheduler's watch has shown it what the node says."""
+            asked = node.api.create_pod({"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+            offer = {"Pod": asked, "Nodes": None, "NodeNames": ["n1"]}
+            async with asyncio.timeout(60):
+                while bool((await node.scheduler.post("/filter", offer))["NodeNames"]) is not fitting:  # noqa: ASYNC110  # it is another process
+                    await asyncio.sleep(0.05)
+            node.api.delete_pod("default", name)
+
+        async def run(name: str) -> Ended:
+            manifest = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+            expected, ended = fits(node, manifest), await node.run(manifest)
+            assert bool(ended.node) is expected, ended
+            return ended
+
+        library = node.log.parent / "hook" / "vgpu" / "libamvgpu.so"
+        library.unlink()
+        await until(lambda: "there is no" in node.annotation(said))
+        await known("first", fitting=False)
+        refused = await run("early")
+        library.touch()
+        await until(lambda: not node.annotation(said))
+        await known("second", fitting=True)
+
+        assert (refused.refused_at, "CardServedWholeOnly" in refused.why) == ("filter", True)
+        assert (await run("later")).answers["main"].edits.env["HIP_DEVICE_MEMORY_LIMIT"] == "16384m"

@@ -201,9 +201,9 @@ async def test_until_the_cluster_is_known_the_answer_says_what_is_missing(server
     impatient = replace(HURRY, unready_patience=0.3)
 
     async with serving(server, tmp_path, impatient, ready=False) as service:
+        await until(lambda: "no nodes for you" in str(service.problems()))
         answer = await service.filter({"Pod": pod, "Nodes": None, "NodeNames": ["n1"]})
 
-        assert service.problems()
         assert "not listed yet: nodes" in answer["Error"]
         assert "no nodes for you" in answer["Error"]
 

@@ -67,6 +67,7 @@ class Ground:
     rig: Rig
     parts: tuple[tuple[Family, Watched[Any]], ...]
     node: NodeView
+    bare: bool = False
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -75,6 +76,8 @@ class Ground:
 
 def ground(case: Case, root: Path, **settings: Any) -> Ground:
     """Set the machine up, look at it once, and publish what is found with the daemon's code."""
+    if not case.way.bare:
+        install_core(root / "machine" / "hook" / "vgpu")
     served = rig(case.profile, root / "machine", **{**case.way.settings, **settings})
     for fault, device, value in case.way.faults:
         served.simulator.inject(fault, device, value)
@@ -98,7 +101,7 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
         capacity={name: str(len(ids)) for name, ids in offers.items()},
         allocatable={name: str(sum(one.healthy for one in ids)) for name, ids in offers.items()},
     )
-    return Ground(rig=served, parts=parts, node=node)
+    return Ground(rig=served, parts=parts, node=node, bare=case.way.bare)
 
 
 class Remembered(FakeCheckpoint):
@@ -136,7 +139,8 @@ class Trial:
     dice: random.Random = field(default_factory=lambda: random.Random(0))
 
     def __post_init__(self) -> None:
-        install_core(self.root / "hook" / "vgpu")
+        if not self.ground.bare:
+            install_core(self.root / "hook" / "vgpu")
         self.kubelet = KubeletLedger()
         self.daemon = Node(root=self.root, devices=0, wait=0.0, checkpoint=Remembered(self.kubelet))
         self.allocators: dict[str, Allocator] = {}

@@ -39,7 +39,7 @@ INVENTED = Path(__file__).parents[1] / "vendors/machines"
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """How a vendor's machine is served. ``faults`` are done to it before; ``joined`` is the key of a profile's devices
-    that are one device here.
+    that are one device here. ``bare``: without the files of HAMi's limiters.
 
     ``share`` and ``whole`` are what a pod asks for, by the fields of ``Resources``, and ``annotations`` what else
     it says. No ``share`` is whatever asks for some 3000 MiB and 30 % of a device; one that is empty is no pod at all.
@@ -47,6 +47,7 @@ class Way:
 
     name: str = "default"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    bare: bool = False
     faults: Sequence[tuple[str, int | None, int]] = ()
     joined: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -142,6 +143,8 @@ class Found:
 
 def found(case: Case, root: Path, **settings: Any) -> Found:
     """Set the machine up in ``root``, and look at it once. ``settings`` go over those of the case."""
+    if not case.way.bare:
+        install_core(root / "machine" / "hook" / "vgpu")
     served = rig(case.profile, root / "machine", **{**case.way.settings, **settings})
     for fault, device, value in case.way.faults:
         served.simulator.inject(fault, device, value)

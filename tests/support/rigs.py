@@ -145,7 +145,7 @@ def rig(profile: str, root: Path, **settings: Any) -> Rig:
     simulator = vendor.simulate(machine, root)
     plain = {"deviceListStrategy": vendor.settings.plain}
     chosen = vendor.settings.model_validate({**plain, **simulator.settings(), **settings})
-    driver = vendor.open(chosen, HostPaths(node=NODE))
+    driver = vendor.open(chosen, HostPaths(node=NODE, hook=root / "hook", hook_view=root / "hook"))
     return Rig(
         root=root,
         machine=machine,

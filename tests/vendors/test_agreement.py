@@ -39,7 +39,12 @@ UNWELL = tuple(
     )
 )
 """With devices that are kept back, of families that register none."""
-CASES = (*cases(), *MORE, *UNWELL)
+BARE = (
+    Case(profile="mi300x-8", way=Way(name="without-limiter", bare=True)),
+    Case(profile="hygon-k100ai-8", way=Way(name="without-vdcu", settings={"hygonPath": "/nonexistent/vdcu"})),
+)
+"""On hosts that lack what holds a container to a part of a device."""
+CASES = (*cases(), *MORE, *UNWELL, *BARE)
 QUESTIONS = int(os.environ.get("AGREEMENT_QUESTIONS", "0"))
 EACH = -(-QUESTIONS // len(CASES)) if QUESTIONS else 8
 PODS = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
+from hami_plugin.wire.refuses import all_served, refused
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, rig
 from vendors.amd.devices import Gpu, gpu
 from vendors.amd.kfd import KfdNode, nodes
@@ -81,13 +83,24 @@ def test_a_whole_card_has_no_mask() -> None:
     assert place(part(8), card(8), [part(3, (0, 1, 2))]).notes is None
 
 
-def test_a_limit_that_nothing_would_enforce_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limits", [{"amd.com/gpumem": 16384, "amd.com/gpucores": 25}, {"amd.com/gpucores": 25}])
+def test_a_limit_that_nothing_would_enforce_is_refused_by_the_scheduler_and_the_node(
+    limits: dict[str, int], tmp_path: Path
+) -> None:
     machine = rig(PROFILE, tmp_path)
-    snapshot = machine.snapshot()
-    pod = machine.decided(machine.node(snapshot), {"amd.com/gpu": 1, "amd.com/gpumem": 16384, "amd.com/gpucores": 25})
+    snapshot, asked = machine.snapshot(), {"amd.com/gpu": 1, **limits}
+    node = machine.node(snapshot)
+    unread = replace(node, annotations=all_served(node.annotations))  # as a scheduler that does not read it
 
+    assert "there is no" in str(refused(node.annotations, "AMD"))
+    assert machine.refused(node, asked) == "8/8 CardServedWholeOnly"
+    assert machine.refused(node, {"amd.com/gpu": 1}) == ""
     with pytest.raises(RefusedError, match=r"no .*/vgpu/libamvgpu\.so on the host"):
-        machine.answer(pod, snapshot.devices)
+        machine.answer(machine.decided(unread, asked), snapshot.devices)
+
+    (tmp_path / "hook/vgpu").mkdir(parents=True)
+    (tmp_path / "hook/vgpu/libamvgpu.so").touch()
+    assert machine.refused(machine.node(machine.snapshot()), asked) == ""
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("ras", "RasUncorrectable"), ("no-node", "DeviceNodeMissing")])

@@ -12,12 +12,14 @@ from typing import Final
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host import pci
 from hami_plugin.host.hardware import Hardware, distances
-from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from vendors.amd.kfd import KfdNode, nodes
 
 WORD: Final = "AMD"
+LIBRARY: Final = "vgpu/libamvgpu.so"
+"""HAMi's limiter for AMD, below the hook directory. It needs glibc 2.34 in the container."""
 GPUS: Final = Hardware(title="AMD GPU", vendors=("1002",), kinds=("03", "12"), module="amdgpu")
 _UNCORRECTABLE = re.compile(r"^ue:\s*(\d+)", re.MULTILINE)
 MODELS: Final[Mapping[str, str]] = MappingProxyType(
@@ -36,13 +38,17 @@ MODELS: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A device's ``traits``: compute units, its node in the topology, and the names of its nodes in ``/dev``."""
+    """A device's ``traits``: compute units, its node in the topology, and the names of its nodes in ``/dev``.
+
+    ``unlimited`` says why nothing on this host holds a container to a part of it; empty where something does.
+    """
 
     units: int
     node: int
     dev: tuple[str, ...]
     visible: str = ""
     links: tuple[int, ...] = ()
+    unlimited: str = ""
 
 
 def gpu(device: Device) -> Gpu:
@@ -108,8 +114,17 @@ def _device(paths: HostPaths, node: KfdNode, index: int, part: int | None) -> De
             dev=_dev(paths, node.render),
             visible=uid if node.unique_id and part is None else "",
             links=node.links,
+            unlimited=unlimited(HostFiles(paths=paths)),
         ),
     )
+
+
+def unlimited(host: HostFiles) -> str:
+    """Why nothing on this host holds a container to a part of a card; empty where HAMi's limiter is installed."""
+    library = host.paths.hook / LIBRARY
+    if host.paths.prepared or host.is_file(library):
+        return ""
+    return f"there is no {library} on the host; install HAMi's libamvgpu.so or ask for whole cards"
 
 
 def _dev(paths: HostPaths, render: int) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -13,15 +14,15 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
-from hami_plugin.model.device import Device
+from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.amd.devices import gpu, links, look
+from hami_plugin.wire.refuses import Refuses
+from hami_plugin.wire.refuses import key as refuses_key
+from vendors.amd.devices import LIBRARY, WORD, gpu, links, look, unlimited
 from vendors.amd.settings import AmdSettings
 
-LIBRARY = "vgpu/libamvgpu.so"
-"""HAMi's limiter for AMD, below the hook directory. It needs glibc 2.34 in the container."""
 UNITS = "units"
 """Where a grant notes its compute units: their numbers on the card."""
 
@@ -40,7 +41,14 @@ def node_side(settings: AmdSettings) -> NodeSide:
         register=partial(register, settings),
         inject=inject,
         place=place,
+        announce=partial(announce, WORD),
     ).delivered(settings, device_edits, shared_edits)
+
+
+def announce(word: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
+    """That only whole cards are handed out, while nothing on the host would hold a container to a part."""
+    why = next(filter(None, (gpu(device).unlimited for device in snapshot.devices)), "")
+    return {refuses_key(word): Refuses(what="parts", why=why).text} if why else {}
 
 
 def register(settings: AmdSettings, device: Device, _legacy: bool) -> DeviceInfo:
@@ -80,20 +88,24 @@ def inject(assignment: Assignment, host: HostFiles) -> Injection:
     if masks:
         env["HSA_CU_MASK"] = ";".join(f"{number}:{_ranges(units)}" for number, units in masks.items())
     edits = ContainerEdits(env=env)
-    limits = [share for share in shares if 0 < share.grant.memory < share.device.memory]
+    parts = [share for share in shares if _part(share)]
+    if parts and (why := unlimited(host)):
+        held = f"{parts[0].grant.memory} MiB and {parts[0].grant.cores} compute units of {parts[0].device.uuid}"
+        raise RefusedError(
+            RefusalReason.NOT_PREPARED, f"a container cannot be held to {held}: {why}", code="UNAVAILABLE"
+        )
+    limits = [share for share in parts if 0 < share.grant.memory < share.device.memory]
     return Injection(edits=edits.merged(_limit(limits[0], host)) if limits else edits)
+
+
+def _part(share: Share) -> bool:
+    grant, device = share.grant, share.device
+    return 0 < grant.memory < device.memory or 0 < grant.cores < gpu(device).units
 
 
 def _limit(share: Share, host: HostFiles) -> ContainerEdits:
     """HAMi's limiter knows one limit for all of a container's cards: the first one's."""
     library = host.paths.hook / LIBRARY
-    if not host.is_file(library):
-        raise RefusedError(
-            RefusalReason.NOT_PREPARED,
-            f"there is no {library} on the host, which holds a container to {share.grant.memory} MiB of memory",
-            code="UNAVAILABLE",
-            hint="install HAMi's libamvgpu.so, or ask for whole cards",
-        )
     inside = f"/usr/local/{LIBRARY}"
     return ContainerEdits(
         env={"HIP_DEVICE_MEMORY_LIMIT": f"{share.grant.memory}m", "LD_AUDIT": inside},

@@ -13,7 +13,7 @@ from typing import Final
 
 from hami_plugin.host import pci
 from hami_plugin.host.hardware import Hardware
-from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from vendors.hygon.places import Places
 
@@ -27,18 +27,23 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A DCU's ``traits``: the numbers of its nodes in ``/dev/dri``, and its compute units."""
+    """A DCU's ``traits``: the numbers of its nodes in ``/dev/dri``, and its compute units.
+
+    ``uncut`` says why no part of it can be handed out on this host; empty where one can.
+    """
 
     card: int
     render: int
     compute_units: int = 0
+    uncut: str = ""
 
 
 class Looker:
     """Looks at cards, and remembers by its address what each was when it last answered."""
 
-    def __init__(self, paths: HostPaths, places: Places) -> None:
+    def __init__(self, paths: HostPaths, places: Places, vdcu_files: Path) -> None:
         self._paths = paths
+        self._vdcu_files = vdcu_files
         self._places = places
         self._known: dict[str, Device] = {}
 
@@ -77,8 +82,15 @@ class Looker:
             memory=int((folder / "mem_info_vram_total").read_text(encoding="ascii")) // MIB,
             pci=one.address,
             numa=numa,
-            traits=Card(card=card, render=render, compute_units=units.get(render, 0)),
+            traits=Card(
+                card=card, render=render, compute_units=units.get(render, 0), uncut=self._uncut(units.get(render, 0))
+            ),
         )
+
+    def _uncut(self, units: int) -> str:
+        if not units:
+            return "the driver does not tell how many compute units a DCU has; ask for whole DCUs"
+        return without_files(HostFiles(paths=self._paths), self._vdcu_files)
 
     def _fault(self, device: Device) -> Fault | None:
         node = self._paths.dev / f"dri/renderD{device.minor}"
@@ -93,6 +105,16 @@ class Looker:
 
     def _folder(self, address: str) -> Path:
         return self._paths.sysfs / "bus/pci/devices" / address
+
+
+def without_files(host: HostFiles, vdcu_files: Path) -> str:
+    """Why a container could use the whole DCU on this host; empty where Hygon's files for parts are there."""
+    if host.paths.prepared or host.exists(vdcu_files):
+        return ""
+    return (
+        f"there is no {vdcu_files} on the host, without which a container could use the whole DCU; "
+        "put Hygon's vDCU files there, or set hygonPath, or ask for whole DCUs"
+    )
 
 
 def _name(folder: Path) -> str:

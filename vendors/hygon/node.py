@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,15 @@ from hami_plugin.host.hardware import distances
 from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
-from hami_plugin.model.device import Device
+from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.vendor import Driver, Injection, NodeSide
 from hami_plugin.wire.legacy import LEGACY_MODE, encode_legacy
 from hami_plugin.wire.nodes import DeviceInfo
-from vendors.hygon.cards import DCUS, WORD, Card, Looker
+from hami_plugin.wire.refuses import Refuses
+from hami_plugin.wire.refuses import key as refuses_key
+from vendors.hygon.cards import DCUS, WORD, Card, Looker, without_files
 from vendors.hygon.places import Places
 from vendors.hygon.settings import HygonSettings
 from vendors.hygon.vdcu import PIPE, UNITS, number, part, text
@@ -34,7 +37,7 @@ _NAME = re.compile(r"[0-9A-Za-z](?:[-0-9A-Za-z]{0,62}[0-9A-Za-z])?")
 def open_driver(settings: HygonSettings, paths: HostPaths) -> Driver:
     """The DCU driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    return LookingDriver(Looker(roots, Places(settings.hy_smi)), partial(links, roots))
+    return LookingDriver(Looker(roots, Places(settings.hy_smi), settings.vdcu_files), partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
@@ -52,7 +55,14 @@ def node_side(settings: HygonSettings) -> NodeSide:
         reports=True,
         inject=partial(inject, settings),
         place=partial(place, settings),
+        announce=partial(announce, WORD),
     ).delivered(settings, device_edits, shared_edits)
+
+
+def announce(word: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
+    """That only whole DCUs are handed out, while the host lacks what a part needs."""
+    why = next((one.uncut for device in snapshot.devices if isinstance(one := device.traits, Card) and one.uncut), "")
+    return {refuses_key(word): Refuses(what="parts", why=why).text} if why else {}
 
 
 def register(settings: HygonSettings, device: Device, _legacy: bool) -> DeviceInfo:
@@ -92,6 +102,9 @@ def place(settings: HygonSettings, grant: Grant, device: Device, others: Sequenc
 def inject(settings: HygonSettings, assignment: Assignment, host: HostFiles) -> Injection:
     """For a part of one card, the file that says which part. Several cards are handed out whole, as by HAMi's agent."""
     shares = assignment.shares
+    parts = [share for share in shares if not _whole(settings, share.grant, share.device)]
+    if parts and (why := without_files(host, settings.vdcu_files)):
+        raise RefusedError(RefusalReason.NOT_PREPARED, why)
     if len(shares) != 1 or _whole(settings, shares[0].grant, shares[0].device):
         return Injection(edits=ContainerEdits())
     grant, device = shares[0].grant, shares[0].device
@@ -99,12 +112,6 @@ def inject(settings: HygonSettings, assignment: Assignment, host: HostFiles) -> 
     if not {UNITS, PIPE} <= own.keys():
         why = f"the driver does not tell how many compute units {device.uuid} has, so no part of it can be handed out"
         raise RefusedError(RefusalReason.NOT_PREPARED, why)
-    if not host.exists(settings.vdcu_files):
-        raise RefusedError(
-            RefusalReason.NOT_PREPARED,
-            f"there is no {settings.vdcu_files} on the host, without which a container could use the whole DCU",
-            hint="put Hygon's vDCU files there, or set hygonPath",
-        )
     folder = _folder(assignment, host)
     mounts = (
         Mount(host_path=str(folder), container_path=INSIDE, read_only=False),
