@@ -1,8 +1,6 @@
 """Devices and the driver fail under the running daemon."""
 
-import math
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,8 @@ from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up, offered, sound, take_down
 from vendors.nvidia.simulation.symbols import ALIASES, SYMBOLS
 
+RARELY_S = 600
+"""Between two looks at devices that are well: what is noticed earlier is noticed by an event."""
 FAST = {"probeSeconds": 0.05, "cleanLooks": 1, "holdSeconds": 0.05, "suspectLooks": 1, "holdCapSeconds": 0.05}
 VICTIM = 3
 PASSER_BY = 5
@@ -79,37 +79,20 @@ async def test_a_gpu_that_is_lost_in_any_nvml_call_leaves_the_seven_others_in_se
     assert set(calls) - set(noticed) == HARMLESS
 
 
-TRIES = 5
-"""What a daemon does within a second it does so at one of several tries, whatever else the machine is busy with."""
-
-
 @pytest.mark.scenario("D5", "D16")
-async def test_an_xid_reaches_the_kubelet_and_the_annotation_within_a_second(running, tell):
-    stage = await running(health=FAST, rescanSeconds=0.5)
+async def test_an_xid_reaches_the_kubelet_and_the_annotation_before_the_next_look_at_the_devices(running):
+    stage = await running(health=FAST, rescanSeconds=RARELY_S)
     victim = stage.hardware.machine.devices[VICTIM].uuid
     replicas = next(info.count for info in stage.registered() if info.id == victim)
     before = stage.kubelet.allocatable(stage.resource)
-    fastest = math.inf
 
-    for _try in range(TRIES):
-        began = time.monotonic()
-        stage.hardware.simulator.inject("xid", VICTIM, 79)
-        stage.hardware.simulator.inject("lost", VICTIM)
-        await stage.until(
-            lambda: stage.kubelet.allocatable(stage.resource) == before - replicas, "the loss at the kubelet", WITHIN_S
-        )
-        kubelet = time.monotonic() - began
-        await stage.until(
-            lambda: victim not in healthy(stage) and healthy(stage), "the loss in the annotation", WITHIN_S
-        )
-        fastest = min(fastest, time.monotonic() - began)
-        tell(f"XID 79 at the kubelet after {kubelet:.3f} s, in the annotation after {fastest:.3f} s")
-        if fastest < 1:
-            break
-        stage.hardware.simulator.inject("back", VICTIM)
-        await offered(stage)
+    stage.hardware.simulator.inject("xid", VICTIM, 79)
+    stage.hardware.simulator.inject("lost", VICTIM)
 
-    assert fastest < 1
+    await stage.until(
+        lambda: stage.kubelet.allocatable(stage.resource) == before - replicas, "the loss at the kubelet", WITHIN_S
+    )
+    await stage.until(lambda: victim not in healthy(stage) and healthy(stage), "the loss in the annotation", WITHIN_S)
     assert any("79" in event["message"] for event in stage.api.events())
 
 

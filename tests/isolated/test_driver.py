@@ -113,13 +113,11 @@ def test_a_process_that_stops_in_mid_message_is_ended(
     driver.discover()
     process = process_of(driver)
     orders.write_text("half")
-    began = time.monotonic()
 
     error = failure(driver.discover)
 
     assert error.reason is DriverReason.HUNG
     assert not alive(process)
-    assert time.monotonic() - began < 5
 
 
 @pytest.mark.scenario("D9")

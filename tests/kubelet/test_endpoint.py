@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import stat
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,7 +96,7 @@ async def test_each_new_kubelet_is_told_of_once_and_before_it_hears_of_us(site, 
 
 
 @pytest.mark.scenario("K1")
-async def test_k1_a_restarted_kubelet_has_us_back_within_a_second(site, plugin, until, quick, record_property):
+async def test_k1_a_restarted_kubelet_has_us_back_by_the_event_of_its_socket(site, plugin, until, quick):
     kubelet = await site.kubelet()
     never = Backoff(first=3600, cap=3600)
     endpoint = await site.endpoint(plugin, timing=replace(quick, tick=3600, refused=never))
@@ -106,11 +105,7 @@ async def test_k1_a_restarted_kubelet_has_us_back_within_a_second(site, plugin, 
     for _ in range(3):
         before = len(kubelet.registrations)
         await kubelet.restart()
-        started = time.monotonic()
         await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4, within=30)
-        took = time.monotonic() - started
-        record_property("restart_to_listed_ms", round(1000 * took))
-        assert took < 1
         assert len(kubelet.registrations) == before + 1
         await until(endpoint.state, ready)
 
@@ -362,18 +357,15 @@ async def test_k12_a_list_that_no_kubelet_reads_is_not_registered(site, plugin, 
     await until(endpoint.state, ready)
 
 
-async def test_the_end_is_quick_and_leaves_nothing_behind(site, plugin, until, record_property):
+async def test_the_end_leaves_nothing_behind(site, plugin, until):
     kubelet = await site.kubelet()
     endpoint = await site.endpoint(plugin)
     await until(endpoint.state, ready)
 
     connection = kubelet.plugin(RESOURCE)
-    started = time.monotonic()
-    await endpoint.close()
-    took = time.monotonic() - started
-    record_property("close_ms", round(1000 * took))
+    async with asyncio.timeout(30):
+        await endpoint.close()
 
-    assert took < 1
     assert not endpoint.state.value.serving
     assert [path.name for path in site.directory.iterdir()] == ["kubelet.sock"]
     await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 0)

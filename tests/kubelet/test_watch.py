@@ -1,6 +1,5 @@
 import asyncio
 import threading
-import time
 
 import pytest
 from watchdog.observers.api import BaseObserver, EventEmitter
@@ -109,12 +108,11 @@ async def test_threads_of_file_events_that_do_not_end_are_left_behind(tmp_path, 
         return made[-1]
 
     watch = DirectoryWatch(tmp_path, observer=observer)
-    began = time.monotonic()
     with watch.subscribed(woken.set):
         assert watch.armed
 
     assert not watch.armed
-    assert time.monotonic() - began < 3
+    assert any(emitter.is_alive() for emitter in made[0].emitters)
     for emitter in made[0].emitters:
         emitter.released.set()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import time
 
 import pytest
 
@@ -210,13 +209,10 @@ def test_a_webhook_has_a_little_less_time_than_the_api_server_waits(said: str, w
 
 
 async def test_a_webhook_answers_by_the_time_that_the_api_server_tells() -> None:
-    async with listening(FakeExtender(takes_s=60), review_seconds=30) as rig:
-        began = time.monotonic()
+    async with listening(FakeExtender(takes_s=3600), review_seconds=3600) as rig, asyncio.timeout(60):
         status, _ = await rig.post("/webhook?timeout=1s", REVIEW)
-        took = time.monotonic() - began
 
     assert status == 504
-    assert took < 15  # its own limit would be 30
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,7 +93,6 @@ def test_an_event_wakes_the_wait(rig: Callable[..., Any]) -> None:
     machine = rig()
     machine.driver.discover()
     found: list[Any] = []
-    start = time.monotonic()
     thread = threading.Thread(target=lambda: found.append(machine.driver.poll(30)))
 
     thread.start()
@@ -102,7 +100,6 @@ def test_an_event_wakes_the_wait(rig: Callable[..., Any]) -> None:
     thread.join(20)
 
     assert [event.uuid for event in found[0]] == [machine.uuid(1)]
-    assert time.monotonic() - start < 20
 
 
 def test_a_lost_card_fails_the_wait_and_only_it_is_reported(rig: Callable[..., Any]) -> None:
