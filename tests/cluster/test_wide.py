@@ -89,6 +89,21 @@ async def test_a_pod_is_patched_with_annotations_and_labels_and_only_if_it_is_th
     assert error.value.conflict
 
 
+async def test_a_pod_is_patched_and_bound_only_in_the_version_that_was_read(server, wide):
+    server.create_pod(manifest("p", node=""))
+    pod = await wide.get_pod("team", "p")
+    newer = await wide.patch_pod(pod, Changes(annotations={"a": "1"}))
+
+    for late in (wide.patch_pod(pod, Changes(annotations={"a": "2"})), wide.bind(pod, "n1")):
+        with pytest.raises(ClusterError) as error:
+            await late
+        assert error.value.conflict
+
+    assert server.pod("team", "p")["metadata"]["annotations"] == {"a": "1"}
+    assert "nodeName" not in server.pod("team", "p")["spec"]
+    await wide.bind(newer, "n1")
+
+
 async def test_a_node_is_patched_only_in_the_version_that_was_read(server, wide):
     node = await wide.get_node("n1")
     await wide.patch_node("n1", {"a": "1"}, resource_version=node.resource_version)
