@@ -7,8 +7,28 @@ looked at, it is the standard library's behind the same calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Protocol, cast
+
+
+@contextmanager
+def _unloaded(name: str) -> Iterator[None]:
+    """Within, ``name`` cannot be imported.
+
+    structlog loads rich wherever it is installed, to draw tracebacks that we do not use: 5 MiB in every daemon. The
+    commands that draw import it later.
+    """
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = cast("ModuleType", None)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 class Logger(Protocol):
@@ -30,13 +50,15 @@ class Logger(Protocol):
 
 def logger(name: str) -> Logger:
     """The logger of a module. Safe at import: what is configured later holds for it too."""
-    structured = _structured()
+    structured = structlog_logger()
     return cast("Logger", structured(name)) if structured else StandardLogger(logging.getLogger(name))
 
 
-def _structured() -> Callable[[str], Any] | None:
+def structlog_logger() -> Callable[[str], Any] | None:
+    """What makes structlog's loggers, where it is installed. The first call loads it, without rich."""
     try:
-        from structlog import get_logger  # noqa: PLC0415  # may be missing
+        with _unloaded("rich"):
+            from structlog import get_logger  # noqa: PLC0415  # may be missing
     except ImportError:
         return None
     return get_logger

@@ -78,8 +78,7 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
     kube-scheduler asks it by its extender protocol (/filter, /bind), and the API server by an admission webhook
     (/webhook). It takes the place of HAMi's scheduler, and serves nodes of HAMi's device plugins as well as ours.
     """
-    import structlog  # noqa: PLC0415
-
+    from hami_plugin.log import logger  # noqa: PLC0415
     from hami_plugin.scheduler.app import Process, serve  # noqa: PLC0415  # other commands need no Kubernetes
     from hami_plugin.scheduler.options import configured  # noqa: PLC0415
     from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
@@ -88,7 +87,7 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
     settings = configuration.settings
     with closing(configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)) as logs:
         for warning in configuration.warnings:
-            structlog.get_logger().warning("configuration", warning=warning)
+            logger(__name__).warning("configuration", warning=warning)
         process = Process(
             configuration=configuration,
             kubeconfig=kubeconfig,
