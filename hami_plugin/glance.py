@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hami_plugin.errors import DriverUnavailableError, HamiError
@@ -11,18 +11,26 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
 from hami_plugin.startup import Options, Served, opened, plan
-from hami_plugin.vendor import Driver, load_vendor, vendor_names
+from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
 
 log = logger(__name__)
 
 
-def look(options: Options, environment: Mapping[str, str]) -> Iterator[Snapshot]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A vendor and its devices."""
+
+    vendor: Vendor
+    snapshot: Snapshot
+
+
+def look(options: Options, environment: Mapping[str, str]) -> Iterator[Seen]:
     """One look at the devices of each vendor that is served here."""
     named = {"NODE_NAME": "this-node", **environment}
     return seen(opened(plan(options, named), HostPaths()))
 
 
-def seen(vendors: Iterable[Served]) -> Iterator[Snapshot]:
+def seen(vendors: Iterable[Served]) -> Iterator[Seen]:
     """One look at each vendor's devices, links included. One without devices is passed over if another has some.
 
     ``HamiError`` where none has any. A mistake in one vendor's code is logged, and hides nobody else's devices.
@@ -42,7 +50,7 @@ def seen(vendors: Iterable[Served]) -> Iterator[Snapshot]:
         finally:
             _close(served)
         found += 1
-        yield snapshot
+        yield Seen(vendor=served.vendor, snapshot=snapshot)
     if not found:
         why = "; ".join(problems) or "this host shows no hardware of any vendor"
         raise HamiError(f"no devices were found: {why}", hint="try it with --simulate dgx-h100")

@@ -35,7 +35,7 @@ AWAY = DriverUnavailableError(DriverReason.NO_DRIVER, "no module")
 def test_a_vendor_that_fails_hides_nobody_elses_devices(error):
     found = list(seen([served(Raising(error)), served(OddDriver(0, 1))]))
 
-    assert [[device.uuid for device in snapshot.devices] for snapshot in found] == [["odd-0", "odd-1"]]
+    assert [[device.uuid for device in one.snapshot.devices] for one in found] == [["odd-0", "odd-1"]]
 
 
 def test_a_driver_that_cannot_be_closed_hides_nobody_elses_devices_nor_its_own():
@@ -45,7 +45,7 @@ def test_a_driver_that_cannot_be_closed_hides_nobody_elses_devices_nor_its_own()
 
     found = list(seen([served(Sticking(0)), served(OddDriver(0, 1))]))
 
-    assert [len(snapshot.devices) for snapshot in found] == [1, 2]
+    assert [len(one.snapshot.devices) for one in found] == [1, 2]
 
 
 def test_what_no_driver_can_tell_is_a_problem_of_its_vendor_too():

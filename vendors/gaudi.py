@@ -166,6 +166,7 @@ BOARD = replace(listed(CARDS, "", Tool(path="bin/hl-smi", setting="hlSmi", says=
 VENDOR = Vendor(
     name="gaudi",
     title="Gaudi accelerators",
+    noun="GAUDI",
     settings=GaudiSettings,
     families=families,
     open=open_driver,

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hami_plugin.cli.options import quietly, words_of
+from hami_plugin.cli.options import profile_names, quietly, words_of
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
 
@@ -49,9 +49,15 @@ def conformance(files: tuple[Path, ...], vendor: str | None, as_json: bool, diff
 @click.option(
     "--profile",
     metavar="NAME",
+    shell_complete=profile_names,
     help="An idle machine instead, as the daemon on it would publish it: by name or file; several parted by commas.",
 )
-@click.option("--simulate", metavar="PROFILE", help="The same, by the name that other commands have for it.")
+@click.option(
+    "--simulate",
+    metavar="PROFILE",
+    shell_complete=profile_names,
+    help="The same, by the name that other commands have for it.",
+)
 @click.option("--pods", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Saved pods that run.")
 @click.option(
     "--quota", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Saved resource quotas of the pod."

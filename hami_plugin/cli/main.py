@@ -14,7 +14,7 @@ from hami_plugin.cli.cdi import cdi
 from hami_plugin.cli.daemon import run
 from hami_plugin.cli.deciding import conformance, fit
 from hami_plugin.cli.devices import discover, topology, vendors
-from hami_plugin.cli.options import quietly
+from hami_plugin.cli.options import profile_names, quietly
 from hami_plugin.cli.scheduler import scheduler
 from hami_plugin.errors import ConfigError, HamiError
 
@@ -46,10 +46,20 @@ class Commands(click.Group):
             ctx.exit(1)
 
 
+def _version(context: click.Context, _parameter: click.Parameter | None, asked: bool) -> None:
+    if asked:
+        click.echo(f"hami-plugin {distribution_version('hami-plugin')} (Python {sys.version.split()[0]})")
+        context.exit()
+
+
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Try it without hardware: hami-plugin demo, or hami-plugin topology --simulate dgx-1v",
+    epilog="Try it without hardware: hami-plugin demo, or hami-plugin topology --simulate dgx-1v. "
+    'Completion in bash: eval "$(_HAMI_PLUGIN_COMPLETE=bash_source hami-plugin)"',
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )
 def main() -> None:
     """Share accelerators on this Kubernetes node, speaking HAMi's wire protocol."""
@@ -60,9 +70,10 @@ for command in (run, scheduler, discover, topology, vendors, fit, conformance, c
 
 
 @main.command(epilog="Example: hami-plugin version")
-def version() -> None:
+@click.pass_context
+def version(context: click.Context) -> None:
     """Print the version."""
-    click.echo(f"hami-plugin {distribution_version('hami-plugin')} (Python {sys.version.split()[0]})")
+    _version(context, None, True)
 
 
 @main.command(epilog="Example: hami-plugin demo --profile dgx-1v")
@@ -70,6 +81,7 @@ def version() -> None:
     "--profile",
     default="dgx-h100",
     show_default=True,
+    shell_complete=profile_names,
     help="The simulated machine. Several of different vendors, parted by commas, make one node.",
 )
 @click.option("--all", "everywhere", is_flag=True, help="On every machine that can be simulated, as a table.")

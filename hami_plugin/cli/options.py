@@ -32,6 +32,14 @@ def words_of(*known: str) -> Callable[[click.Context, click.Parameter, str], str
     return checked
 
 
+def profile_names(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For a shell's completion: the simulated machines whose names go on like this, also after a comma."""
+    from hami_plugin.simulation.machines import machine_names  # noqa: PLC0415
+
+    before, comma, begun = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in machine_names() if name.startswith(begun)]
+
+
 def common_options(command: F) -> F:
     """The options by which every command finds the files of the whole cluster."""
     path = click.Path(path_type=Path, dir_okay=False)
@@ -60,6 +68,7 @@ def configuration_options(command: F) -> F:
         click.option(
             "--simulate",
             metavar="PROFILE",
+            shell_complete=profile_names,
             help="Use a simulated machine, by name (see `hami-plugin discover --help`) or file. "
             "Several of different vendors, parted by commas, make one node.",
         ),

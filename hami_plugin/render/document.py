@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.render.names import device_name
 
 
 def snapshot_json(snapshot: Snapshot) -> str:
@@ -25,6 +26,38 @@ def snapshot_json(snapshot: Snapshot) -> str:
         "problems": list(links.problems),
     }
     return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def links_document(snapshot: Snapshot, noun: str) -> dict[str, Any]:
+    """How the devices are linked, for other programs: the devices by name, and each pair once, by their names."""
+    names = {device.uuid: device_name(device, noun) for device in snapshot.devices}
+    return {
+        "devices": [
+            {
+                "name": names[device.uuid],
+                "uuid": device.uuid,
+                "index": device.index,
+                "model": device.model,
+                "numa": device.numa,
+                "pci": device.pci,
+                "offered": device.health.offered,
+            }
+            for device in snapshot.devices
+        ],
+        "links": [
+            {
+                "a": names.get(a, a),
+                "b": names.get(b, b),
+                "label": link.label,
+                "score": link.score,
+                "level": link.level,
+                "lanes": link.lanes,
+                "asymmetric": (a, b) in snapshot.links.asymmetric,
+            }
+            for (a, b), link in sorted(snapshot.links.pairs.items())
+        ],
+        "problems": list(snapshot.links.problems),
+    }
 
 
 def _device(device: Device) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from hami_plugin.model.device import Device, Snapshot
 
-_PREFIX = re.compile(r"([A-Za-z]{2,4})-")
 _COUNTED = re.compile(r"([A-Z]+)([0-9]+)")
 
 _LEVELS = {
@@ -21,10 +20,9 @@ _LEVELS = {
 _NO_PATH = "-"
 
 
-def device_name(device: Device) -> str:
-    """A short name: the letters that the UUID starts with, and the index (``GPU0``, ``NPU3``)."""
-    match = _PREFIX.match(device.uuid)
-    return f"{match.group(1).upper() if match else 'DEV'}{device.index}"
+def device_name(device: Device, noun: str) -> str:
+    """What people call a device: its vendor's noun and the index (``GPU0``, ``NPU3``)."""
+    return f"{noun}{device.index}"
 
 
 def numa_name(device: Device) -> str:
@@ -46,5 +44,6 @@ def explained(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Each label among ``labels`` once, closest first, with what it means. ``NV4`` and ``NV18`` are one ``NV#``."""
     kinds = {match.group(1) for label in labels if (match := _COUNTED.fullmatch(label))}
     lines = [(f"{kind}#", "# fabric links") for kind in sorted(kinds)]
+    lines += [(label, "a link of the fabric") for label in labels if label.isalpha() and label not in _LEVELS]
     lines += [(level, meaning) for level, meaning in _LEVELS.items() if level in labels]
     return [*lines, (_NO_PATH, "not measured")] if _NO_PATH in labels else lines

@@ -8,6 +8,8 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.render.names import device_name, differs, explained, numa_name, pair_label
 
 _HEADER = ("INDEX", "UUID", "MODEL", "MEMORY", "NUMA", "PCI", "HEALTH")
+DEVICE_RIGHT = (0, 3, 4)
+"""The columns of the table of devices whose cells end together."""
 
 
 def device_table(snapshot: Snapshot) -> str:
@@ -15,28 +17,42 @@ def device_table(snapshot: Snapshot) -> str:
 
     A snapshot that is not ready says why, above what was seen last.
     """
-    state = [] if snapshot.ready else [f"not ready: {_because(snapshot.reason, snapshot.message)}"]
+    state = [] if snapshot.ready else [not_ready(snapshot)]
     if not snapshot.devices:
         return "\n".join([*state, "no devices"])
-    rows = [_HEADER, *(_row(device) for device in snapshot.devices)]
-    return "\n".join([*state, *aligned(rows, right=(0, 3, 4))])
+    return "\n".join([*state, *aligned(device_rows(snapshot), right=DEVICE_RIGHT)])
 
 
-def topology_matrix(snapshot: Snapshot) -> str:
-    """Labels of all pairs with NUMA nodes and a legend, then the pair scores.
+def not_ready(snapshot: Snapshot) -> str:
+    """Why a snapshot is not ready."""
+    return f"not ready: {_because(snapshot.reason, snapshot.message)}"
 
-    Pairs whose two directions were measured differently are marked ``*`` in both matrices and named below.
+
+def device_rows(snapshot: Snapshot) -> list[Sequence[str]]:
+    """The table of devices as cells, its header first."""
+    return [_HEADER, *(_row(device) for device in snapshot.devices)]
+
+
+def topology_matrix(snapshot: Snapshot, noun: str, width: int | None = None) -> str:
+    """Labels of all pairs with NUMA nodes and a legend, then the pair scores. Devices are named by ``noun``.
+
+    Pairs whose two directions were measured differently are marked ``*`` in both matrices and named below. A matrix
+    wider than ``width`` goes on below, with the rows named again.
     """
     if not snapshot.devices:
         return "no devices"
     devices, links = snapshot.devices, snapshot.links
     labels = sorted({pair_label(snapshot, a, b) for a in devices for b in devices if a is not b})
-    odd = [f"{_pair(snapshot, a, b)}: the directions differ, the worse one counts" for a, b in links.asymmetric]
+    odd = [f"{_pair(snapshot, a, b, noun)}: the directions differ, the worse one counts" for a, b in links.asymmetric]
     legend = [("X", "the device itself"), *explained(labels)]
+
+    def score(a: Device, b: Device) -> str:
+        return "X" if a is b else str(links.score(a.uuid, b.uuid))
+
     blocks = [
-        _matrix(snapshot, lambda a, b: pair_label(snapshot, a, b), numa=True),
+        *_matrix(snapshot, noun, lambda a, b: pair_label(snapshot, a, b), width, numa=True),
         [f"  {label:<5} {meaning}" for label, meaning in legend],
-        ["Pair scores", *_matrix(snapshot, lambda a, b: "X" if a is b else str(links.score(a.uuid, b.uuid)))],
+        *_titled("Pair scores", _matrix(snapshot, noun, score, width)),
         [f"* {line}" for line in odd] + [f"! {problem}" for problem in links.problems],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -60,19 +76,39 @@ def _because(reason: str, message: str) -> str:
     return ": ".join(part for part in (reason, message) if part)
 
 
-def _matrix(snapshot: Snapshot, cell: Callable[[Device, Device], str], *, numa: bool = False) -> list[str]:
+def _matrix(
+    snapshot: Snapshot, noun: str, cell: Callable[[Device, Device], str], width: int | None, *, numa: bool = False
+) -> list[list[str]]:
+    """One block of lines, or several where ``width`` asks for it."""
     devices = snapshot.devices
-    names = [device_name(device) for device in devices]
+    names = [device_name(device, noun) for device in devices]
     rows = [["", *names, *(["NUMA"] if numa else [])]]
     for name, a in zip(names, devices, strict=True):
         cells = [cell(a, b) + ("*" if differs(snapshot, a, b) else "") for b in devices]
         rows.append([name, *cells, *([numa_name(a)] if numa else [])])
-    return aligned(rows, right=range(1, len(rows[0])))
+    parts = _folded(rows, width)
+    return [aligned(part, right=range(1, len(part[0]))) for part in parts]
 
 
-def _pair(snapshot: Snapshot, a: str, b: str) -> str:
-    devices = [snapshot.device(uuid) for uuid in (a, b)]
-    return " and ".join(device_name(device) if device else uuid for device, uuid in zip(devices, (a, b), strict=True))
+def _folded(rows: Sequence[Sequence[str]], width: int | None) -> list[list[Sequence[str]]]:
+    """The columns in parts that fit into ``width`` together with the first one; a part has at least one column."""
+    sizes = [max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))]
+    parts: list[list[int]] = [[]]
+    for column, size in enumerate(sizes[1:], 1):
+        if width and parts[-1] and sizes[0] - 2 + sum(sizes[c] for c in parts[-1]) + size > width:
+            parts.append([])
+        parts[-1].append(column)
+    return [[[row[0], *(row[column] for column in part)] for row in rows] for part in parts]
+
+
+def _titled(title: str, blocks: Sequence[Sequence[str]]) -> list[list[str]]:
+    first, *others = blocks
+    return [[title, *first], *map(list, others)]
+
+
+def _pair(snapshot: Snapshot, a: str, b: str, noun: str) -> str:
+    known = ((uuid, snapshot.device(uuid)) for uuid in (a, b))
+    return " and ".join(device_name(device, noun) if device else uuid for uuid, device in known)
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int]) -> list[str]:

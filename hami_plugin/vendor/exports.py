@@ -72,6 +72,7 @@ class Vendor:
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
     that nobody has enabled or disabled. ``isolated``: the driver runs in a process of its own, unless somebody has set
     otherwise; for libraries that may take their process down. ``simulate`` sets up a machine to play the vendor with.
+    ``noun`` is what its users call one device: tables show ``NPU0`` for device 0.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Vendor:
     isolated: bool = False
     simulate: Callable[[Machine, Path], Simulator] | None = None
     facts: Facts = field(default_factory=Facts)
+    noun: str = "DEV"
 
 
 def serving(

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.model.links import Links
+from hami_plugin.model.links import Link, Links
 from hami_plugin.render import heat_map_svg
 
 Profile = Callable[[str], Snapshot]
@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(snapshot: Snapshot, title: str = "a machine") -> ET.Element:
-    return ET.fromstring(heat_map_svg(snapshot, title))
+    return ET.fromstring(heat_map_svg(snapshot, title, "GPU"))
 
 
 def words(picture: ET.Element) -> list[str]:
@@ -54,6 +54,27 @@ def test_a_better_score_is_drawn_darker(snapshot: Profile):
     assert by_score == sorted(set(by_score), reverse=True)
 
 
+def test_scores_that_are_close_to_each_other_have_colours_that_are():
+    """110 beside 120, as on a machine of eight NPUs, is not white beside navy."""
+    devices = tuple(Device(uuid=f"d{i}", family="f", index=i, model="", memory=1) for i in range(3))
+    close = {("d0", "d1"): Link(score=120, label="A"), ("d0", "d2"): Link(score=110, label="B")}
+    picture = drawn(
+        Snapshot(devices=devices, links=Links(pairs={**close, ("d1", "d2"): close["d0", "d2"]}), ready=True)
+    )
+
+    fills = {hint.rsplit(" ", 1)[1]: rect.attrib["fill"] for hint, rect in cells(picture)}
+    channels = [[int(fills[score][i : i + 2], 16) for i in (1, 3, 5)] for score in ("110", "120")]
+    apart = max(abs(a - b) for a, b in zip(*channels, strict=True))
+
+    assert 10 < apart < 0.25 * 224, "a quarter of the way from pale to deep"
+
+
+def test_scores_far_apart_use_the_whole_scale(snapshot: Profile):
+    fills = {rect.attrib["fill"] for _, rect in cells(drawn(snapshot("dgx-1v")))}
+
+    assert {"#e8f0f9", "#08306b"} <= fills
+
+
 def test_ink_stands_out_from_every_colour(snapshot: Profile):
     def light(colour: str) -> float:
         channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -66,11 +87,11 @@ def test_ink_stands_out_from_every_colour(snapshot: Profile):
 
     seen = [
         contrast(rect, text)
-        for name in ("dgx-1v", "dgx-2", "dgx-h100")
+        for name in ("dgx-1v", "dgx-2", "dgx-h100", "l40s-8-pcie")
         for rect, text in pairwise(drawn(snapshot(name)))
         if rect.find(f"{SVG}title") is not None
     ]
-    assert len(seen) == 8 * 7 + 16 * 15 + 8 * 7
+    assert len(seen) == 8 * 7 + 16 * 15 + 8 * 7 + 8 * 7
     assert min(seen) >= 4.5, "what WCAG asks of small text"
 
 

@@ -80,11 +80,11 @@ def test_devices_are_listed_one_a_line(snapshot: Profile):
 
 
 def test_a_cube_mesh_shows_its_single_and_double_links(snapshot: Profile):
-    assert topology_matrix(snapshot("dgx-1v")) + "\n" == CUBE_MESH
+    assert topology_matrix(snapshot("dgx-1v"), "GPU") + "\n" == CUBE_MESH
 
 
 def test_behind_a_switch_all_labels_are_equal_and_scores_tell_the_sockets_apart(snapshot: Profile):
-    assert topology_matrix(snapshot("dgx-h100")) + "\n" == SWITCHED
+    assert topology_matrix(snapshot("dgx-h100"), "GPU") + "\n" == SWITCHED
 
 
 def test_a_device_that_is_not_well_says_why(snapshot: Profile):
@@ -106,7 +106,7 @@ def test_a_driver_that_is_away_is_named_above_what_was_seen_last(snapshot: Profi
 def test_a_machine_without_devices_says_so():
     assert device_table(Snapshot(ready=True)) == "no devices"
     assert device_table(Snapshot()) == "not ready: NotLookedYet\nno devices"
-    assert topology_matrix(Snapshot()) == "no devices"
+    assert topology_matrix(Snapshot(), "GPU") == "no devices"
 
 
 def test_an_odd_pair_an_unmeasured_one_and_problems_are_pointed_out():
@@ -120,11 +120,11 @@ def test_an_odd_pair_an_unmeasured_one_and_problems_are_pointed_out():
         problems=("pair b, c: the driver did not answer",),
     )
 
-    assert topology_matrix(Snapshot(devices=devices, links=links, ready=True)).splitlines() == [
-        "      NPU0  DEV1  DEV2  NUMA",
+    assert topology_matrix(Snapshot(devices=devices, links=links, ready=True), "NPU").splitlines() == [
+        "      NPU0  NPU1  NPU2  NUMA",
         "NPU0     X  NV3*   SYS     -",
-        "DEV1  NV3*     X     -     -",
-        "DEV2   SYS     -     X     -",
+        "NPU1  NV3*     X     -     -",
+        "NPU2   SYS     -     X     -",
         "",
         "  X     the device itself",
         "  NV#   # fabric links",
@@ -132,11 +132,35 @@ def test_an_odd_pair_an_unmeasured_one_and_problems_are_pointed_out():
         "  -     not measured",
         "",
         "Pair scores",
-        "      NPU0  DEV1  DEV2",
+        "      NPU0  NPU1  NPU2",
         "NPU0     X  310*    10",
-        "DEV1  310*     X     0",
-        "DEV2    10     0     X",
+        "NPU1  310*     X     0",
+        "NPU2    10     0     X",
         "",
-        "* NPU0 and DEV1: the directions differ, the worse one counts",
+        "* NPU0 and NPU1: the directions differ, the worse one counts",
         "! pair b, c: the driver did not answer",
     ]
+
+
+def test_a_matrix_that_is_wider_than_the_terminal_goes_on_below(snapshot: Profile):
+    whole = topology_matrix(snapshot("dgx-2"), "GPU")
+    folded = topology_matrix(snapshot("dgx-2"), "GPU", 80)
+
+    def cells(text: str) -> list[str]:
+        return sorted(word for line in text.split("Pair scores")[1].splitlines() for word in line.split())
+
+    assert max(map(len, whole.splitlines())) > 80
+    assert max(map(len, folded.splitlines())) <= 80
+    assert [line for line in folded.splitlines() if line.endswith("NUMA")], "the last part has the NUMA nodes"
+    rows_again = [f"GPU{index}" for index in range(16)]
+    assert cells(folded) == sorted([*cells(whole), *rows_again])
+
+
+def test_a_matrix_that_fits_is_not_folded(snapshot: Profile):
+    assert topology_matrix(snapshot("dgx-1v"), "GPU", 80) == topology_matrix(snapshot("dgx-1v"), "GPU")
+
+
+def test_a_terminal_narrower_than_any_column_still_shows_every_pair(snapshot: Profile):
+    folded = topology_matrix(snapshot("dgx-1v"), "GPU", 1)
+
+    assert folded.count("GPU7") >= 8

@@ -31,6 +31,7 @@ FACTS = Facts(parity=lambda: Parity(request=_as_hami), described=_described)
 VENDOR = Vendor(
     name="amd",
     title="AMD GPUs",
+    noun="GPU",
     settings=AmdSettings,
     families=families,
     open=open_driver,

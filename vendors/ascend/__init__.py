@@ -28,6 +28,7 @@ FACTS = Facts(parity=deferred("vendors.ascend.parity.parity"), described=_descri
 VENDOR = Vendor(
     name="ascend",
     title="Ascend NPUs",
+    noun="NPU",
     settings=AscendSettings,
     families=families,
     open=deferred("vendors.ascend.node.driver.AscendDriver"),

@@ -31,6 +31,7 @@ FACTS = Facts(parity=deferred("vendors.awsneuron.parity.parity"), described=_des
 VENDOR = Vendor(
     name="awsneuron",
     title="AWS Neuron devices",
+    noun="NEURON",
     settings=AwsNeuronSettings,
     families=families,
     open=open_driver,

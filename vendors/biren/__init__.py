@@ -12,6 +12,7 @@ from vendors.biren.settings import BirenSettings
 VENDOR = Vendor(
     name="biren",
     title="Biren GPUs",
+    noun="GPU",
     settings=BirenSettings,
     families=families,
     open=open_driver,

@@ -13,6 +13,7 @@ FACTS = Facts(parity=parity)
 VENDOR = Vendor(
     name="cambricon",
     title="Cambricon MLUs",
+    noun="MLU",
     settings=CambriconSettings,
     families=families,
     open=open_driver,

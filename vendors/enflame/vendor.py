@@ -37,6 +37,7 @@ FACTS = Facts(parity=deferred("vendors.enflame.parity.parity"), described=_descr
 VENDOR = Vendor(
     name="enflame",
     title="Enflame GCUs",
+    noun="GCU",
     settings=EnflameSettings,
     families=families,
     open=open_driver,

@@ -12,6 +12,7 @@ from vendors.hygon.settings import HygonSettings
 VENDOR = Vendor(
     name="hygon",
     title="Hygon DCUs",
+    noun="DCU",
     settings=HygonSettings,
     families=families,
     open=open_driver,

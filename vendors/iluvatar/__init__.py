@@ -22,6 +22,7 @@ FAMILIES = serving(families, node_side)
 VENDOR = Vendor(
     name="iluvatar",
     title="Iluvatar GPUs",
+    noun="GPU",
     settings=IluvatarSettings,
     families=FAMILIES,
     open=open_driver,

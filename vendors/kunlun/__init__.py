@@ -13,6 +13,7 @@ FAMILIES = serving(families, node_side)
 VENDOR = Vendor(
     name="kunlun",
     title="Kunlun XPUs",
+    noun="XPU",
     settings=KunlunSettings,
     families=FAMILIES,
     open=open_driver,

@@ -37,6 +37,7 @@ FACTS = Facts(parity=deferred("vendors.metax.parity.parity"), described=_describ
 VENDOR = Vendor(
     name="metax",
     title="MetaX GPUs",
+    noun="GPU",
     settings=MetaxSettings,
     families=families,
     open=node.open_driver,

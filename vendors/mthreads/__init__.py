@@ -22,6 +22,7 @@ FAMILIES = serving(families, node_side)
 VENDOR = Vendor(
     name="mthreads",
     title="Moore Threads GPUs",
+    noun="GPU",
     settings=MthreadsSettings,
     families=FAMILIES,
     open=open_driver,

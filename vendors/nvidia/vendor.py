@@ -19,6 +19,7 @@ FACTS = Facts(parity=deferred("vendors.nvidia.scheduling.parity.parity"), machin
 VENDOR = Vendor(
     name="nvidia",
     title="NVIDIA GPUs",
+    noun="GPU",
     settings=NvidiaSettings,
     families=families,
     open=deferred("vendors.nvidia.nvml.open_driver"),

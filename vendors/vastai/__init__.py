@@ -13,6 +13,7 @@ FACTS = Facts(parity=deferred("vendors.vastai.parity.parity"))
 VENDOR = Vendor(
     name="vastai",
     title="Vastai cards",
+    noun="VA",
     settings=VastaiSettings,
     families=families,
     open=open_driver,

@@ -84,7 +84,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
         if value:
             yield f"{name:13} {', '.join(value) if isinstance(value, list) else value}"
     if outcome.look:
-        yield from ("", device_table(outcome.look.snapshot), "", topology_matrix(outcome.look.snapshot), "")
+        yield from ("", device_table(outcome.look.snapshot), "", topology_matrix(outcome.look.snapshot, "GPU"), "")
         yield from (f"{key}: {value}" for key, value in outcome.look.annotations.items())
         yield ""
         yield "milliseconds: " + _times({**outcome.look.times_ms, **outcome.kubelet_ms})

@@ -1,0 +1,46 @@
+"""What commands print: tables with colour on a terminal, and plain, stable lines anywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hami_plugin.render import aligned
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def terminal() -> Console:
+    """Standard output as rich sees it; ``NO_COLOR`` and ``FORCE_COLOR`` hold. Only commands that draw load rich."""
+    from rich.console import Console  # noqa: PLC0415  # the daemon imports this module's neighbours
+
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+
+
+def width() -> int | None:
+    """How wide the terminal is; None where the output goes elsewhere, and may be as wide as it needs."""
+    return terminal().width if sys.stdout.isatty() else None
+
+
+def show_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), bad: Collection[int] = ()) -> None:
+    """Print ``rows``, the header first; ``right`` columns end together, ``bad`` rows are red.
+
+    On a terminal long cells are folded to its width. Elsewhere each row is one line, its columns two spaces apart.
+    """
+    if not sys.stdout.isatty():
+        click.echo("\n".join(aligned(rows, right=tuple(right))))
+        return
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    header, *body = rows
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column, name in enumerate(header):
+        table.add_column(name, justify="right" if column in right else "left", overflow="fold")
+    for number, row in enumerate(body):
+        table.add_row(*map(Text, row), style="red" if number in bad else None)
+    terminal().print(table)
