@@ -20,7 +20,7 @@ from shutil import rmtree
 from bench.figures import Figure
 from bench.processes import memory
 from bench.stage import Node, Stage, staged
-from hami_plugin.demo.ground import install_core
+from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import HamiError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView, pod_view

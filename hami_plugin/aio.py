@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hami_plugin.model.pausing import Outcome
 
@@ -119,3 +120,30 @@ async def in_slices(
             await asyncio.sleep(0)
             until = clock() + slice_s
     return outcome.value
+
+
+async def ended_by_signals(work: Coroutine[Any, Any, T]) -> T:
+    """What ``work`` answers. The first SIGINT, SIGTERM or SIGHUP cancels it, so that it clears up.
+
+    The process then ends with 128 and the signal's number, unless ``work`` answers all the same.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    caught: list[int] = []
+
+    def stop(number: int) -> None:
+        if not caught:
+            caught.append(number)
+            task.cancel()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if caught:
+            raise SystemExit(128 + caught[0]) from None
+        raise
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

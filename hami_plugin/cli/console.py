@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+UNLIMITED = 1000
+"""Columns of what is no terminal: no line is folded there."""
+
+
 def terminal() -> Console:
     """Standard output as rich sees it; ``NO_COLOR`` and ``FORCE_COLOR`` hold. Only commands that draw load rich."""
     from rich.console import Console  # noqa: PLC0415  # the daemon imports this module's neighbours
 
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+    wide = None if sys.stdout.isatty() else UNLIMITED
+    return Console(highlight=False, markup=False, emoji=False, width=wide)
 
 
 def width() -> int | None:

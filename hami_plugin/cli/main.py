@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from importlib.metadata import version as distribution_version
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import click
 
 from cdi.errors import CdiError
+from hami_plugin.aio import ended_by_signals
 from hami_plugin.cli.cdi import cdi
+from hami_plugin.cli.console import terminal
 from hami_plugin.cli.daemon import run
 from hami_plugin.cli.deciding import conformance, fit
 from hami_plugin.cli.devices import discover, topology, vendors
@@ -86,11 +89,19 @@ def version(context: click.Context) -> None:
 )
 @click.option("--all", "everywhere", is_flag=True, help="On every machine that can be simulated, as a table.")
 @click.option("--json", "as_json", is_flag=True, help="The whole outcome as JSON.")
+@click.option("--verbose", "-v", is_flag=True, help="Everything that each step found out.")
 @click.option("--keep", is_flag=True, help="Keep the working directory, with the daemon's log.")
-def demo(profile: str, everywhere: bool, as_json: bool, keep: bool) -> None:
-    """Run the real daemon against a simulated machine, kubelet and API server, and show what it does."""
-    from hami_plugin.demo import play, tour  # noqa: PLC0415
+@click.option("--serve", is_flag=True, help="Keep the node up, to look at its metrics and annotations, until SIGTERM.")
+def demo(profile: str, *, everywhere: bool, as_json: bool, verbose: bool, keep: bool, serve: bool) -> None:
+    """Run the real daemon against a simulated machine, kubelet and API server, and show what it does.
 
+    Exit 1 if a step fails. SIGINT and SIGTERM end it, and the daemon with it.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its notes on connections that end are no part of the board
+    from hami_plugin.demo import Board, play, play_everywhere  # noqa: PLC0415
+
+    board = None if as_json else Board(terminal(), verbose=verbose, animated=sys.stdout.isatty())
+    playing = play_everywhere() if everywhere else play(profile, board=board, as_json=as_json, keep=keep, serve=serve)
     with quietly():
-        held = asyncio.run(tour() if everywhere else play(profile, as_json=as_json, keep=keep))
+        held = asyncio.run(ended_by_signals(playing))
     sys.exit(0 if held else 1)

@@ -1,96 +1,93 @@
-"""Runs the steps one after the other, and tells how it went."""
+"""Runs the steps one after the other on one node, or on every machine, each in a process of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from hami_plugin.demo.stage import Stage, staged
-from hami_plugin.demo.steps import STEPS, Step
-from hami_plugin.demo.ways import UNSHOWN
+from hami_plugin.demo.board import Board, Frame, Outcome
+from hami_plugin.demo.stage import NODE, Stage, staged
+from hami_plugin.demo.steps import NOTE, STEPS, UNSHOWN, Step
 from hami_plugin.errors import HamiError
+from hami_plugin.simulation.machines import machine_names
 
-ALONE = "The daemon is the production entry point."
-BESIDE = "It is in the same node, served by the same daemon."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How one step went; ``problem`` is empty when it held.
-
-    ``unshown`` is why the node cannot show what the step is about: then nothing was proven, and nothing failed.
-    """
-
-    step: str
-    about: str
-    seconds: float
-    facts: dict[str, Any] = field(default_factory=dict)
-    problem: str = ""
-    unshown: str = ""
-
-    @property
-    def state(self) -> str:
-        return "FAILED" if self.problem else "not shown" if self.unshown else "ok"
+ALONE = "The daemon is the real one; the machine, the kubelet and the API server are simulated."
+BESIDE = "In the same node, served by the same daemon."
+FIGURES = {
+    "devices": "devices",
+    "shares": "shares",
+    "offered": "offered after",
+    "fault seen": "kubelet saw it after",
+    "healed": "healed after",
+    "kubelet back": "registered again after",
+}
+"""Column of the table at the end: the fact in it."""
+AT_ONCE = 2
+TIMEOUT_S = 300.0
+CLOSE_TIMEOUT_S = 15.0
+SHOWN = ("devices are known by", "sharing", "lock")
+COLUMNS = "{:<26} {:<6} {:>5} {:>9} {:>7}  {}"
 
 
-async def play(profile: str, *, as_json: bool, keep: bool) -> bool:
+async def play(
+    profile: str, *, board: Board | None = None, as_json: bool = False, keep: bool = False, serve: bool = False
+) -> bool:
     """Play all steps; True when none failed. After a step that did, the rest is left out.
 
-    A step that the node cannot show is told as such, and counted as neither held nor failed.
-
-    Of several machines, parted by commas, each has all steps in turn, while the one daemon serves them all.
+    A step that the node cannot show is neither held nor failed. Of several machines, separated by commas, each has all
+    steps in turn, while the one daemon serves them all. ``serve`` keeps the node up afterwards, until somebody
+    cancels this.
     """
-    start, tell = time.monotonic(), _nothing if as_json else click.echo
-    outcomes: list[Outcome] = []
+    start = time.monotonic()
+    outcomes: dict[str, list[Outcome]] = {}
     async with staged(profile, keep=keep) as stage:
         expected = len(STEPS) * len(stage.machines)
-        for number in range(len(stage.machines)):
-            here = stage.each()[number] if number else stage
-            tell(f"A simulated {here.hardware.machine.title}. {BESIDE if number else ALONE}\n")
-            outcomes += await _all_steps(here, tell)
-            if outcomes[-1].problem:
+        for number, here in enumerate((stage, *stage.each()[1:])):
+            machine = here.hardware.machine
+            here.daemon = stage.daemon
+            if board:
+                board.heading(machine.title, BESIDE if number else ALONE)
+            outcomes[machine.name] = await _all_steps(here, board)
+            if outcomes[machine.name][-1].problem:
                 break
+        every = [outcome for some in outcomes.values() for outcome in some]
+        ok = len(every) == expected and not any(outcome.problem for outcome in every)
+        seconds = round(time.monotonic() - start, 2)
+        if as_json:
+            click.echo(_document(profile, every, seconds, ok=ok))
+        if board:
+            rows = [_row(name, some) for name, some in outcomes.items()]
+            board.summary(rows, _conclusion(every, expected, seconds, ok=ok), ok=ok)
         if keep:
             click.echo(f"Kept: {stage.directory}", err=True)
-    ok = len(outcomes) == expected and not any(outcome.problem for outcome in outcomes)
-    seconds = round(time.monotonic() - start, 2)
-    if as_json:
-        steps = [asdict(outcome) for outcome in outcomes]
-        unshown = [outcome.step for outcome in outcomes if outcome.unshown]
-        told = {"profile": profile, "ok": ok, "notShown": unshown, "seconds": seconds, "steps": steps}
-        click.echo(json.dumps(told, indent=2))
-    tell(_summary(outcomes, expected, seconds, ok=ok))
+        if serve and ok:
+            click.echo("\n".join(_addresses(stage)), err=as_json)
+            await _serving(stage)
     return ok
 
 
-def _summary(outcomes: Sequence[Outcome], expected: int, seconds: float, *, ok: bool) -> str:
-    held = sum(outcome.state == "ok" for outcome in outcomes)
-    unshown = [outcome.step for outcome in outcomes if outcome.unshown]
-    if not ok:
-        return f"A step did not hold ({held} of {expected} did, {seconds} s)."
-    if unshown:
-        return f"No step failed ({held} of {expected} held, {seconds} s). Not shown on this node: {', '.join(unshown)}."
-    return f"Every step held ({held} of {expected}, {seconds} s)."
-
-
-async def _all_steps(stage: Stage, tell: Callable[[str], None]) -> list[Outcome]:
+async def _all_steps(stage: Stage, board: Board | None) -> list[Outcome]:
     outcomes: list[Outcome] = []
+    frames: list[Frame] = []
+    stage.show = lambda caption: frames.append((caption, stage.tiles()))
     for name, step in STEPS.items():
-        outcome = await _perform(stage, name, step)
+        frames.clear()
+        async with board.running(name, stage.tiles) if board else nullcontext():
+            outcome = await _perform(stage, name, step)
         outcomes.append(outcome)
-        tell(_told(outcome))
+        if board:
+            board.step(outcome, frames)
         if outcome.problem:
             break
     return outcomes
-
-
-def _nothing(_text: str) -> None:
-    """As JSON, the outcome is told at the end."""
 
 
 async def _perform(stage: Stage, name: str, step: Step) -> Outcome:
@@ -101,31 +98,117 @@ async def _perform(stage: Stage, name: str, step: Step) -> Outcome:
     except (HamiError, TimeoutError) as error:
         facts, problem = {}, str(error) or repr(error)
     seconds = round(time.monotonic() - start, 3)
-    unshown = str(facts.pop(UNSHOWN, ""))
-    return Outcome(step=name, about=about, seconds=seconds, facts=facts, problem=problem, unshown=unshown)
+    unshown, note = (str(facts.pop(key, "")) for key in (UNSHOWN, NOTE))
+    return Outcome(step=name, about=about, seconds=seconds, facts=facts, note=note, problem=problem, unshown=unshown)
 
 
-def _told(outcome: Outcome) -> str:
-    lines = [
-        f"{outcome.state}  {outcome.step}  ({outcome.seconds:.2f} s)",
-        f"    {outcome.about}",
+def _document(profile: str, outcomes: Sequence[Outcome], seconds: float, *, ok: bool) -> str:
+    unshown = [outcome.step for outcome in outcomes if outcome.unshown]
+    steps = [asdict(outcome) for outcome in outcomes]
+    return json.dumps({"profile": profile, "ok": ok, "notShown": unshown, "seconds": seconds, "steps": steps}, indent=2)
+
+
+def _row(machine: str, outcomes: Sequence[Outcome]) -> dict[str, str]:
+    facts = {key: value for outcome in outcomes for key, value in outcome.facts.items()}
+    figures = {column: str(facts.get(key, "-")) for column, key in FIGURES.items()}
+    held = sum(outcome.held for outcome in outcomes)
+    return {"machine": machine, **figures, "held": f"{held} of {len(STEPS)}"}
+
+
+def _conclusion(outcomes: Sequence[Outcome], expected: int, seconds: float, *, ok: bool) -> str:
+    held = sum(outcome.held for outcome in outcomes)
+    unshown = [outcome.step for outcome in outcomes if outcome.unshown]
+    if not ok:
+        return f"A step did not hold ({held} of {expected} did, {seconds} s)."
+    if unshown:
+        return f"No step failed ({held} of {expected} held, {seconds} s). Not shown on this node: {', '.join(unshown)}."
+    return f"Every step held ({held} of {expected}, {seconds} s)."
+
+
+def _addresses(stage: Stage) -> list[str]:
+    """Where to look while the node is up, as commands to copy."""
+    http, kubeconfig = stage.options["--http"], stage.options["--kubeconfig"]
+    return [
+        "",
+        "The node stays up until Ctrl-C or SIGTERM. To look at it:",
+        f"  curl http://{http}/metrics",
+        f"  curl http://{http}/readyz",
+        f"  KUBECONFIG={kubeconfig} kubectl get --raw /api/v1/nodes/{NODE}",
+        f"  curl {stage.api.url}/api/v1/nodes/{NODE}",
+        f"  tail -f {stage.directory / stage.log}",
     ]
-    lines += [f"    {why}" for why in (outcome.problem, outcome.unshown) if why]
-    for key, value in outcome.facts.items():
-        if key == "containers":
-            lines += _containers(value)
-        elif key == "text":
-            lines += ["", *(f"    {line}" for line in value.splitlines())]
-        else:
-            lines.append(f"    {key}: {value}")
-    return "\n".join((*lines, ""))
 
 
-def _containers(containers: dict[str, Any]) -> list[str]:
-    lines = []
-    for name, got in containers.items():
-        lines.append(f"    container {name}:")
-        lines += [f"      {key}={value}" for key, value in got["env"].items()]
-        lines += [f"      mount {mount}" for mount in got["mounts"]]
-        lines += [f"      device {device}" for device in got["devices"]]
-    return lines
+async def _serving(stage: Stage) -> None:
+    """Wait until somebody cancels this. ``HamiError`` if the daemon ends before."""
+    assert stage.daemon, "every step has held"
+    try:
+        status = await stage.daemon.wait()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task:
+            task.uncancel()
+        return
+    raise HamiError(f"the daemon ended with status {status}", hint=stage.log_tail())
+
+
+async def play_everywhere(profiles: Sequence[str] = (), *, at_once: int = AT_ONCE) -> bool:
+    """Play on each profile, without ``profiles`` on all of them; True when no step of any one failed.
+
+    Each is played in a process of its own; they end with this one.
+    """
+    turns = asyncio.Semaphore(at_once)
+    names = profiles or machine_names()
+    click.echo(COLUMNS.format("profile", "", "held", "not shown", "seconds", "; ".join(SHOWN)))
+
+    async def one(profile: str) -> bool:
+        async with turns:
+            outcome = await _played(profile)
+        click.echo(_line(profile, outcome))
+        return bool(outcome["ok"])
+
+    async with asyncio.TaskGroup() as group:
+        played = [group.create_task(one(name)) for name in names]
+    held = [task.result() for task in played]
+    click.echo(f"{sum(held)} of {len(held)} machines: no step failed.")
+    return all(held)
+
+
+async def _played(profile: str) -> dict[str, Any]:
+    """The outcome as the command prints it, or what the command said instead of one."""
+    arguments = ("-m", "hami_plugin", "demo", "--profile", profile, "--json")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            out, errors = await process.communicate()
+        return dict(json.loads(out))
+    except TimeoutError:
+        problem = f"not over within {TIMEOUT_S:g} s"
+    except ValueError:
+        problem = errors.decode(errors="replace").strip().rpartition("\n")[2]
+    finally:
+        await _ended(process)
+    return {"ok": False, "seconds": 0, "steps": [{"step": "start", "problem": problem, "facts": {}}]}
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Ask a process to end, which then ends its own daemon; kill it if it does not."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    waiting = asyncio.ensure_future(process.wait())
+    await asyncio.wait({waiting}, timeout=CLOSE_TIMEOUT_S)
+    if not waiting.done():
+        process.kill()
+    await waiting
+
+
+def _line(profile: str, outcome: Mapping[str, Any]) -> str:
+    steps = outcome["steps"]
+    last = steps[-1]
+    short = (str(last["facts"].get(key, "")).partition(":")[0].partition(",")[0] for key in SHOWN)
+    state, says = ("ok", "; ".join(short)) if outcome["ok"] else ("FAILED", f"{last['step']}: {last['problem'][:200]}")
+    unshown = len(outcome.get("notShown", ()))
+    held = len([step for step in steps if not step["problem"]]) - unshown
+    return COLUMNS.format(profile, state, held, unshown, f"{outcome['seconds']:.1f}", says)

@@ -1,10 +1,12 @@
-"""The stage of the demonstration: a node with everything around the daemon simulated, and the daemon itself real."""
+"""The node of the demonstration: everything around the daemon simulated, and the daemon itself real, as a process."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -17,16 +19,19 @@ from typing import Any
 import aiohttp
 
 from cdi.edits import ContainerEdits
-from hami_plugin.demo.ground import Served, daemon_options, environment, free_port, install_core, served
-from hami_plugin.errors import HamiError
+from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.glance import snapshot_of
 from hami_plugin.host.journal import Journal, JournalWriter
+from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.ledger import Ledger
+from hami_plugin.policy.replicas import physical_counts
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.hardware import SimulatedHardware
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.simulation.scheduler import SimulatedScheduler
+from hami_plugin.startup import Plan, plan, settled
 from hami_plugin.vendor import Family
 from hami_plugin.wire.nodes import DeviceInfo
 
@@ -37,6 +42,62 @@ GUARD_S = 60.0
 """Against waiting for ever, on any machine: a step that takes this long will not happen."""
 # Recovery is a matter of minutes in production; here it is one of seconds.
 CONFIGURATION = {"health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 0.5}}
+CLOSE_TIMEOUT_S = 5.0
+"""How long the daemon may take to end before it is killed."""
+READ_ONCE = ("config", "device_config", "node_config", "nvml_library", "simulate", "simulation_dir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One simulated machine as the daemon serves it: the family of its first device, and that family's devices.
+
+    ``ailing`` are those of them that are not well from the start, such as a card that is set up for another use.
+    """
+
+    hardware: SimulatedHardware
+    family: Family
+    devices: tuple[Device, ...]
+    ailing: tuple[Device, ...] = ()
+
+
+def served(options: Mapping[str, str]) -> tuple[Served, ...]:
+    """What a daemon with these options serves, one for each simulated machine."""
+    words = {name.removeprefix("--").replace("-", "_"): value for name, value in options.items()}
+    paths = {name: Path(words[name]) for name in ("config", "simulation_dir")}
+    ready = plan({**dict.fromkeys(READ_ONCE), **words, **paths}, {})
+    if not ready.simulated:
+        raise ConfigError(["no machine is named; `hami-plugin discover --list-profiles` prints the names"])
+    return tuple(_served(ready, hardware) for hardware in ready.simulated)
+
+
+def _served(ready: Plan, hardware: SimulatedHardware) -> Served:
+    vendor = hardware.vendor
+    if vendor.open is None:
+        raise HamiError(f"{vendor.title} have no node side yet", hint="choose another profile")
+    settings, _ = settled(ready.configuration.vendors[vendor.name], ready.configuration.settings)
+    driver = vendor.open(settings, HostPaths(node=ready.configuration.settings.node_name))
+    try:
+        found = snapshot_of(driver).devices
+    finally:
+        driver.close()
+    family = next(family for family in vendor.families(settings) if family.word == found[0].family)
+    own = [device for device in found if device.family == family.word]
+    return Served(
+        hardware=hardware,
+        family=family,
+        devices=tuple(device for device in own if device.health.offered),
+        ailing=tuple(device for device in own if not device.health.offered),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One device as the kubelet sees it at the moment; ``listed`` is whether its plugin offers it at all."""
+
+    name: str
+    listed: bool
+    well: bool
+    used: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +106,8 @@ class Stage:
 
     ``devices`` are those of ``family`` that are well, ``ailing`` the others; ``machines`` is what the node has, this
     one included. Once a step has tried, ``refused`` is why the family serves no parts of devices, and ``loose`` is
-    whether nothing holds containers to theirs; ``written`` are the annotations of decisions.
+    whether nothing holds containers to theirs; ``written`` are the annotations of decisions. ``show`` is called with a
+    caption whenever the devices are worth a picture.
     """
 
     directory: Path
@@ -65,6 +127,7 @@ class Stage:
     refused: str = ""
     loose: bool = False
     written: set[str] = field(default_factory=set)
+    show: Callable[[str], None] = lambda _caption: None
 
     @property
     def resource(self) -> str:
@@ -74,6 +137,27 @@ class Stage:
         """How many the kubelet is to count of each of the family's resources when just these devices are well."""
         counts = {self.resource: sum(map(self.family.node.replicas, devices))}
         return counts | {units.resource: sum(map(units.of_device, devices)) for units in self.family.resources.units}
+
+    def name(self, uuid: str) -> str:
+        """What the vendor's users call the device."""
+        indices = {device.uuid: device.index for device in (*self.devices, *self.ailing)}
+        return f"{self.hardware.vendor.noun}{indices[uuid]}"
+
+    def tiles(self) -> tuple[Tile, ...]:
+        """The devices that were well at the start, as the kubelet sees them now."""
+        ledger = self.kubelet.ledger
+        listed = physical_counts(offer.id for offer in ledger.offers(self.resource))
+        well = physical_counts(ledger.healthy(self.resource))
+        used = physical_counts(ledger.taken(self.resource))
+        return tuple(
+            Tile(
+                name=self.name(device.uuid),
+                listed=bool(listed[device.uuid]),
+                well=bool(well[device.uuid]),
+                used=bool(used[device.uuid]),
+            )
+            for device in self.devices
+        )
 
     def each(self) -> tuple[Stage, ...]:
         """The same running daemon, once for each vendor of the node."""
@@ -116,13 +200,12 @@ class Stage:
         if daemon is None or daemon.returncode is not None:
             return
         daemon.kill() if kill else daemon.terminate()
-        try:
-            async with asyncio.timeout(5):
-                await daemon.wait()
-        except TimeoutError:
+        ended = asyncio.ensure_future(daemon.wait())
+        # Not asyncio.timeout: while a cancelled task cleans up, it raises CancelledError, and nobody would be killed.
+        await asyncio.wait({ended}, timeout=CLOSE_TIMEOUT_S)
+        if not ended.done():
             daemon.kill()
-            async with asyncio.timeout(5):
-                await daemon.wait()
+        await ended
 
     def registered(self) -> tuple[DeviceInfo, ...]:
         """The devices that a scheduler knows of, by the node's annotation or by what the kubelet counts."""
@@ -243,3 +326,39 @@ def _labels(machines: Sequence[Served]) -> dict[str, str]:
     kinds = (str(machine.hardware.machine.extra.get("instance_type", "")) for machine in machines)
     kind = next(filter(None, kinds), "")
     return {INSTANCE_TYPE: kind} if kind else {}
+
+
+def daemon_options(profile: str, node: str, directory: Path, kubeconfig: Path) -> dict[str, str]:
+    """The command line of a daemon whose node is all in ``directory``."""
+    return {
+        "--config": str(directory / "config.yaml"),
+        "--simulate": profile,
+        "--simulation-dir": str(directory / "machine"),
+        "--node-name": node,
+        "--kubelet-dir": str(directory / "device-plugins"),
+        "--pod-resources-socket": str(directory / "pod-resources" / "kubelet.sock"),
+        "--state-dir": str(directory / "state"),
+        "--hook-path": str(directory / "hook"),
+        "--kubeconfig": str(kubeconfig),
+        "--http": f"127.0.0.1:{free_port()}",
+        "--log-format": "json",
+    }
+
+
+def install_core(directory: Path) -> None:
+    """Stand-ins for the files of HAMi's limiters; nothing here loads them."""
+    directory.mkdir(parents=True)
+    for name in ("libvgpu.so", "libamvgpu.so"):
+        (directory / name).touch()
+    (directory / "ld.so.preload").write_text(f"{directory / 'libvgpu.so'}\n", encoding="utf-8")
+
+
+def free_port() -> int:
+    """A port of this host that nobody has at the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    """The daemon must not pick up what happens to be set where the demonstration runs."""
+    return {key: value for key, value in os.environ.items() if key not in ("NODE_NAME", "HOOK_PATH", "KUBECONFIG")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hami_plugin.demo import play, tour
+from hami_plugin.demo import play, play_everywhere
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 
@@ -18,7 +18,7 @@ def one_of_each_vendor() -> list[str]:
 async def test_every_step_holds_on_a_machine_of_every_vendor(capsys: Any) -> None:
     names = one_of_each_vendor()
 
-    held = await tour(names)
+    held = await play_everywhere(names)
 
     told = capsys.readouterr().out
     assert held, told
@@ -27,13 +27,13 @@ async def test_every_step_holds_on_a_machine_of_every_vendor(capsys: Any) -> Non
 
 
 async def test_a_profile_that_nobody_knows_is_a_failure_with_its_reason(capsys: Any) -> None:
-    assert not await tour(["dgx-h10"])
+    assert not await play_everywhere(["dgx-h10"])
 
     assert "did you mean dgx-h100" in capsys.readouterr().out
 
 
 async def test_machines_of_several_vendors_make_one_node_and_differences_are_said(capsys: Any) -> None:
-    held = await play("dgx-h100,ascend-910b3-8,aws-trn1-2xlarge", as_json=True, keep=False)
+    held = await play("dgx-h100,ascend-910b3-8,aws-trn1-2xlarge", as_json=True)
 
     out = capsys.readouterr().out
     told = json.loads(out[out.index("{\n") :])  # the command keeps the log quiet, and ``play`` does not

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.demo.ground import environment
-from hami_plugin.demo.stage import LAUNCHER
+from hami_plugin.demo.stage import LAUNCHER, environment
 from hami_plugin.errors import HamiError
 from hami_plugin.policy.replicas import physical_id
 from tests.e2e.manifests import asking, manifest, small

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_plugin.demo.ground import environment
-from hami_plugin.demo.stage import CONFIGURATION, staged
+from hami_plugin.demo.stage import CONFIGURATION, environment, staged
 from hami_plugin.vendor import vendor_names
 from tests.charts.helm import HelmError, rendered
 from tests.charts.library import library

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.aio import Watched
-from hami_plugin.demo.ground import install_core
+from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.fitting.inquiry import Inquiry, answered
 from hami_plugin.model.delivery import ANSWERED_FOR

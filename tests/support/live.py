@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from hami_plugin.demo.ground import daemon_options, environment, install_core
+from hami_plugin.demo.stage import daemon_options, environment, install_core
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import pod_view

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.demo.ground import install_core
+from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.measure import Measure, registered
