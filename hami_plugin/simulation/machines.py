@@ -60,6 +60,8 @@ def _folder() -> Traversable:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, machine_names(), n=3, cutoff=0.4)
+    folded = name.casefold()
+    near = [known for known in machine_names() if folded in known][:3]
+    near = near or difflib.get_close_matches(folded, machine_names(), n=3, cutoff=0.4)
     remedy = f"did you mean {', '.join(near)}?" if near else f"choose from: {', '.join(machine_names())}"
     return f"no machine profile is named {name!r}; {remedy} (or give the path of a YAML file)"
