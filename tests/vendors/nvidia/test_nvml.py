@@ -93,6 +93,21 @@ def test_a_card_that_comes_back_is_well_again(rig: Callable[..., Any]) -> None:
     assert machine.faults() == {}
 
 
+def test_a_driver_that_is_opened_again_and_again_holds_no_more_files(rig: Callable[..., Any]) -> None:
+    """It is, about once a minute, for as long as a card does not answer."""
+    machine = rig()
+
+    def held() -> int:
+        machine.driver.close()
+        machine.driver.discover()
+        machine.driver.poll(0)
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    first = held()
+
+    assert [held() for _ in range(5)] == [first] * 5
+
+
 def test_a_card_that_never_answered_is_named_by_the_kernel(rig: Callable[..., Any]) -> None:
     machine = rig()
     machine.simulator.inject("lost", 3)

@@ -68,6 +68,15 @@ static nvmlReturn_t adopt(int fd, const struct stat *status, const char *path)
     return NVML_SUCCESS;
 }
 
+/* The library is unloaded, as a daemon does that opens NVML anew: what it holds of the process goes with it. */
+__attribute__((destructor)) static void sim_unload(void)
+{
+    if (descriptor >= 0)
+        close(descriptor);
+    if (sim_state)
+        munmap(sim_state, (size_t)mapped.st_size);
+}
+
 nvmlReturn_t sim_open(void)
 {
     char path[PATH_MAX];
