@@ -15,7 +15,6 @@ STEPS = {
     "aiohttp": ("aiohttp.web",),
     "pydantic": ("pydantic", "pydantic.functional_validators"),
     "structlog": ("structlog",),
-    "kubernetes": ("hami_plugin.cluster.bare",),
     "prometheus_client": ("prometheus_client",),
     "watchdog": ("watchdog.observers",),
     "nvidia-ml-py": ("pynvml",),

@@ -43,10 +43,10 @@ class TooLongError(ClusterError):
 class ApiCalls:
     """Sends calls. It repeats nothing, but for a token that was replaced at its source: a 401 changed nothing."""
 
-    def __init__(self, credentials: Credentials, *, observer: Observer, deadline: float) -> None:
+    def __init__(self, credentials: Credentials, *, observer: Observer, deadline: float, connections: int) -> None:
         self.health = Reachability()
         self.oddities = Oddities(observer)
-        self._clients = Clients(credentials, patience=deadline)
+        self._clients = Clients(credentials, patience=deadline, connections=connections)
         self._credentials = credentials
         self._observer = observer
         self._deadline = deadline
@@ -163,15 +163,9 @@ class ApiCalls:
             headers["Authorization"] = identity
         query = f"?{urlencode(call.query)}" if call.query else ""
         client = await self._clients.present()
-        reply = await client.call_api(
-            call.method,
-            f"{self._credentials.configuration.host}{call.path}{query}",
-            header_params=headers,
-            body=call.body,
-            _request_timeout=timeout,
+        return await client.request(
+            call.method, f"{call.path}{query}", headers=headers, body=call.body, timeout=timeout
         )
-        response: aiohttp.ClientResponse = reply.response
-        return response
 
     async def _accepted(self, call: Call, response: aiohttp.ClientResponse) -> None:
         """``ClusterError`` for an answer that is not a success."""

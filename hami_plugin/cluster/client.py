@@ -21,6 +21,8 @@ from .events import EventLog
 from .replies import Call
 from .watch import Follower, Rhythm, Topic
 
+CONNECTIONS = 8
+"""Two watches, and six calls at a time. A node's pods are admitted one after the other, and so are their patches."""
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 
@@ -116,16 +118,18 @@ async def connect(
     """The API server as ``node``'s daemon sees it. ``ConfigError`` without usable credentials; sends nothing yet."""
     rhythm = rhythm or Rhythm()
     credentials = await find_credentials(kubeconfig, environ, service_account)
-    async with calling(credentials, observer or NullObserver(), rhythm.deadline) as calls:
+    async with calling(credentials, observer or NullObserver(), rhythm.deadline, CONNECTIONS) as calls:
         yield ApiServer(node, calls, rhythm)
 
 
 @asynccontextmanager
-async def calling(credentials: Credentials, observer: Observer, deadline: float) -> AsyncIterator[ApiCalls]:
+async def calling(
+    credentials: Credentials, observer: Observer, deadline: float, connections: int
+) -> AsyncIterator[ApiCalls]:
     """Calls to the API server, closed at the end. ``ConfigError`` for certificates that cannot be used."""
     try:
-        calls = ApiCalls(credentials, observer=observer, deadline=deadline)
-    except OSError as error:  # ssl.SSLError is one
+        calls = ApiCalls(credentials, observer=observer, deadline=deadline, connections=connections)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigError([f"the certificates for the API server cannot be used: {error}"]) from error
     try:
         yield calls

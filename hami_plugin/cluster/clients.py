@@ -1,23 +1,80 @@
-"""The library's client, made anew when what it trusts, or is trusted by, has changed on disk."""
+"""HTTP to the API server, over connections that are made anew when what they trust, or prove, has changed on disk."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 
-from .bare import ApiClient
-from .credentials import Credentials
+from .access import Access
+from .credentials import Credentials, stamp
 from .pacing import Pace
 
 AGAIN_S = 10.0
 """The least time between two clients that are made because a certificate was refused."""
+READ_BYTES = 2**16
+"""Of one connection, before its reader takes them. The library's default is a megabyte for each watch."""
 
-Stamp = tuple[tuple[str, tuple[int, int, int] | None], ...]
+Seen = tuple[object, ...]
 
 log = logger(__name__)
+
+
+class Client:
+    """Connections by one set of certificates: at most ``connections`` at a time. Who finds none free waits for one.
+
+    The library takes the connection next that was idle longest, so that none ever lapses while calls come: without a
+    bound there are as many as were ever needed at once.
+    """
+
+    def __init__(self, access: Access, connections: int) -> None:
+        context = access.context()
+        self._access = access
+        self._proxy = access.proxy or _proxy(access.host)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, ssl=context or True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=READ_BYTES,
+        )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # how aiohttp is given it
+    ) -> aiohttp.ClientResponse:
+        """The answer once its head is there. Whoever asks reads its body, and releases it."""
+        return await self._session.request(
+            method,
+            f"{self._access.host}{path}",
+            headers=headers,
+            data=None if body is None else json.dumps(body).encode(),
+            timeout=timeout,
+            proxy=self._proxy or None,
+            server_hostname=self._access.server_name or None,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def _proxy(host: str) -> str:
+    """The environment's proxy for this address (``HTTPS_PROXY``, ``NO_PROXY``); empty where there is none."""
+    parts = urlsplit(host)
+    if not parts.hostname or proxy_bypass(parts.hostname):
+        return ""
+    return getproxies().get(parts.scheme, "")
 
 
 class Clients:
@@ -25,26 +82,26 @@ class Clients:
     one's; the old one has ``patience`` seconds to finish its calls.
     """
 
-    def __init__(self, credentials: Credentials, *, patience: float) -> None:
-        # The library's default buffers up to 4 MiB for each watch; lines are split in `lines`, of any length.
-        credentials.configuration.client_session_kwargs = {"read_bufsize": 2**16}
+    def __init__(self, credentials: Credentials, *, patience: float, connections: int) -> None:
         self._credentials = credentials
         self._patience = patience
-        self._stamp = self._look()
-        self._client = ApiClient(credentials.configuration)
-        self._leaving: dict[asyncio.Task[None], ApiClient] = {}
+        self._connections = connections
+        self._seen = self._look()
+        self._client = Client(credentials.access, connections)
+        self._leaving: dict[asyncio.Task[None], Client] = {}
         self._pace = Pace(every=AGAIN_S, burst=2)
         self._problem = ""
 
-    async def present(self) -> ApiClient:
+    async def present(self) -> Client:
         """The client of this moment. Files that cannot be used leave the last one in place."""
         try:
             await self._credentials.follow()
         except ClusterError as error:
             self._say(str(error))
-        if (stamp := self._look()) != self._stamp and self._replace():
-            self._stamp = stamp
-            log.info("certificates for the API server read again", files=[path for path, _ in stamp])
+        if (seen := self._look()) != self._seen and self._replace():
+            self._seen = seen
+            files = [str(path) for path in self._credentials.access.files]
+            log.info("certificates for the API server read again", files=files)
         return self._client
 
     async def renew(self) -> bool:
@@ -56,7 +113,7 @@ class Clients:
             await self._credentials.renew()
         except ClusterError as error:
             self._say(str(error))
-        self._stamp = self._look()
+        self._seen = self._look()
         return self._replace()
 
     async def close(self) -> None:
@@ -67,7 +124,7 @@ class Clients:
 
     def _replace(self) -> bool:
         try:
-            fresh = ApiClient(self._credentials.configuration)
+            fresh = Client(self._credentials.access, self._connections)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             self._say(f"they cannot be used: {error}")
             return False
@@ -78,23 +135,15 @@ class Clients:
         self._client = fresh
         return True
 
-    async def _leave(self, client: ApiClient) -> None:
+    async def _leave(self, client: Client) -> None:
         await asyncio.sleep(self._patience)
         await client.close()
 
-    def _look(self) -> Stamp:
-        own = self._credentials.configuration
-        return tuple((path, _stat(Path(path))) for path in (own.ssl_ca_cert, own.cert_file, own.key_file) if path)
+    def _look(self) -> Seen:
+        access = self._credentials.access
+        return (*access.connected_by, *(stamp(path) for path in access.files))
 
     def _say(self, why: str) -> None:
         if why != self._problem:
             self._problem = why
             log.warning("certificates for the API server not read again", why=why)
-
-
-def _stat(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

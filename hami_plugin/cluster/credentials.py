@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from os.path import pathsep
 from pathlib import Path
 from typing import Protocol
 
@@ -11,21 +11,19 @@ import yaml
 
 from hami_plugin.errors import ClusterError, ConfigError
 
-from .bare import ConfigException, Configuration, InClusterConfigLoader, load_kube_config
+from .access import SERVICE_HOST, Access, kubeconfig_files, of_account, of_kubeconfig
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 KUBECONFIG = "KUBECONFIG"
-SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 
-# What the library's loader raises on files of a wrong shape, besides its own ConfigException.
-_MALFORMED = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError)
+Stamp = tuple[int, int, int]
 
 
 class Credentials(Protocol):
     """Address, certificates and a token."""
 
     @property
-    def configuration(self) -> Configuration: ...
+    def access(self) -> Access: ...
 
     def authorization(self) -> str:
         """The present ``Authorization`` header; empty when certificates alone identify us."""
@@ -38,88 +36,80 @@ class Credentials(Protocol):
 
 
 class KubeconfigCredentials:
-    """A kubeconfig file: tokens, token files, certificates and exec plug-ins, as the library reads them."""
+    """A kubeconfig file: tokens, token files, certificates and credential plug-ins."""
 
-    def __init__(self, path: str, configuration: Configuration) -> None:
+    def __init__(self, path: str, access: Access) -> None:
         self._path = path
-        self._configuration = configuration
-        self._seen: list[tuple[int, int, int]] = []
+        self._files = kubeconfig_files(path)
+        self._access = access
+        self._seen = [stamp(file) for file in self._files]
 
     @classmethod
     async def load(cls, path: str) -> KubeconfigCredentials:
         """Read ``path`` (or several, separated as in ``$KUBECONFIG``). ``ConfigError`` when it cannot be used."""
-        if not _files(path):
+        if not kubeconfig_files(path):
             raise ConfigError([f"kubeconfig {path!r}: no such file; correct --kubeconfig or ${KUBECONFIG}"])
-        credentials = cls(path, Configuration())
         try:
-            await credentials.renew()
+            return cls(path, await _read(path))
         except ClusterError as error:
             raise ConfigError([str(error)]) from error
-        return credentials
 
     @property
-    def configuration(self) -> Configuration:
-        return self._configuration
+    def access(self) -> Access:
+        return self._access
 
     def authorization(self) -> str:
-        return str(self._configuration.api_key.get("BearerToken", "")).strip()
+        return self._access.authorization
 
     async def follow(self) -> None:
-        if self._stamps() != self._seen:
+        if [stamp(file) for file in self._files] != self._seen:
             await self.renew()
 
     async def renew(self) -> None:
-        seen = self._stamps()
-        try:
-            await load_kube_config(self._path, client_configuration=self._configuration, persist_config=False)
-        except _MALFORMED as error:
-            raise ClusterError(
-                f"kubeconfig {self._path!r} cannot be used: {error or type(error).__name__}",
-                hint="check it with `kubectl --kubeconfig … config view`",
-            ) from error
-        self._seen = seen
+        files = kubeconfig_files(self._path)
+        seen = [stamp(file) for file in files]
+        self._access = await _read(self._path)
+        self._files, self._seen = files, seen
 
-    def _stamps(self) -> list[tuple[int, int, int]]:
-        found = [path.stat() for path in _files(self._path)]
-        return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in found]
+
+async def _read(path: str) -> Access:
+    try:
+        return await of_kubeconfig(path)
+    except (yaml.YAMLError, OSError, ValueError) as error:
+        raise ClusterError(
+            f"kubeconfig {path!r} cannot be used: {error or type(error).__name__}",
+            hint="check it with `kubectl --kubeconfig … config view`",
+        ) from error
 
 
 class ServiceAccountCredentials:
     """A pod's own account. The kubelet replaces the token file about hourly; each call looks whether it did."""
 
-    def __init__(self, configuration: Configuration, token: Path) -> None:
-        self._configuration = configuration
+    def __init__(self, access: Access, token: Path) -> None:
+        self._access = access
         self._token = token
-        self._seen: tuple[int, int] | None = None
+        self._seen: Stamp | None = None
         self._authorization = ""
 
     @classmethod
     def load(cls, directory: Path, environ: Mapping[str, str]) -> ServiceAccountCredentials:
         """Take address and CA from the pod. ``ConfigError`` when the account is not mounted."""
-        configuration, token = Configuration(), directory / "token"
-        loader = InClusterConfigLoader(
-            token_filename=str(token),
-            cert_filename=str(directory / "ca.crt"),
-            try_refresh_token=False,  # it goes by the wall clock; we look at the file itself
-            environ=environ,
-        )
         try:
-            loader.load_and_set(configuration)
-        except (ConfigException, OSError) as error:
+            return cls(of_account(directory, environ), directory / "token")
+        except (OSError, ValueError) as error:
             raise ConfigError(
                 [f"service account in {directory}: {error}; set automountServiceAccountToken, or give a kubeconfig"]
             ) from error
-        return cls(configuration, token)
 
     @property
-    def configuration(self) -> Configuration:
-        return self._configuration
+    def access(self) -> Access:
+        return self._access
 
     def authorization(self) -> str:
         """The token of this moment. A file that cannot be read leaves the last one in use."""
+        seen = stamp(self._token)
         try:
-            stat = self._token.stat()
-            if self._seen != (seen := (stat.st_ino, stat.st_mtime_ns)):
+            if seen is None or seen != self._seen:
                 self._authorization = f"Bearer {self._token.read_text(encoding='utf-8').strip()}"
                 self._seen = seen
         except OSError as error:
@@ -148,6 +138,10 @@ async def find_credentials(
     raise ConfigError([f"{problem}; run in a pod with a service account, or give --kubeconfig"])
 
 
-def _files(path: str) -> list[Path]:
-    parts = (Path(part).expanduser() for part in path.split(pathsep) if part)
-    return [part for part in parts if part.is_file()]
+def stamp(path: Path) -> Stamp | None:
+    """What changes with a file; None while there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # for every call, and a Path is slow
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

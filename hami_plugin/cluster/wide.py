@@ -25,6 +25,8 @@ from .watch import Follower, Rhythm, Topic
 T = TypeVar("T")
 
 QUOTAS = "/api/v1/resourcequotas"
+CONNECTIONS = 64
+"""Three watches; all others are for pods that are bound at the same time."""
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -115,5 +117,5 @@ async def connect_wide(
     """
     rhythm = rhythm or Rhythm()
     credentials = await find_credentials(kubeconfig, environ, service_account)
-    async with calling(credentials, observer or NullObserver(), rhythm.deadline) as calls:
+    async with calling(credentials, observer or NullObserver(), rhythm.deadline, CONNECTIONS) as calls:
         yield WholeCluster(calls, rhythm, EventLog(calls, host, component=name))

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from aiohttp import web
@@ -54,6 +54,7 @@ class ApiHttp:
         self.requests: deque[Request] = deque(maxlen=100_000)
         self.tokens: frozenset[str] | None = None
         self.gone_as_http = False
+        self.observers: list[Callable[[web.Request], None]] = []
         self._store = store
         self._faults = faults
         self._bookmark_seconds = bookmark_seconds
@@ -87,6 +88,8 @@ class ApiHttp:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         status, at = 0, time.monotonic()
+        for observer in self.observers:
+            observer(request)
         try:
             response = await self._checked(request)
             status = response.status

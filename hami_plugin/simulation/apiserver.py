@@ -51,6 +51,11 @@ class SimulatedApiServer:
         """What was asked, oldest first. An open watch is listed from its beginning."""
         return self._http.requests
 
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._runner.server.connections) if self._runner and self._runner.server else 0
+
     async def accept(self) -> None:
         """Listen; after ``refuse`` on the same port."""
         app = self._http.application()
@@ -161,6 +166,10 @@ class SimulatedApiServer:
     def stall_watches(self) -> None:
         """The watches that are open say nothing more, and their connections stay. Those that come later are well."""
         self._http.stall_watches()
+
+    def observe(self, observer: Callable[[web.Request], None]) -> None:
+        """Show every request to ``observer`` before it is answered."""
+        self._http.observers.append(observer)
 
     def heal(self) -> None:
         self.faults.clear()

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from hami_plugin.cluster.client import CONNECTIONS
 from hami_plugin.errors import LONGEST_RETRY_AFTER_S, ClusterError
 from hami_plugin.model.views import pod_view
 from hami_plugin.node.ports import PodFeed, Subject
@@ -165,6 +166,15 @@ async def test_a_short_retry_after_only_delays_the_next_write(cluster, server, p
 
 
 @pytest.mark.scenario("P2")
+async def test_many_calls_at_once_share_a_few_connections(cluster, server):
+    """Connections that were ever made stay for as long as calls come: without a bound, a busy minute is never over."""
+    server.faults.latency = 0.02
+
+    await asyncio.gather(*(cluster.patch_node({"a": str(number)}) for number in range(60)))
+
+    assert server.connections <= CONNECTIONS
+
+
 async def test_a_call_that_is_never_answered_ends_at_the_deadline(brief, server, observer):
     server.hang("GET /api/v1/nodes")
 

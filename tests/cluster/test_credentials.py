@@ -1,5 +1,6 @@
 """Where the address and the token come from, and what is said when they do not."""
 
+import base64
 import json
 import shutil
 import ssl
@@ -15,6 +16,9 @@ from hami_plugin.errors import ClusterError, ConfigError
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority
 from tests.support.watching import Pods, running
+
+FOREIGN = ("kubernetes", "requests", "oauthlib", "websocket", "aiohttp_retry")
+"""What the package stands on comes with it."""
 
 
 def replace(path: Path, text: str) -> None:
@@ -167,14 +171,144 @@ async def test_a_ca_that_is_no_certificate_is_named(tmp_path):
     assert "certificates for the API server" in await refusal(environ=environ, service_account=tmp_path)
 
 
-def test_the_models_are_never_loaded():
-    code = (
-        "import sys, hami_plugin.cluster.client;"
-        "print([m for m in sys.modules if m.startswith('kubernetes.aio.client.models.')"
-        " or m.startswith('kubernetes.client.models.') or m.startswith('kubernetes.aio.client.api.')])"
-    )
+@pytest.mark.parametrize("module", ["hami_plugin.app", "hami_plugin.scheduler.app"])
+def test_the_kubernetes_package_is_not_loaded_where_no_plugin_is_asked(module):
+    code = f"import sys, {module}; print([m for m in sys.modules if m.split('.')[0] in {FOREIGN}])"
 
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def _config(url, user, **cluster):
+    return {
+        "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": url, **cluster}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    }
+
+
+async def _seen(server, path, rhythm):
+    """The header that a call by this kubeconfig arrives with."""
+    headers = []
+    server.observe(lambda request: headers.append(request.headers.get("Authorization")))
+    async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+        await cluster.get_node()
+    return headers[0]
+
+
+@pytest.mark.parametrize(
+    ("user", "header"),
+    [
+        ({}, None),
+        ({"token": "given"}, "Bearer given"),
+        ({"tokenFile": "beside"}, "Bearer of the file"),
+        ({"token": "given", "tokenFile": "beside"}, "Bearer given"),
+        ({"username": "me", "password": "pass"}, "Basic bWU6cGFzcw=="),
+        ({"token": 12345}, "Bearer 12345"),
+    ],
+)
+async def test_a_kubeconfigs_user_is_who_we_are(server, rhythm, tmp_path, user, header):
+    (tmp_path / "beside").write_text("of the file\n")
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(_config(server.url, user)))
+
+    assert await _seen(server, path, rhythm) == header
+
+
+async def test_a_users_credential_plugin_is_run(server, rhythm, tmp_path):
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    (tmp_path / "answer").write_text(json.dumps({**credential, "status": {"token": "from the plugin"}}))
+    called = {"apiVersion": credential["apiVersion"], "command": "cat", "args": [str(tmp_path / "answer")]}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(_config(server.url, {"exec": {**called, "interactiveMode": "Never"}})))
+
+    assert await _seen(server, path, rhythm) == "Bearer from the plugin"
+
+
+async def test_of_several_kubeconfigs_what_is_there_first_counts(server, rhythm, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text(json.dumps({"users": [{"name": "u", "user": {"token": "of the first"}}]}))
+    second.write_text(json.dumps(_config(server.url, {"token": "of the second"})))
+    files = f"{tmp_path / 'absent'}:{first}:{second}"
+
+    async with connect("n1", rhythm=rhythm, environ={"KUBECONFIG": files}) as cluster:
+        server.trust("of the first")
+        assert (await cluster.get_node()).name == "n1"
+
+
+async def test_certificates_that_a_kubeconfig_holds_itself_are_used_and_left_nowhere(rhythm, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    rotating = Rotating(tmp_path)
+    servers, clients_ = rotating.authority(), rotating.authority()
+    pair = clients_.pair("client")
+
+    def data(path):
+        return base64.b64encode(path.read_bytes()).decode()
+
+    user = {"client-certificate-data": data(pair.certificate), "client-key-data": data(pair.key)}
+    async with rotating.serve(servers, clients=clients_) as server:
+        config = _config(server.url, user, **{"certificate-authority-data": data(servers.certificate)})
+        (tmp_path / "kubeconfig").write_text(json.dumps(config))
+        async with connect("n1", kubeconfig=tmp_path / "kubeconfig", rhythm=rhythm, environ={}) as cluster:
+            assert (await cluster.get_node()).name == "n1"
+
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+async def test_a_server_that_need_not_be_verified_is_not(certificate, rhythm, tmp_path):
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    path = tmp_path / "kubeconfig"
+
+    async with SimulatedApiServer(ssl=context) as server:
+        server.create_node("n1")
+        path.write_text(json.dumps(_config(server.url, {}, **{"insecure-skip-tls-verify": True})))
+        async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+            assert (await cluster.get_node()).name == "n1"
+
+
+async def test_the_certificate_must_be_for_the_name_that_the_kubeconfig_tells(certificate, rhythm, tmp_path):
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    path = tmp_path / "kubeconfig"
+    trusted = {"certificate-authority": str(tmp_path / "ca.crt")}
+
+    async with SimulatedApiServer(ssl=context) as server:
+        server.create_node("n1")
+        for name, fits in (("127.0.0.1", True), ("another.example", False)):
+            path.write_text(json.dumps(_config(server.url, {}, **trusted, **{"tls-server-name": name})))
+            async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+                if fits:
+                    assert (await cluster.get_node()).name == "n1"
+                else:
+                    with pytest.raises(ClusterError, match=r"another\.example"):
+                        await cluster.get_node()
+
+
+@pytest.mark.parametrize("way", ["the environment", "the kubeconfig"])
+async def test_calls_go_through_the_proxy(server, rhythm, tmp_path, monkeypatch, way):
+    """A proxy for plain HTTP is sent the whole address: the simulated server answers it as it is."""
+    path = tmp_path / "kubeconfig"
+    away = "http://api.example:6443"
+    path.write_text(json.dumps(_config(away, {}, **({"proxy-url": server.url} if "kube" in way else {}))))
+    if "env" in way:
+        monkeypatch.setenv("http_proxy", server.url)
+    asked = []
+    server.observe(lambda request: asked.append(request.headers["Host"]))
+
+    async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+        assert (await cluster.get_node()).name == "n1"
+    assert asked == ["api.example:6443"]
+
+
+async def test_a_host_that_the_environment_excepts_is_asked_without_the_proxy(server, rhythm, tmp_path, monkeypatch):
+    path = server.write_kubeconfig(tmp_path / "kubeconfig")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+        assert (await cluster.get_node()).name == "n1"
 
 
 class Rotating:
@@ -294,8 +428,8 @@ async def test_a_clients_certificate_that_is_replaced_on_disk_is_presented(rhyth
 
 async def test_a_server_that_is_not_trusted_costs_no_new_client_for_each_call(rhythm, tmp_path, monkeypatch):
     made = []
-    client = clients.ApiClient
-    monkeypatch.setattr(clients, "ApiClient", lambda configuration: made.append(1) or client(configuration))
+    client = clients.Client
+    monkeypatch.setattr(clients, "Client", lambda *given: made.append(1) or client(*given))
     (tmp_path / "token").write_text("t")
     rotating = Rotating(tmp_path)
     rotating.trust(rotating.authority())
