@@ -1,8 +1,8 @@
 """``python -m bench.soak``: a hundred thousand Allocates through the real daemon, and what is left of them.
 
-Pods come one at a time, each with a share of its own on every GPU; the oldest makes room. Meanwhile cards are lost and
-come back, the kubelet restarts, and pods that nobody scheduled are refused. Every container's limits are compared with
-its decision. What the process holds is measured after a warm-up and at the end: it must be the same.
+Pods come one after the other, each with a share of its own on every GPU; the oldest make room. Meanwhile cards are lost
+and come back, the kubelet restarts, and pods that nobody scheduled are refused. Every container's limits are compared
+with its decision. What the process holds is measured after a warm-up and at the end: it must be the same.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 from bench.figures import Figure
 from bench.processes import memory
@@ -71,7 +72,11 @@ class Tally:
 
 
 class Soak:
-    """The life of one node. ``run`` until so many Allocates were answered, or the time is over."""
+    """The life of one node. ``run`` until so many Allocates were answered, or the time is over.
+
+    Pods are bound and admitted one at a time, as under a scheduler's node lock. Starts and ends of containers go on
+    beside the next pod's Allocates.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self.tally = Tally()
@@ -79,7 +84,8 @@ class Soak:
         self._alive: deque[PodView] = deque()
         self._pods = 0
         self._victims = self._in_turn()
-        self._ailing = False
+        self._losses, self._ailing = 0, False
+        self._beside: set[asyncio.Task[None]] = set()
 
     async def run(self, allocates: int, *, until: float) -> None:
         """``until`` is on the monotonic clock."""
@@ -89,6 +95,7 @@ class Soak:
                 if flapping.done():
                     flapping.result()
                 await self._next_pod()
+            await self._finished(0)
         finally:
             flapping.cancel()
             await asyncio.wait([flapping])
@@ -104,46 +111,64 @@ class Soak:
     async def _next_pod(self) -> None:
         self._pods += 1
         if self._pods % RESTART_EVERY == 0:
+            await self._finished(0)
             await self._stage.restart_kubelet(0.01)
             self.tally.restarts += 1
         if self._pods % STRANGER_EVERY == 0:
             await self._stranger()
         while len(self._alive) >= ALIVE:
-            await self._end(self._alive.popleft())
+            self._go_on(self._end(self._alive.popleft()))
+        await self._finished(ALIVE)
         sizes = {f"c{n}": LEAST_MIB + (self._pods * 8 + n) % SPREAD_MIB for n in range(len(self._stage.uuids))}
         decision = [
             [Grant(uuid=uuid, word=self._stage.family.word, memory=size, cores=0)]
             for uuid, size in zip(self._stage.uuids, sizes.values(), strict=True)
         ]
-        manifest = await self._stage.cluster.create_pod(f"pod-{self._pods}", decision, lock=False)
-        pod = pod_view(manifest)
-        self._alive.append(pod)
+        losses = self._losses - self._ailing
+        pod = pod_view(await self._stage.cluster.create_pod(f"pod-{self._pods}", decision, lock=False))
         try:
             await self._stage.kubelet.admit(pod)
-            if self._pods % START_EVERY == 0:
-                starts = [self._stage.kubelet.start_container(pod.uid, one.name) for one in pod.containers]
-                await asyncio.gather(*starts)
-        except (AdmissionError, StartError) as error:
-            await self._lost(pod, error)
+        except AdmissionError as error:
+            self._refused(pod, error, losses)
+            await self._end(pod)
+            await self._whole()
             return
+        self.tally.allocates += len(sizes)
+        self._go_on(self._started(pod, sizes, losses, starts=self._pods % START_EVERY == 0))
+
+    async def _started(self, pod: PodView, sizes: dict[str, int], losses: int, *, starts: bool) -> None:
+        """The pod's containers start, some of them by PreStartContainer, with the limits that were decided."""
+        try:
+            if starts:
+                starting = [self._stage.kubelet.start_container(pod.uid, one.name) for one in pod.containers]
+                await asyncio.gather(*starting)
+        except StartError as error:
+            self._refused(pod, error, losses)
         for container in pod.containers:
             (held,) = self._stage.kubelet.ledger.held_by(pod.uid, container.name).values()
             self._compare(pod, container.name, held.answer.edits.env.get("CUDA_DEVICE_MEMORY_LIMIT_0", ""), sizes)
-        self.tally.allocates += len(sizes)
         await self._stage.cluster.set_running(pod.name)
+        self._alive.append(pod)
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        self._beside.add(asyncio.create_task(work))
+
+    async def _finished(self, most: int) -> None:
+        """Wait until no more than ``most`` starts and ends go on."""
+        while len(self._beside) > most:
+            done, self._beside = await asyncio.wait(self._beside, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
 
     def _compare(self, pod: PodView, container: str, limit: str, sizes: dict[str, int]) -> None:
         if limit != f"{sizes[container]}m":
             self.tally.wrong.append(f"{pod.name}/{container}: {limit!r} instead of {sizes[container]}m")
 
-    async def _lost(self, pod: PodView, error: HamiError) -> None:
-        """A pod may fail while a card is lost, and for nothing else."""
+    def _refused(self, pod: PodView, error: HamiError, losses: int) -> None:
+        """A pod may fail where a card was lost meanwhile, and for nothing else."""
         self.tally.refused += 1
-        if not self._ailing:
+        if losses == self._losses:
             self.tally.lost.append(f"{pod.name}: {error}")
-        self._alive.remove(pod)
-        await self._end(pod)
-        await self._whole()
 
     async def _stranger(self) -> None:
         """A pod without a decision: it is refused, and leaves nothing."""
@@ -161,7 +186,10 @@ class Soak:
         """The pod ends and is deleted; its folders go with it, as HAMi's monitor removes them."""
         self._stage.kubelet.remove(pod.uid)
         await self._stage.cluster.delete_pod(pod.name)
-        for folder in (self._stage.directory / "hook").glob(f"vgpu/containers/{pod.uid}*"):
+        await asyncio.to_thread(self._sweep, pod.uid)
+
+    def _sweep(self, uid: str) -> None:
+        for folder in (self._stage.directory / "hook").glob(f"vgpu/containers/{uid}*"):
             rmtree(folder, ignore_errors=True)
 
     @property
@@ -184,6 +212,7 @@ class Soak:
                 self.tally.flaps += 1
                 await asyncio.sleep(ERROR_EVERY_S)
             victim, self._ailing = next(self._victims), True
+            self._losses += 1
             self._stage.hardware.simulator.inject("lost", victim)
             self.tally.flaps += 1
             await self._offers(lambda shares: shares < self._shares, "the loss of a card")

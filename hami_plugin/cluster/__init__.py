@@ -1,1 +1,1 @@
-"""The API server: the ``Cluster`` port over ``kubernetes.aio``'s bare client and plain JSON. No models."""
+"""The API server: the ``Cluster`` port over aiohttp and plain JSON."""

@@ -21,8 +21,8 @@ from .events import EventLog
 from .replies import Call
 from .watch import Follower, Rhythm, Topic
 
-CONNECTIONS = 8
-"""Two watches, and six calls at a time. A node's pods are admitted one after the other, and so are their patches."""
+CONNECTIONS = 5
+"""Two watches, and three calls at a time. A node's pods are admitted one after the other, and so are their patches."""
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 

@@ -30,6 +30,9 @@ log = logger(__name__)
 FAREWELL_S = 1.0
 """How long the event loop waits for watchdog's threads to end. They are daemons, and may end later, or never."""
 
+CHECKPOINT = "kubelet_internal_checkpoint"
+"""The kubelet replaces it, by way of a file whose name contains this one, after each Allocate. No socket's way."""
+
 _EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileDeletedEvent, FileMovedEvent, DirDeletedEvent]
 
 
@@ -132,5 +135,7 @@ class _Waker(FileSystemEventHandler):
     def on_any_event(self, event: FileSystemEvent) -> None:
         if isinstance(event, DirDeletedEvent) and event.src_path == self._directory:
             self.gone = True
+        elif CHECKPOINT in str(event.src_path).rpartition("/")[2]:
+            return
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)

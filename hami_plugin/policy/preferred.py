@@ -60,13 +60,12 @@ def _decided(must_include: Sequence[str], claim: Claim, *, strict: bool) -> Sequ
 def _of(devices: Sequence[str], available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
     """``size`` ids: beside those that must be one of each of these devices, while more are needed."""
     chosen = list(must_include)
-    free = [replica for replica in _in_order(available) if replica not in chosen]
     for uuid in devices[: size - len(chosen)]:
-        replica = next((one for one in free if physical_id(one) == uuid), None)
-        if replica is None:
+        # Of a thousand ids few are of this device, and those alone are worth more than a comparison.
+        free = [one for one in available if one.startswith(uuid) and physical_id(one) == uuid and one not in chosen]
+        if not free:
             return ()
-        free.remove(replica)
-        chosen.append(replica)
+        chosen.append(min(free, key=_place))
     return tuple(chosen) if len(chosen) == size else ()
 
 
@@ -90,11 +89,11 @@ def _undecided(available: Sequence[str], must_include: Sequence[str], size: int,
 
 
 def _in_order(ids: Sequence[str]) -> list[str]:
+    return sorted(ids, key=_place)
+
+
+def _place(replica: str) -> tuple[str, int, str]:
     """By device, then by share number as a number."""
-
-    def place(replica: str) -> tuple[str, int, str]:
-        uuid = physical_id(replica)
-        number = replica[len(uuid) :].lstrip("-:")
-        return (uuid, int(number) if number.isdecimal() else 0, replica)
-
-    return sorted(ids, key=place)
+    uuid = physical_id(replica)
+    number = replica[len(uuid) :].lstrip("-:")
+    return (uuid, int(number) if number.isdecimal() else 0, replica)

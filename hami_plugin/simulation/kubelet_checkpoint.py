@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ def write_checkpoint(path: Path, ledger: Ledger) -> None:
     entries = [_entry(slot, held, numa.get(slot[2], {})) for slot, held in ledger.allotments.items()]
     devices = {resource: sorted(ledger.healthy(resource)) for resource in ledger.resources}
     data = {"PodDeviceEntries": entries, "RegisteredDevices": devices}
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(json.dumps({"Data": data, "Checksum": 0}, separators=(",", ":")))
-    new.replace(path)
+    new = os.fspath(path.with_name(f".{path.name}.new"))
+    with open(new, "wb", buffering=0) as file:  # noqa: PTH123  # after each Allocate, and a Path is slow
+        file.write(json.dumps({"Data": data, "Checksum": 0}, separators=(",", ":")).encode())
+    os.replace(new, path)  # noqa: PTH105
 
 
 def _entry(slot: Slot, held: Allotment, numa: Mapping[str, int]) -> dict[str, Any]:

@@ -47,6 +47,25 @@ async def test_writing_to_a_file_wakes_nobody(tmp_path, woken):
         assert not woken.is_set()
 
 
+async def test_the_checkpoint_that_the_kubelet_replaces_after_each_allocate_wakes_nobody(tmp_path, woken):
+    wakes_so_far = []
+
+    def wake():
+        wakes_so_far.append(1)
+        woken.set()
+
+    with DirectoryWatch(tmp_path).subscribed(wake):
+        for _ in range(5):
+            fresh = tmp_path / ".kubelet_internal_checkpoint123"
+            fresh.touch()
+            fresh.rename(tmp_path / "kubelet_internal_checkpoint")
+        (tmp_path / "kubelet.sock").touch()
+        await wakes(woken)
+        await asyncio.sleep(0)
+
+    assert len(wakes_so_far) == 1
+
+
 async def test_a_directory_that_comes_later_is_watched_from_the_next_look(tmp_path, woken):
     directory = tmp_path / "later"
     watch = DirectoryWatch(directory)
