@@ -112,15 +112,23 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(node: Node, configuration: Mapping[str, object] | None = None) -> AsyncIterator[Stage]:
-    """A node in a temporary directory; the daemon is not started yet. ``configuration`` is by the daemon's keys."""
-    with tempfile.TemporaryDirectory(prefix="hami-bench-") as name:
-        directory = Path(name)
+async def staged(
+    node: Node, configuration: Mapping[str, object] | None = None, *, kubelet_in: Path | None = None
+) -> AsyncIterator[Stage]:
+    """A node in a temporary directory; the daemon is not started yet. ``configuration`` is by the daemon's keys.
+
+    The kubelet's own directory can be elsewhere: on a disk, each Allocate waits until its checkpoint is replaced.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="hami-bench-") as name,
+        tempfile.TemporaryDirectory(prefix="hami-bench-", dir=kubelet_in or name) as plugins,
+    ):
+        directory, kubelet_dir = Path(name), Path(plugins)
         profile = BASE if node == Node(split=node.split) else str(write_profile(directory / "machine.yaml", node.gpus))
         hardware = simulate(profile, directory / "machine")
         settings = {**hardware.settings, "deviceSplitCount": node.split}
         family = hardware.vendor.families(hardware.vendor.settings.model_validate(settings))[0]
-        kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock")
+        kubelet = FakeKubelet(kubelet_dir, directory / "pod-resources" / "kubelet.sock")
         async with cluster(directory / "kubeconfig", family) as api:
             await kubelet.start()
             stage = Stage(
@@ -131,7 +139,9 @@ async def staged(node: Node, configuration: Mapping[str, object] | None = None) 
                 uuids=tuple(device.uuid for device in hardware.machine.devices),
                 cluster=api,
                 kubelet=kubelet,
-                command=_command(directory, {**(configuration or {}), "vendors": {hardware.vendor.name: settings}}),
+                command=_command(
+                    directory, kubelet_dir, {**(configuration or {}), "vendors": {hardware.vendor.name: settings}}
+                ),
                 packages=packages(directory / "packages"),
             )
             try:
@@ -141,14 +151,14 @@ async def staged(node: Node, configuration: Mapping[str, object] | None = None) 
                 await kubelet.stop()
 
 
-def _command(directory: Path, configuration: Mapping[str, object]) -> tuple[str | Path, ...]:
+def _command(directory: Path, kubelet_dir: Path, configuration: Mapping[str, object]) -> tuple[str | Path, ...]:
     """The simulated driver is reached as a real one is, by its settings: nothing of the simulation is in the daemon."""
     config = directory / "config.yaml"
     config.write_text(json.dumps(configuration), encoding="utf-8")
     options: dict[str, str | Path] = {
         "--config": config,
         "--node-name": NODE,
-        "--kubelet-dir": directory / "device-plugins",
+        "--kubelet-dir": kubelet_dir,
         "--pod-resources-socket": directory / "pod-resources" / "kubelet.sock",
         "--state-dir": directory / "state",
         "--hook-path": directory / "hook",
