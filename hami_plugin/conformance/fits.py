@@ -32,8 +32,17 @@ def answer(question: Json, policy: Policy, parity: Parity) -> Json:
 
 def answered_by(question: Json, theirs: Json, policy: Policy, parity: Parity) -> bool:
     """Whether this is HAMi's answer if it follows that policy. A row says of HAMi's what it does otherwise than we."""
-    ours = answer(question, policy, parity)
-    return not compared(question, {field: value for field, value in ours.items() if field in theirs}, theirs)
+    return _the_same(question, answer(question, policy, parity), theirs)
+
+
+def granted(question: Json, theirs: Json, policy: Policy, parity: Parity, grants: Sequence[Grant]) -> bool:
+    """Whether this is HAMi's answer if it grants these, all bookings included."""
+    return _the_same(question, told(question, policy, parity, grants), theirs)
+
+
+def _the_same(question: Json, meant: Json, theirs: Json) -> bool:
+    """Where HAMi's answer is known in parts only, these are compared."""
+    return not compared(question, {field: value for field, value in meant.items() if field in theirs}, theirs)
 
 
 def circumstances(question: Json, demand: Demand) -> Context:

@@ -23,6 +23,9 @@ from hami_plugin.policy.scores import Score, neutral
 from hami_plugin.policy.selectors import Misfit, Select, first
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
 
+NOT_FOR_THIS_POD = frozenset({Reason.UNHEALTHY, Reason.CORDONED, Reason.TYPE_MISMATCH})
+"""A group of devices that all have one of these reasons against them is none to the pod, as for HAMi."""
+
 __all__ = ["Granted", "Policy", "Refused", "Verdict", "candidate", "fit", "trial", "walked"]
 
 
@@ -70,9 +73,11 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
     seen: Seen = ((), ())
     misfit, left_behind, elsewhere = Misfit(), 0, 0
     for group in policy.group(states[::-1], context):
-        elsewhere += left_behind
         eligible, (these, reasons) = walked(policy, group, context)
         seen = (seen[0] + these, seen[1] + reasons)
+        if left_behind and NOT_FOR_THIS_POD.issuperset(reasons):
+            continue
+        elsewhere += left_behind
         chosen = policy.select(eligible, context)
         if not isinstance(chosen, Misfit):
             return Granted(grants=tuple([one.grant(demand.word) for one in chosen]), seen=seen)

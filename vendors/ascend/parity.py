@@ -52,10 +52,17 @@ def _several_groups(question: Json) -> bool:
 
 def _grouped_alike(question: Json, ours: Json, theirs: Json) -> bool:
     """Both grant, of groups of the same sizes, with the same bill for each NPU."""
-    if not (theirs["ok"] and sound(question, ours)):
+    if not (theirs["ok"] and sound(_in_percent(question), ours)):
         return False
     bills = [[(one.get("usedmem", 0), one.get("usedcores", 0)) for one in granted(answer)] for answer in (ours, theirs)]
     return sorted(bills[0]) == sorted(bills[1]) and _groups(question, ours) == _groups(question, theirs)
+
+
+def _in_percent(question: Json) -> Json:
+    """In hami-core mode cores are percent, whatever number of AI cores the NPU has."""
+    if pod_annotations(question).get(MODE) != SOFT:
+        return question
+    return {**question, "devices": [{**device, "totalcore": 100} for device in question["devices"]]}
 
 
 def _other_chips(question: Json) -> bool:
@@ -76,7 +83,7 @@ def _of_the_chip(question: Json, ours: Json, theirs: Json) -> bool:
     if not ours["ok"]:
         return "CardTypeMismatch" in ours["reason"]
     right = {device["id"] for device in question["devices"] if device.get("type") == question["vendor"]}
-    return sound(question, ours) and set(uuids(ours)) <= right
+    return sound(_in_percent(question), ours) and set(uuids(ours)) <= right
 
 
 def _unnumbered_networks(question: Json) -> bool:
@@ -86,7 +93,9 @@ def _unnumbered_networks(question: Json) -> bool:
 
 
 def _all_of_them(question: Json, ours: Json, theirs: Json) -> bool:
-    return bool(theirs["ok"]) and len(granted(theirs)) < question["request"]["nums"] and sound(question, ours)
+    return (
+        bool(theirs["ok"]) and len(granted(theirs)) < question["request"]["nums"] and sound(_in_percent(question), ours)
+    )
 
 
 def _beyond_any_request(question: Json) -> bool:

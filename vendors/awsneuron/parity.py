@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import dropwhile
 from typing import Any
 
 from hami_plugin.conformance import fits, values
 from hami_plugin.conformance.compare import compared
-from hami_plugin.parity import ADMISSION, PLACED, REQUEST, Json, Parity, differences, pod_annotations
+from hami_plugin.model.placement import Grant
+from hami_plugin.parity import ADMISSION, PLACED, REQUEST, Json, Parity, differences, pod_annotations, uuids
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import INT32_MAX
+from hami_plugin.policy.states import DeviceState
 from vendors.awsneuron.chips import WORD
 from vendors.awsneuron.family import SELECTORS, WHOLE, families
 from vendors.awsneuron.node import KIND
@@ -89,8 +92,13 @@ def _unseen(question: Json) -> bool:
     return _wanted(question) == 1 and question["request"]["coresreq"] == 0
 
 
-def _sound(question: Json, ours: Json, _theirs: Json) -> bool:
-    """The first idle neighbours, or as many free cores as asked for of the first device that has them; none if none."""
+def _sound(question: Json, ours: Json, theirs: Json) -> bool:
+    """The first idle neighbours, or as many free cores as asked for of the first device that has them; none if none.
+
+    Where HAMi's answer is what it makes of places in the list, and of two cores in each device.
+    """
+    if not _by_place(question, theirs):
+        return False
     request = question["request"]
     per_device = max(state.info.devcore.bit_length() for state in values.states(question))
     count, cores = request["nums"], request["coresreq"]
@@ -128,6 +136,73 @@ def _possible(question: Json, count: int, cores: int) -> list[Mapping[int, int]]
     starts = [start for start in sorted(free) if ring or (count in (4, 8, 16) and start % count == 0)]
     runs = [range(start, start + count) for start in starts]
     return [{index: free[index][0] for index in run} for run in runs if all(free.get(index) for index in run)]
+
+
+def _by_place(question: Json, theirs: Json) -> bool:
+    """HAMi's rule: several devices stand beside one another in the list; a single one is the last that has the cores,
+    of which two are told apart.
+    """
+    found = _windows(question) if _wanted(question) > 1 else _last_with_cores(question)
+    if isinstance(found, str):
+        return not theirs["ok"] and theirs["reason"] == found
+    policy = families(AwsNeuronSettings())[0].policy
+    return policy is not None and fits.granted(question, theirs, policy, Parity(said=_with_his_masks), found)
+
+
+def _windows(question: Json) -> list[Grant] | str:
+    """All cores of each device whose index is a place of the first idle neighbours; a reason if there are none."""
+    states, count = values.states(question), _wanted(question)
+    ring = "inf" in str(states[0].notes.get(KIND)).lower()
+    step = 1 if ring else count if count in (4, 8, 16) else len(states)
+    idle = [state.info.health and not state.slots for state in states]
+    starts = (start for start in range(0, len(states) - count + 1, step) if ring or count in (4, 8, 16))
+    start = next((start for start in starts if all(idle[start : start + count])), None)
+    if start is None:
+        return f"1/{len(states)} {Reason.NUMA}"
+    by_index = {state.index: state for state in states}
+    return [_grant(by_index[index], by_index[index].info.devcore) for index in range(start, start + count)]
+
+
+def _last_with_cores(question: Json) -> list[Grant] | str:
+    states, cores, against = values.states(question), question["request"]["coresreq"], Counter[str]()
+    mutex = "mutex" in pod_annotations(question).get("hami.io/gpu-scheduler-policy", "")
+    for state in reversed(states):
+        reasons = {
+            Reason.UNHEALTHY: not state.info.health,
+            Reason.UUID_MISMATCH: not _allowed(question, state.uuid),
+            Reason.NO_SLOT: state.slots >= state.info.count,
+            Reason.EXCLUSIVE: mutex and state.slots > 0,
+            Reason.NO_CORES: state.info.devcore.bit_count() - state.cores.bit_count() < cores,
+        }
+        reason = next((reason for reason, true in reasons.items() if true), None)
+        if reason is None:
+            return [_grant(state, _delta(question, state))]
+        against[str(reason)] += 1
+    return ", ".join(sorted(f"{count}/{len(states)} {reason}" for reason, count in against.items()))
+
+
+def _grant(state: DeviceState, mask: int) -> Grant:
+    return Grant(uuid=state.uuid, word=WORD, cores=mask, index=state.index)
+
+
+def _delta(question: Json, state: DeviceState) -> int:
+    """What is added to HAMi's copy of a mask. On the way to a single device the copy is made, if there is none."""
+    before = int(state.notes.get(BOOKED, state.cores if _wanted(question) == 1 else 0))
+    return 1 if question["request"]["coresreq"] == 1 and not before else 3 - before
+
+
+def _with_his_masks(question: Json, answer: Json) -> Json:
+    """With HAMi's copies of the masks, of which each has two cores."""
+    his = _with_masks(question, answer)
+    states = {state.uuid: state for state in values.states(question)}
+    added = {uuid: _delta(question, states[uuid]) for uuid in uuids(answer)}
+    for one in (*his["devices"][WORD], *his.get("applied", ())):
+        one["custominfo"] = {BOOKED: added[one["uuid"]]}
+    for one in his.get("usage_after", ()):
+        if BOOKED in one["custominfo"]:
+            unseen = states[one["id"]].cores if _wanted(question) == 1 else 0
+            one["custominfo"][BOOKED] = states[one["id"]].notes.get(BOOKED, unseen) + added.get(one["id"], 0)
+    return his
 
 
 def _allowed(question: Json, uuid: str) -> bool:

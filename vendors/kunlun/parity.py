@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
 
-from hami_plugin.conformance import values
+from hami_plugin.conformance import fits, values
+from hami_plugin.model.placement import Grant
 from hami_plugin.parity import (
     ADMISSION,
     PLACED,
@@ -21,7 +22,8 @@ from hami_plugin.parity import (
 )
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import DeviceState
-from vendors.kunlun.family import CARD, PART, WHOLE
+from vendors.kunlun.family import CARD, PART, WHOLE, families
+from vendors.kunlun.settings import KunlunSettings
 
 SELECTORS = (("hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"), ("baidu.com/use-gpuuuid", "baidu.com/nouse-gpuuuid"))
 MEMORY = "kunlunxin.com/vxpu-memory"
@@ -59,8 +61,10 @@ def _has_room(question: Json, card: DeviceState) -> bool:
     return bool(card.info.health and alike and size <= card.free_memory)
 
 
-def _well_wired(question: Json, ours: Json, _theirs: Json) -> bool:
-    """One of the best groups of cards that may be had; none if there is none."""
+def _well_wired(question: Json, ours: Json, theirs: Json) -> bool:
+    """One of the best groups of cards that may be had, or none if there is none; where HAMi goes by places."""
+    if not _by_place(question, theirs):
+        return False
     possible = list(_possible(_free(question), question["request"]["nums"]))
     if not ours["ok"]:
         return not possible and ours["reason"] == _one_reason(question)
@@ -97,15 +101,64 @@ def _possible(free: set[int], count: int) -> Iterator[AbstractSet[int]]:
         yield from (group for group in CROSSING if group <= free)
 
 
-def _one_reason(question: Json) -> str:
-    """Cards that are not this pod's, by the first of three reasons; if there are none, that no group is free."""
+def _by_place(question: Json, theirs: Json) -> bool:
+    """HAMi's rule: the wings are counted by place, the links between them by index, and slots not at all."""
+    cards = values.states(question)
+    able = [place for place, card in enumerate(cards) if _serves_hami(question, card)]
+    chosen = _wired([card.index for card in cards], able, question["request"]["nums"])
+    if not chosen:
+        return not theirs["ok"] and theirs["reason"] == _one_reason(question, slots=False)
+    whole, request = question["vendor"] == WHOLE, question["request"]
+    memory, cores = (CARD, 100) if whole else (request["memreq"], request["coresreq"])
+    uuids = {card.index: card.uuid for card in cards}
+    grants = [
+        Grant(uuid=uuids.get(index, ""), word=question["vendor"], memory=memory, cores=cores, index=index)
+        for index in chosen
+    ]
+    policy = next(one.policy for one in families(KunlunSettings()) if one.word == question["vendor"])
+    return policy is not None and fits.granted(question, theirs, policy, Parity(), grants)
+
+
+def _serves_hami(question: Json, card: DeviceState) -> bool:
+    used = card.slots > 0
+    fits = (not used or not _alone(question)) and (question["vendor"] == WHOLE or _has_room(question, card))
+    own = all(_allowed(pod_annotations(question), card.uuid, *pair) for pair in SELECTORS)
+    return card.info.health and fits and own
+
+
+def _wired(index: Sequence[int], able: Sequence[int], count: int) -> Sequence[int]:
+    """The indices that HAMi takes of the cards at these places; empty for none."""
+    if count == 8 and len(able) == 8:
+        return range(8)
+    for left in {1: (1, 3, 2, 4), 2: (2, 3, 4), 4: (4,)}.get(count, ()):
+        for wing in ([place for place in able if place < 4], [place for place in able if place >= 4]):
+            if len(wing) == left:
+                return [index[place] for place in wing[:count]]
+    free = [index[place] for place in able]
+    if count == 2:
+        return next(([one, other] for one in free for other in free if abs(one - other) == 4), [])
+    groups = [group for group in CROSSING if group <= set(free)] if count == 4 and len(free) in (4, 5, 6) else []
+    if len(free) == 6:
+        groups = [group for group in groups if _linked(set(free) - group)] or groups[-1:]
+    return sorted(groups[0]) if groups else []
+
+
+def _linked(pair: AbstractSet[int]) -> bool:
+    return pair <= LEFT or pair <= RIGHT or max(pair) - min(pair) == 4
+
+
+def _one_reason(question: Json, *, slots: bool = True) -> str:
+    """Cards that are not this pod's, by the first of three reasons; if there are none, that no group is free.
+
+    HAMi does not look at ``slots``.
+    """
     cards, annotations = values.states(question), pod_annotations(question)
     others = [card for card in cards if not all(_allowed(annotations, card.uuid, *pair) for pair in SELECTORS)]
     roomy = [card for card in cards if question["vendor"] == PART and _has_room(question, card)]
     counts = {
         Reason.EXCLUSIVE: sum(card.slots > 0 for card in roomy) if _alone(question) else 0,
         Reason.UUID_MISMATCH: len(others),
-        Reason.NO_SLOT: sum(card.slots >= card.info.count for card in roomy),
+        Reason.NO_SLOT: sum(card.slots >= card.info.count for card in roomy) if slots else 0,
     }
     reason = next((reason for reason, count in counts.items() if count), Reason.NUMA)
     return f"{counts.get(reason, 1)}/{len(cards)} {reason}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -111,7 +112,14 @@ def _second_of_a_class(question: Json) -> bool:
 
 
 def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
-    """A sound grant on cards whose tenants the pod may join; or none on both sides, for the same reasons."""
+    """A sound grant on cards whose tenants the pod may join; or none on both sides, for the same reasons.
+
+    HAMi's is what we say to a pod that has no card yet.
+    """
+    policy = sgpu.family(MetaxSettings(), clock=time.time_ns).policy
+    assert policy
+    if not fits.answered_by(_with_classes({**question, "allocated": {}}), theirs, policy, Parity()):
+        return False
     if not ours["ok"]:
         return not theirs["ok"] and ours["reason"] == theirs["reason"]
     strangers = {None, ONLINE} if pod_annotations(question)[APP_CLASS] == OFFLINE else {None}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from hami_plugin.conformance import fits, linked, values
 from hami_plugin.parity import (
@@ -13,16 +13,16 @@ from hami_plugin.parity import (
     Json,
     Parity,
     asks_fit,
-    but_for,
     differences,
     pod_annotations,
     sound,
     uuids,
 )
 from hami_plugin.policy.charges import asked
+from hami_plugin.policy.engine import Policy, trial, walked
 from hami_plugin.policy.groups import GO_TRUE
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import ORDER_KEY, DeviceState, Slice
+from hami_plugin.policy.reasons import Reason, told
+from hami_plugin.policy.states import ORDER_KEY, Candidate, Context, DeviceState, Slice
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.scheduling import mig
 from vendors.nvidia.scheduling.pairs import even_pairs_alike, odd_pairs, pair_scores
@@ -32,8 +32,8 @@ from vendors.nvidia.settings import NvidiaSettings
 MOST_TAKEN = 1000
 """More than a node has cards and instances."""
 
-OTHERWISE = (Reason.NUMA, Reason.TOO_FEW)
-"""What HAMi and we count otherwise when cards of several NUMA nodes would do."""
+BEFORE_NUMA = (Reason.UNHEALTHY, Reason.CORDONED, Reason.TYPE_MISMATCH)
+"""Cards with one of these against them are passed over before HAMi sees their NUMA node."""
 
 
 def parity() -> Parity:
@@ -88,30 +88,67 @@ def _numa_bound(question: Json) -> bool:
     """A NUMA node's cards do not stand together, or topology counts, which HAMi looks at only in the last run."""
     if not (asks_fit(question, FAMILY) and _bound(question)):
         return False
-    runs = [numa for numa, _ in groupby(question["devices"], key=lambda device: device.get("numa", 0))]
+    runs = [run[0].info.numa for run in _runs(question)[0]]
     return _topology(question) or len(runs) != len(set(runs))
 
 
 def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
-    """The first NUMA node with enough cards serves; or none does, for the same other reasons. HAMi takes the first run
-    of neighbours that has enough, and by topology what is linked best of the last run; or there is none.
-    """
-    able, wanted, runs = _pool(question), question["request"]["nums"], _runs(question)
-    run = next((run for run in (runs[-1:] if _topology(question) else runs) if len(run) >= wanted), None)
-    if bool(theirs["ok"]) != (run is not None) or (run and not _chosen_of(question, theirs, run, whole=False)):
+    """The first NUMA node with enough cards serves, or none does. HAMi goes by runs of neighbours."""
+    if not _as_hami(question, theirs):
         return False
+    able = _pool(question)
     if ours["ok"]:
         return sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able)
-    no_node = len(able) < question["request"]["nums"]
-    return no_node and but_for(ours["reason"], *OTHERWISE) == but_for(theirs["reason"], *OTHERWISE)
+    return len(able) < question["request"]["nums"]
 
 
-def _runs(question: Json) -> list[list[str]]:
-    """What could be granted, by runs of neighbours of one NUMA node, in walking order."""
-    well = [device for device in reversed(question["devices"]) if device.get("health")]
-    runs = [[*run][::-1] for _, run in groupby(well, key=lambda device: device.get("numa", 0))]
-    taken = _all_taken if _topology(question) else _able
-    return [list(taken({**question, "devices": run})) for run in runs]
+def _as_hami(question: Json, theirs: Json) -> bool:
+    """HAMi's rule: cards are taken run by run, until one run has enough; under ``topology-aware`` all that would do of
+    the last run, and of them those that are linked best. A percentage is one of a cut card's whole memory.
+    """
+    linked_ones, wanted = _topology(question), question["request"]["nums"]
+    runs, against = _runs(question)
+    taken: Sequence[Candidate] = ()
+    for run in runs:
+        against[Reason.NUMA] += 0 if linked_ones else len(taken)
+        taken, (_, reasons) = walked(_of_all(), run, _circumstances(question))
+        against.update(filter(None, reasons))
+        if len(taken) >= wanted and not linked_ones:
+            break
+    if len(taken) < wanted:
+        against[Reason.TOO_FEW] += len(taken)
+        return not theirs["ok"] and theirs["reason"] == told(+against, len(question["devices"]))
+    pool = [one.uuid for one in taken]
+    if not theirs["ok"] or len(uuids(theirs)) != wanted or not _chosen_of(question, theirs, pool, whole=False):
+        return False
+    bills = {one.uuid: one.grant(FAMILY) for one in taken}
+    return fits.granted(question, theirs, _of_all(), parity(), [bills[uuid] for uuid in uuids(theirs)])
+
+
+def _of_all() -> Policy:
+    return replace(policy(NvidiaSettings()), charge=asked)
+
+
+def _circumstances(question: Json) -> Context:
+    demand = Parity().demand(question["request"])
+    return fits.circumstances(question, replace(demand, count=MOST_TAKEN) if _topology(question) else demand)
+
+
+def _runs(question: Json) -> tuple[list[list[DeviceState]], Counter[Reason]]:
+    """The cards in walking order, by runs of neighbours of one NUMA node if that counts; and the reasons against those
+    that are passed over before.
+    """
+    context, runs, against = _circumstances(question), list[list[DeviceState]](), Counter[Reason]()
+    tried = trial(_of_all(), context)
+    for state in reversed(context.states):
+        found = tried(state, ())
+        if isinstance(found, Reason) and found in BEFORE_NUMA:
+            against[found] += 1
+        elif runs and (runs[-1][0].info.numa == state.info.numa or not _bound(question)):
+            runs[-1].append(state)
+        else:
+            runs.append([state])
+    return runs, against
 
 
 def _by_topology(question: Json) -> bool:
@@ -128,11 +165,7 @@ def _by_topology(question: Json) -> bool:
 
 def _linked_best(question: Json, ours: Json, theirs: Json) -> bool:
     """HAMi's are the first of those that are linked best, and ours those that leave the best-linked rest."""
-    taken = _all_taken(question)
-    if bool(theirs["ok"]) != (len(taken) >= question["request"]["nums"]) or not sound(question, ours):
-        return False
-    his = not theirs["ok"] or _chosen_of(question, theirs, taken, whole=False)
-    return his and _chosen_of(question, ours, _pool(question))
+    return _as_hami(question, theirs) and sound(question, ours) and _chosen_of(question, ours, _pool(question))
 
 
 def _all_taken(question: Json) -> Sequence[str]:
@@ -147,11 +180,11 @@ def _able(question: Json) -> Sequence[str]:
 
 def _pool(question: Json) -> Sequence[str]:
     """What could be granted, in walking order: where NUMA counts, of the first NUMA node that has enough."""
-    able = _able(question)
     if not _bound(question):
-        return able
+        return _able(question)
     nodes = dict.fromkeys(device.get("numa", 0) for device in reversed(question["devices"]))
-    groups = [[uuid for uuid in able if _numa(question, uuid) == numa] for numa in nodes]
+    cards = ([one for one in question["devices"] if one.get("numa", 0) == numa] for numa in nodes)
+    groups = (_able({**question, "devices": some}) for some in cards)
     return next((group for group in groups if len(group) >= question["request"]["nums"]), ())
 
 
@@ -192,17 +225,12 @@ def _part_of_a_cut_card(question: Json) -> bool:
 
 
 def _largest_instance(question: Json, ours: Json, theirs: Json) -> bool:
-    """Of what may be had, with an instance of a cut card in it; or none on both sides, with enough reasons on ours."""
-    of_all = replace(policy(NvidiaSettings()), charge=asked)
-    if not fits.answered_by(question, theirs, of_all, parity()):
+    """Of what may be had, with an instance of a cut card in it or chosen by links; or none on both sides."""
+    if not _as_hami(question, theirs):
         return False
     if not ours["ok"]:
         return not theirs["ok"] and len(_pool(question)) < question["request"]["nums"]
     if not _chosen_of(question, ours, _pool(question)):
         return False
     cut = {device["id"] for device in question["devices"] if device.get("mig_profiles")}
-    return sound(question, ours) and bool(cut & set(uuids(ours)))
-
-
-def _numa(question: Json, uuid: str) -> int:
-    return next(int(device.get("numa", 0)) for device in question["devices"] if device["id"] == uuid)
+    return sound(question, ours) and (_topology(question) or bool(cut & set(uuids(ours))))
