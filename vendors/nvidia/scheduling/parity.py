@@ -85,11 +85,14 @@ def _topology(question: Json) -> bool:
 
 
 def _numa_bound(question: Json) -> bool:
-    """A NUMA node's cards do not stand together, or topology counts, which HAMi looks at only in the last run."""
+    """A NUMA node's cards do not stand together, or not those that HAMi sees; or topology counts, which it looks at
+    only in the last run.
+    """
     if not (asks_fit(question, FAMILY) and _bound(question)):
         return False
     runs = [run[0].info.numa for run in _runs(question)[0]]
-    return _topology(question) or len(runs) != len(set(runs))
+    order = dict.fromkeys(device.get("numa", 0) for device in reversed(question["devices"]))
+    return _topology(question) or runs != [numa for numa in order if numa in runs]
 
 
 def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
