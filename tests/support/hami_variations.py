@@ -37,7 +37,7 @@ def varied(questions: Sequence[Any], chance: random.Random) -> Any:
     for pieces in (other.get("allocated") or {}).values():
         for grant in (grant for piece in pieces or () for grant in piece or ()):
             grant["uuid"] = chance.choice([*ids, *ids, "other"])
-    if "metax_jq" in other or chance.random() < 0.3 and base["vendor"] == "Metax-SGPU":
+    if "metax_jq" in other or (chance.random() < 0.3 and base["vendor"] == "Metax-SGPU"):
         qualities = ("", "best-effort", "fixed-share")
         other["metax_jq"] = {one: chance.choice(qualities) for one in chance.sample(ids, chance.randint(1, len(ids)))}
     return other
@@ -61,3 +61,35 @@ def _names(ids: Sequence[str], chance: random.Random) -> str:
     if chance.random() < 0.2:
         some.append("bogus-uuid")
     return chance.choice((",", ", ", " ,")).join(some)
+
+
+def varied_container(questions: Sequence[Any], chance: random.Random) -> Any:
+    """A question about a container, with amounts of other questions, and another one's configuration and pod."""
+    base = copy.deepcopy(chance.choice(questions))
+    alike = [one for one in questions if one["vendor"] == base["vendor"]]
+    for part in ("pod", "config", "config_name", "cores_per_neuron"):
+        base.pop(part, None)
+    given = chance.choice(alike)
+    for part in ("config", "config_name", "cores_per_neuron"):
+        if part in given:
+            base[part] = copy.deepcopy(given[part])
+    pod = chance.choice(alike).get("pod")
+    if pod is not None:
+        base["pod"] = copy.deepcopy(pod)
+    pool: dict[str, list[str]] = {}
+    for one in questions:
+        for place in ("limits", "requests"):
+            for name, text in (one["container"].get(place) or {}).items():
+                pool.setdefault(_kind(name, one["vendor"]), []).append(text)
+    container = base["container"]
+    for place, often in (("limits", 0.8), ("requests", 0.4)):
+        names = {name for one in alike for at in ("limits", "requests") for name in one["container"].get(at) or {}}
+        container[place] = {
+            name: chance.choice(pool[_kind(name, base["vendor"])]) for name in sorted(names) if chance.random() < often
+        }
+    return base
+
+
+def _kind(name: str, vendor: str) -> str:
+    """A resource's name without the chip's."""
+    return name.replace(vendor, "")

@@ -6,7 +6,7 @@ from math import ceil
 
 from hami_plugin.conformance import values
 from hami_plugin.conformance.compare import compared
-from hami_plugin.parity import REQUEST, Json, Parity, amount, differences
+from hami_plugin.parity import REQUEST, Json, Parity, amount, differences, whole_amount
 from hami_plugin.policy.demand import Demand
 from vendors.enflame import drs
 from vendors.enflame.capacity import WORD
@@ -44,16 +44,23 @@ def _request(demand: Demand, unset_percent: int) -> Json:
 
 def _written(question: Json, resource: str) -> int:
     """How much of a resource a container asks for, rounded up; 0 if it does not, or the question is another one."""
-    if question["fn"] != "request" or question["vendor"] != WORD:
-        return 0
+    return ceil(amount(_text(question, resource)) or 0) if _about_shares(question) else 0
+
+
+def _about_shares(question: Json) -> bool:
+    return bool(question["fn"] == "request" and question["vendor"] == WORD)
+
+
+def _text(question: Json, resource: str) -> str:
     container = question["container"]
-    text = {**(container.get("requests") or {}), **(container.get("limits") or {})}.get(resource, "0")
-    return ceil(amount(text) or 0)
+    return str({**(container.get("requests") or {}), **(container.get("limits") or {})}.get(resource, "0"))
 
 
 def _negative_memory(question: Json) -> bool:
+    """HAMi looks at memory where the slices are no whole number, too."""
     names = EnflameSettings()
-    return _written(question, names.memory) < 0 and _written(question, names.drs) <= 0
+    slices = (whole_amount(_text(question, names.drs)) or 0) if _about_shares(question) else 0
+    return _written(question, names.memory) < 0 and slices <= 0
 
 
 def _booked_as_it_is(question: Json, ours: Json, theirs: Json) -> bool:

@@ -42,7 +42,8 @@ def test_the_second_whole_card_must_be_a_healthy_one() -> None:
 def test_an_offline_pods_second_container_is_still_kept_from_online_pods() -> None:
     rule = RULES["D-123"]
     name = "metax-tech.com/sgpu-app-class"
-    devices = [card(0, used=1), card(1, used=1, pods=[{"annotations": {name: "online"}}]), card(2, pods=[{}])]
+    devices = [card(0, used=1), card(1, used=1, pods=[{"annotations": {name: "online"}}])]
+    devices.append(card(2, used=1, pods=[{}]))
     mine = {"pod": {"annotations": {name: "offline"}}, "allocated": {"Metax-SGPU": [[{"uuid": "G0"}]]}}
     asked = question("Metax-SGPU", devices, **mine)
     theirs = answer(reason="3/3 CardAppClassMismatch")
@@ -51,6 +52,8 @@ def test_an_offline_pods_second_container_is_still_kept_from_online_pods() -> No
     assert rule.right(asked, answer("G0"), theirs)
     assert not rule.right(asked, answer("G1"), theirs)
     assert not rule.right(asked, answer("G2"), theirs)
+    assert not rule.right(asked, answer("G0"), answer(reason="3/3 CardUuidMismatch"))
+    assert not rule.right(asked, answer("G0"), answer("G1"))
 
 
 def test_another_zone_must_be_as_well_linked() -> None:
