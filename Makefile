@@ -9,11 +9,13 @@ STAMP := $(VENV)/.installed
 SOURCES := cdi hami_plugin vendors tests bench tools
 PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
+WORKERS ?= auto
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal
 PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test agreement test-runtimes fuzz e2e check format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
+.PHONY: help setup demo demo-all test test-all agreement test-runtimes fuzz e2e check checks format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +37,11 @@ demo: setup ## See a simulated node register, allocate, lose a GPU, heal, and su
 demo-all: setup ## The same on every machine that can be simulated, of every vendor, as a table
 	@$(BIN)/hami-plugin demo --all
 
-test: setup ## Run all tests (REQUIRE_ALL=1: never skip)
-	$(BIN)/python -m pytest
+test: setup ## Run every test with a part of its cases, in parallel (REQUIRE_ALL=1: never skip; WORKERS=)
+	$(PYTEST)
+
+test-all: setup ## Run every test with all of its cases: all recorded questions, machines, lives, examples
+	TEST_ALL=1 $(PYTEST)
 
 test-all: test ## Run every test with all of its cases
 
@@ -81,7 +86,9 @@ e2e: setup ## As root: a pod's whole life on a real kubelet 1.20, API server and
 	@$(BIN)/python -m tests.realnode.install
 	$(BIN)/python -m pytest tests/realnode
 
-check: setup format-check lint types contracts drift test ## Everything that must hold before a change lands
+check: checks test ## What must hold at each commit: format, lint, types, import contracts, generated code, tests
+
+checks: setup format-check lint types contracts drift ## The same without the tests
 
 format-check:
 	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "Run: make format"; exit 1; }

@@ -121,6 +121,7 @@ async def test_a_node_full_of_shares_is_not_rendered():
         await node.says("vendor odd", "64 devices of ODD with 6400000 shares are more than the kubelet takes")
 
 
+@pytest.mark.full
 async def test_a_list_that_grows_beyond_what_a_kubelet_reads_is_told_until_it_fits_again():
     shares = [SPLIT]
     async with beside(changed(ODD_FAMILY, replicas=lambda _device: shares[0])) as node:

@@ -61,6 +61,7 @@ def test_the_daemon_sees_what_the_image_has_and_nothing_that_developers_installe
     assert done.stdout.strip() == "True None None", done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.e2e
 def test_a_part_prints_each_figure_beside_its_limit_and_writes_all_of_them(tmp_path):
     report = tmp_path / "bench.json"
@@ -75,6 +76,7 @@ def test_a_part_prints_each_figure_beside_its_limit_and_writes_all_of_them(tmp_p
     assert done.returncode == (0 if found["holds"] else 1)
 
 
+@pytest.mark.full
 @pytest.mark.scenario("H13")
 async def test_a_short_soak_leaves_the_daemon_as_it_was():
     figures = {figure.name: figure for figure in await measure(allocates=160, minutes=5)}

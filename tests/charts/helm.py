@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ class Release:
 
     @property
     def documents(self) -> list[dict[str, Any]]:
-        return [document for document in yaml.safe_load_all(self.text) if document]
+        """The reader's own, to change as it likes."""
+        return copy.deepcopy(_documents(self.text))
 
     def kind(self, kind: str) -> list[dict[str, Any]]:
         return [document for document in self.documents if document["kind"] == kind]
@@ -49,6 +52,11 @@ class Release:
     def one(self, kind: str) -> dict[str, Any]:
         (document,) = self.kind(kind)
         return document
+
+
+@cache
+def _documents(text: str) -> list[dict[str, Any]]:
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
 
 
 def installed(

@@ -15,6 +15,7 @@ from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import NodeView, PodView, QuotaView, node_view, pod_view, quota_view
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import PodFeed
+from tests.support.scale import spread
 from tests.support.scheduling import until
 from tests.support.watching import LIST_PODS, WATCH_PODS, Nodes, Pods, manifest, requested, running
 
@@ -124,7 +125,11 @@ async def follow(request, server, rhythm, observer, tmp_path):
             yield cluster.follow_pods
 
 
-@pytest.mark.parametrize("edit", [*DEEP.values(), *ODD.values(), *MISSHAPEN.values()], ids=[*DEEP, *ODD, *MISSHAPEN])
+@pytest.mark.parametrize(
+    "edit",
+    spread([*DEEP.values(), *ODD.values(), *MISSHAPEN.values()], part=4),
+    ids=spread([*DEEP, *ODD, *MISSHAPEN], part=4),
+)
 async def test_a_pod_of_any_shape_is_read_as_far_as_it_goes_and_hides_no_other(server, follow, edit):
     server.edit(edit, "(GET|WATCH) /api/v1/pods")
     for name in ("a", "bad", "z"):
@@ -212,7 +217,7 @@ ANSWERS = {
 
 
 @pytest.mark.scenario("P6")
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("answer", spread(ANSWERS.values(), part=4), ids=spread(ANSWERS, part=4))
 async def test_a_list_that_makes_no_sense_is_asked_for_again(server, follow, answer):
     server.edit(lambda _: answer, "GET /api/v1/pods", count=1)
     server.create_pod(manifest("a"))
@@ -261,7 +266,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+@pytest.mark.parametrize("line", spread(LINES.values(), part=4), ids=spread(LINES, part=4))
 async def test_a_line_of_a_watch_that_makes_no_sense_costs_a_new_watch_at_most(server, follow, line):
     server.create_pod(manifest("a"))
     pods = Pods()

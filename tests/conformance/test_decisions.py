@@ -19,6 +19,7 @@ from hami_plugin.conformance.decisions import situation
 from hami_plugin.conformance.questions import Case, read
 from hami_plugin.conformance.run import Outcome, asked, documented_in
 from hami_plugin.scheduling import survey
+from tests.support.scale import sized, spread
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "vectors"
@@ -32,7 +33,7 @@ def catalog() -> Catalog:
 
 @cache
 def decisions() -> tuple[Case, ...]:
-    return tuple(read(VECTORS / "schedule.jsonl.xz"))
+    return tuple(spread(read(VECTORS / "schedule.jsonl.xz"), lambda case: case.question["vendor"], part=5))
 
 
 @cache
@@ -158,7 +159,7 @@ def test_a_planted_fault_in_a_decision_is_found(change: Callable[[Any], None]):
         return case.question["vendor"] in ("NVIDIA", "DCU")
 
     planted = []
-    for case in filter(about, decisions()[::3]):
+    for case in filter(about, decisions()[:: sized(1, 3)]):
         out = copy.deepcopy(dict(case.answers[0]))
         out["scores"] = out["scores"] or []
         change(out)

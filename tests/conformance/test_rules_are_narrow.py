@@ -24,12 +24,13 @@ from hami_plugin.parity import Difference
 from hami_plugin.policy.engine import candidate
 from hami_plugin.policy.states import Candidate
 from tests.support import hami_fits
+from tests.support.scale import sized, spread
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests" / "vectors").glob("*.jsonl.xz"))
-MOST_CASES = 8
+MOST_CASES = sized(2, 8)
 """For each difference and kind of question. The differences are few and their questions alike."""
-MOST_CHANGES = 150
+MOST_CHANGES = sized(50, 150)
 OPEN = ("annotations", "limits", "requests", "pod_annotations", "score", "failed")
 """Mappings of which a member may be missing."""
 
@@ -60,7 +61,8 @@ def explain() -> Explained:
 def explained() -> Mapping[tuple[str, str], Sequence[tuple[Case, Json]]]:
     """Questions with our answers, by the difference that explains them and the kind of question."""
     found: dict[tuple[str, str], list[tuple[Case, Json]]] = {}
-    for case in itertools.chain.from_iterable(map(read, FILES)):
+    cases = itertools.chain.from_iterable(map(read, FILES))
+    for case in spread(cases, lambda case: (case.question["fn"], case.question.get("vendor"))):
         ours = json.loads(json.dumps(answer(case.question, catalog())))
         if differs(case, ours) and (reason := explain()(case, ours)):
             found.setdefault((reason, case.question["fn"]), []).append((case, ours))
@@ -71,7 +73,7 @@ def differs(case: Case, ours: Json) -> bool:
     return all(compared(case.question, ours, theirs) for theirs in case.answers)
 
 
-def spread(items: Sequence[Any], most: int) -> Sequence[Any]:
+def at_most(items: Sequence[Any], most: int) -> Sequence[Any]:
     """So many of them, from the first to the last."""
     return items[:: -(-len(items) // most)] if items else items
 
@@ -140,7 +142,7 @@ def other_choices(case: Case, ours: Json) -> Iterator[Json]:
 
 def wrong(case: Case, ours: Json) -> Iterator[tuple[str, Json]]:
     """Other answers than ours, and than HAMi's."""
-    spots = spread([*changes(ours)], MOST_CHANGES)
+    spots = at_most([*changes(ours)], MOST_CHANGES)
     others = [(f"{'.'.join(map(str, place))} = {value}", changed(ours, place, value)) for place, value in spots]
     if case.question["fn"] == fits.QUESTION:
         others += [(f"the choice {one['reason'] or one.get('devices')}", one) for one in other_choices(case, ours)]
@@ -161,6 +163,7 @@ def well_formed(other: Json) -> bool:
     return not other.get("ok") or "devices" in other or "profile" in other
 
 
+@pytest.mark.full
 def test_questions_are_explained_by_many_differences() -> None:
     assert len({reason for reason, _ in explained()}) >= 22
 
@@ -171,7 +174,7 @@ def test_no_other_answer_is_explained(kind: str) -> None:
     for (reason, of), cases in explained().items():
         if of != kind:
             continue
-        for case, ours in spread(cases, MOST_CASES if kind != DECISION else 4):
+        for case, ours in at_most(cases, MOST_CASES if kind != DECISION else 4):
             for what, other in wrong(case, ours):
                 tried += 1
                 assert not explain()(case, other), f"{reason} explains {case.id} with {what}"
@@ -218,7 +221,7 @@ def test_a_rule_depends_on_no_name() -> None:
 @pytest.mark.parametrize("file", [file for file in FILES if "_fit" in file.name], ids=lambda file: file.name[:-13])
 def test_what_must_hold_of_every_answer_holds_in_any_device_order(file: Path) -> None:
     shuffled = random.Random(file.name)
-    for case in itertools.islice(read(file), 0, None, 6):
+    for case in itertools.islice(read(file), 0, None, sized(30, 6)):
         question = copy.deepcopy(case.question)
         shuffled.shuffle(question["devices"])
         ours = answer(question, catalog())

@@ -12,6 +12,7 @@ from hami_plugin.conformance.questions import read
 from hami_plugin.conformance.replay import OF_DECISIONS
 from hami_plugin.conformance.report import lines
 from hami_plugin.conformance.run import asked, differences, documented_in
+from tests.support.scale import spread
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests" / "vectors").glob("*.jsonl.xz"))
@@ -28,12 +29,12 @@ def documented() -> frozenset[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.partition(".")[0])
 def test_no_answer_differs_without_a_written_reason(file: Path) -> None:
-    cases = list(read(file))
+    cases = spread(read(file), lambda case: (case.question["fn"], case.question.get("vendor")))
 
     outcome = asked(cases, catalog(), documented())
 
     assert not outcome.unexplained, "\n".join(lines({file.name: outcome}))
-    assert outcome.agreed > len(cases) / 2
+    assert outcome.agreed >= len(cases) / 2
 
 
 def test_every_difference_is_documented() -> None:

@@ -21,6 +21,7 @@ from tests.support.agreement import Questions, every_family, ground
 from tests.support.live import Ended, Live, live
 from tests.support.machines import Case, Way
 from tests.support.scheduling import until
+from tests.support.scale import spread
 
 SAMPLE = 16
 
@@ -36,7 +37,9 @@ def fits(node: Live, manifest: dict) -> bool:
         return False
 
 
-@pytest.mark.parametrize("profile", ["dgx-1v", "cambricon-mlu590-8", "enflame-s60-8-drs", "ascend-910b3-8"])
+@pytest.mark.parametrize(
+    "profile", spread(["dgx-1v", "cambricon-mlu590-8", "enflame-s60-8-drs", "ascend-910b3-8"], part=4)
+)
 async def test_a_pod_that_fits_is_served_by_the_processes_and_no_other_is(profile: str, tmp_path: Path) -> None:
     told: Counter[bool] = Counter()
     place = ground(Case(profile=profile, way=Way()), tmp_path / "ground")

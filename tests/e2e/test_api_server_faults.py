@@ -10,6 +10,7 @@ from hami_plugin.wire import keys
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, fail, refusal, sound, take_down
 from tests.e2e.truth import annotation, difference, recorded
+from tests.support.scale import spread
 
 WRITES = "^(PATCH|POST|PUT|DELETE) "
 PODS = 5
@@ -72,7 +73,7 @@ async def heal(stage):
 
 @pytest.mark.scenario("P1", "P2", "P3", "P4", "P5", "P6")
 @pytest.mark.parametrize(
-    "fault", [refuse, hang, slow, broken, throttled, in_conflict], ids=lambda fault: fault.__name__
+    "fault", spread([refuse, hang, slow, broken, throttled, in_conflict], part=4), ids=lambda fault: fault.__name__
 )
 async def test_pods_that_are_known_start_without_the_api_server_while_it_is(fault, running, tell):
     stage = await running()
@@ -107,6 +108,7 @@ async def test_a_pod_that_is_not_known_is_refused_in_time_with_the_reason(runnin
     await stage.until(lambda: any(e["reason"] == "NoPendingPod" for e in stage.api.events()), "the Event", 20)
 
 
+@pytest.mark.full
 @pytest.mark.scenario("P5")
 async def test_writers_wait_as_long_as_retry_after_says(running):
     stage = await running()
@@ -123,7 +125,7 @@ async def test_writers_wait_as_long_as_retry_after_says(running):
 
 
 @pytest.mark.scenario("P7")
-@pytest.mark.parametrize("loss", ["drop_watches", "expire_watches", "compact"])
+@pytest.mark.parametrize("loss", spread(["drop_watches", "expire_watches", "compact"], part=3))
 async def test_a_lost_watch_is_taken_up_again_and_misses_nothing(loss, running):
     stage = await running()
     gone = await bring_up(stage, small("gone", stage.family.resources))
@@ -151,6 +153,7 @@ async def test_annotations_that_somebody_removes_or_that_were_lost_come_back(run
     await stage.until(lambda: annotation(stage, key) == wanted, "the annotation at the new node")
 
 
+@pytest.mark.full
 async def test_nothing_is_written_while_nothing_changes(running):
     stage = await running(rescanSeconds=0.3)
     await bring_up(stage, small("quiet", stage.family.resources))

@@ -18,6 +18,7 @@ from hami_plugin.node.spec_files import file_name
 from tests.e2e.disks import small_disk
 from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import offered, start
+from tests.support.scale import spread
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 PROFILE = "hgx-a100-4gpu"
@@ -85,6 +86,7 @@ async def test_a_container_is_given_names_that_resolve_to_its_devices_and_no_oth
     assert any(mount.container_path == "/etc/ld.so.preload" for mount in given.edits.mounts)
 
 
+@pytest.mark.full
 async def test_the_same_answer_without_cdi_names_nothing(set_up, directories):
     stage = await by_cdi(set_up, directories, "envvar")
     await start(stage)
@@ -117,6 +119,7 @@ async def test_auto_hands_over_by_cdi_where_the_runtime_reads_our_directory(set_
     assert view(directories).resolve([name]).device_nodes
 
 
+@pytest.mark.full
 async def test_cdi_that_the_runtime_has_switched_off_is_told_at_the_node_and_served(set_up, directories, tmp_path):
     config = runtime_config(tmp_path, cdi=False, directories=directories)
     stage = await by_cdi(set_up, directories, runtimeConfig=config)
@@ -129,6 +132,7 @@ async def test_cdi_that_the_runtime_has_switched_off_is_told_at_the_node_and_ser
     assert annotated(given.annotations)
 
 
+@pytest.mark.full
 @pytest.mark.scenario("H2")
 async def test_a_half_written_file_of_a_killed_daemon_is_cleaned_and_the_spec_is_whole(stage, directories):
     await start(stage)
@@ -142,7 +146,7 @@ async def test_a_half_written_file_of_a_killed_daemon_is_cleaned_and_the_spec_is
     assert view(directories).problems == ()
 
 
-@pytest.mark.parametrize("harm", ["delete", "edit"])
+@pytest.mark.parametrize("harm", spread(["delete", "edit"], part=2))
 @pytest.mark.scenario("H3")
 async def test_a_spec_that_somebody_spoils_is_back_within_five_seconds(stage, directories, harm):
     await start(stage)
@@ -158,6 +162,7 @@ async def test_a_spec_that_somebody_spoils_is_back_within_five_seconds(stage, di
     await offered(stage)
 
 
+@pytest.mark.full
 @pytest.mark.scenario("H4")
 async def test_a_second_spec_of_a_device_takes_that_device_away_and_names_both_files(stage, directories):
     await start(stage)
@@ -189,7 +194,7 @@ def remount(directory: Path, mode: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{mode}", str(directory)], check=True)
 
 
-@pytest.mark.parametrize("fault", ["full", "read-only"])
+@pytest.mark.parametrize("fault", spread(["full", "read-only"], part=2))
 @pytest.mark.scenario("H1")
 async def test_a_disk_that_takes_nothing_makes_devices_wait_with_the_reason_and_heals(set_up, directories, fault):
     with small_disk(directories[-1]):
@@ -214,6 +219,7 @@ async def test_a_disk_that_takes_nothing_makes_devices_wait_with_the_reason_and_
         await offered(stage)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mask", [0o077, 0o000])
 @pytest.mark.scenario("H5")
 async def test_the_umask_of_the_daemon_does_not_matter(stage, directories, mask):
@@ -228,6 +234,7 @@ async def test_the_umask_of_the_daemon_does_not_matter(stage, directories, mask)
     assert stat.S_IMODE(directories[-1].stat().st_mode) == 0o755
 
 
+@pytest.mark.full
 async def test_a_file_of_others_that_would_end_the_parser_is_that_files_problem_and_every_pod_is_served(
     stage, directories
 ):
@@ -269,6 +276,7 @@ def cut(stage, what):
     subprocess.run([sys.executable, "-c", CUTTING, library, what], check=True, timeout=120)
 
 
+@pytest.mark.full
 @pytest.mark.scenario("D12")
 async def test_instances_that_are_cut_anew_beside_a_running_pod_are_described_anew_without_a_restart(
     set_up, directories

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.wire import keys
@@ -15,6 +17,7 @@ LOCK = "cambricon.com/dsmlu.lock"
 CAPACITY = {MLU: 800, CORES: 800, MEMORY: 8 * 384}
 
 
+@pytest.mark.full
 async def test_a_share_is_handed_out_once_all_three_are_and_the_node_is_free_again(set_up: Any) -> None:
     stage: Stage = await set_up("cambricon-mlu590-8", vendors={"cambricon": {"unlimitedShares": True}})
     await stage.start_daemon()

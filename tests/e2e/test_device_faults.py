@@ -49,6 +49,7 @@ def healthy(stage):
     return registered if registered == listed else set()
 
 
+@pytest.mark.full
 @pytest.mark.scenario("D4")
 async def test_a_gpu_that_is_lost_in_any_nvml_call_leaves_the_seven_others_in_service(running, tell):
     stage = await running(rescanSeconds=0.1, health=FAST)
@@ -115,6 +116,7 @@ async def test_a_driver_that_goes_and_comes_back_is_opened_again_without_a_resta
     await sound(stage)
 
 
+@pytest.mark.full
 @pytest.mark.scenario("D1")
 async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arrives(set_up):
     stage = await set_up()
@@ -133,6 +135,7 @@ async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arri
     assert (await stage.get("/readyz"))[0] == 200
 
 
+@pytest.mark.full
 @pytest.mark.scenario("D13")
 async def test_cards_that_cannot_tell_their_memory_are_used_with_what_the_operator_says_of_it(set_up):
     stage = await set_up("hgx-a100-4gpu", vendors={"nvidia": {"preConfiguredDeviceMemory": 40_000}})
@@ -147,6 +150,7 @@ async def test_cards_that_cannot_tell_their_memory_are_used_with_what_the_operat
     assert answer.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "40000m"
 
 
+@pytest.mark.full
 @pytest.mark.scenario("D13")
 async def test_a_card_whose_memory_nobody_knows_is_kept_back_with_the_remedy_and_hides_no_other(set_up):
     stage = await set_up("hgx-a100-4gpu")

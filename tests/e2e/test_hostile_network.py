@@ -13,6 +13,7 @@ from hami_plugin.demo.stage import NODE
 from tests.e2e.manifests import manifest, small
 from tests.e2e.steps import bring_up, offered, sound, start
 from tests.e2e.truth import annotation
+from tests.support.scale import spread
 
 ATTEMPTS = 10_000
 HELD = 400
@@ -61,6 +62,7 @@ async def flood(stage):
     )  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.scenario("A3", "H8")
 async def test_ten_thousand_idle_connections_keep_no_pod_waiting(set_up, tell):
     stage = await set_up()
@@ -105,6 +107,7 @@ async def test_ten_thousand_idle_connections_keep_no_pod_waiting(set_up, tell):
     assert "Too many open files" not in "".join(stage.log_lines())
 
 
+@pytest.mark.full
 @pytest.mark.scenario("H8")
 async def test_with_64_descriptors_pods_start_and_nothing_spins(set_up, tell):
     stage = await set_up()
@@ -129,7 +132,7 @@ def deep(levels):
     return '{"f:a":' * levels + "{}" + "}" * levels
 
 
-@pytest.mark.parametrize("levels", [1_200, 9_000])
+@pytest.mark.parametrize("levels", spread([1_200, 9_000], part=2))
 async def test_a_pod_with_a_tree_in_its_managed_fields_stops_nobody(set_up, levels):
     stage = await set_up()
 
@@ -154,6 +157,7 @@ async def test_a_pod_with_a_tree_in_its_managed_fields_stops_nobody(set_up, leve
     assert [line["object"] for line in named] == ["demo/odd"]
 
 
+@pytest.mark.full
 @pytest.mark.scenario("P7")
 async def test_pods_start_although_the_watch_has_stalled_and_nobody_was_told(running, tell):
     stage = await running(decisionWaitSeconds=1.0)

@@ -12,6 +12,7 @@ from tests.e2e import dying
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, confirm, fail, sound, start, take_down
 from tests.e2e.truth import annotation, journal
+from tests.support.scale import spread
 
 LAUNCHER = str(Path(dying.__file__))
 
@@ -57,7 +58,7 @@ async def other_pods_are_served(stage):
         take_down(stage, await bring_up(stage, small(name, stage.family.resources)))
 
 
-@pytest.mark.parametrize("conduct", ["repeats the call", "fails the pod"])
+@pytest.mark.parametrize("conduct", spread(["repeats the call", "fails the pod"], part=2))
 @pytest.mark.scenario("A5")
 async def test_sigkill_before_the_reply_leaks_nothing_whether_the_kubelet(conduct, set_up):
     async def scenario(step):
@@ -93,6 +94,7 @@ async def test_sigkill_after_the_reply_is_made_good_by_the_next_life(set_up):
     await asyncio.gather(*(scenario(step) for step in dying.AFTER_THE_REPLY))
 
 
+@pytest.mark.full
 @pytest.mark.scenario("A5")
 async def test_a_kubelet_that_chooses_anew_after_both_were_killed_never_gets_another_ones_limits(set_up, tell):
     stage, pod = await killed(set_up, "written")

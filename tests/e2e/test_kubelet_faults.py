@@ -53,6 +53,7 @@ async def test_a_deleted_socket_of_our_own_is_served_and_registered_again(runnin
     await bring_up(stage, small("later", stage.family.resources))
 
 
+@pytest.mark.full
 @pytest.mark.scenario("K4")
 async def test_a_replaced_device_plugins_directory_is_found_again(running, tell):
     stage = await running()
@@ -69,6 +70,7 @@ async def test_a_replaced_device_plugins_directory_is_found_again(running, tell)
     await bring_up(stage, small("later", stage.family.resources))
 
 
+@pytest.mark.full
 @pytest.mark.scenario("K2")
 async def test_a_killed_kubelet_leaves_a_live_daemon_that_says_what_it_waits_for(running, tell):
     stage = await running()
@@ -115,6 +117,7 @@ async def test_a_second_daemon_waits_and_takes_over_when_the_first_is_killed(run
         await second.stop_daemon()
 
 
+@pytest.mark.full
 @pytest.mark.scenario("K10", "K11")
 async def test_a_second_daemon_with_a_state_directory_of_its_own_leaves_the_resource_to_the_first(running, tell):
     stage = await running()

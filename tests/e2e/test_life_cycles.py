@@ -9,12 +9,13 @@ from hami_plugin.model.views import pod_view
 from tests.e2e.lives import Lives
 from tests.e2e.steps import sound
 from tests.e2e.truth import journal
+from tests.support.scale import sized
 
 SEED = 20_260_801
-COUNT = 1000
+COUNT = sized(100, 1000)
 
 
-async def test_in_a_thousand_random_lives_no_container_gets_what_was_decided_for_another(running, tell):
+async def test_in_random_lives_no_container_gets_what_was_decided_for_another(running, tell):
     stage = await running(decisionWaitSeconds=0.15)
     lives = Lives(stage, seed=SEED, count=COUNT)
 
@@ -31,6 +32,7 @@ async def test_in_a_thousand_random_lives_no_container_gets_what_was_decided_for
     assert {held.uid for held in journal(stage)} <= {pod_view(pod).uid for pod in stage.api.pods()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("check", ["hami", "exact"])
 async def test_on_a_node_that_is_full_most_of_the_time_nobody_whom_the_scheduler_placed_lacks_room(
     running, tell, check

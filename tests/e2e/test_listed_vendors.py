@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, NodeView, pod_view
@@ -85,6 +87,7 @@ async def test_whole_xpus_are_counted_and_a_lost_one_is_withdrawn(set_up: Any) -
     await offered(stage, {XPU: 8})
 
 
+@pytest.mark.full
 async def test_a_tool_that_is_gone_shows_in_the_readiness_and_comes_back(set_up: Any) -> None:
     stage = await set_up("kunlun-p800-8")
     await stage.start_daemon()
@@ -99,6 +102,7 @@ async def test_a_tool_that_is_gone_shows_in_the_readiness_and_comes_back(set_up:
     await offered(stage, {XPU: 8})
 
 
+@pytest.mark.full
 async def test_an_iluvatar_node_offers_the_chip_that_it_has_and_no_other(set_up: Any) -> None:
     stage = await set_up("iluvatar-biv150-8")
     await stage.start_daemon()

@@ -14,6 +14,7 @@ from hami_plugin.wire import keys
 from tests.e2e.manifests import small
 from tests.e2e.steps import confirm, sound, start, take_down
 from tests.e2e.truth import annotation
+from tests.support.scale import spread
 
 RESOURCE = "toy.example/card"
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,9 @@ def kill(_orders, stage):
     os.kill(child(stage), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("end", "words"), [(segfault, "was ended by SIGSEGV"), (kill, "was ended by SIGKILL")])
+@pytest.mark.parametrize(
+    ("end", "words"), spread([(segfault, "was ended by SIGSEGV"), (kill, "was ended by SIGKILL")], part=2)
+)
 async def test_a_driver_that_ends_its_process_is_restarted_and_nobody_else_notices(both, tell, end, words):
     stage, orders = both
     before = await allocations(stage, 5, "before")
@@ -113,6 +116,7 @@ async def test_a_driver_that_ends_its_process_is_restarted_and_nobody_else_notic
     await sound(stage)
 
 
+@pytest.mark.full
 async def test_a_driver_that_hangs_holds_up_nobody_else_and_not_the_daemons_end(both, tell):
     stage, orders = both
     process = child(stage)

@@ -114,6 +114,7 @@ async def gone(stage: Stage) -> None:
             pass
 
 
+@pytest.mark.full
 async def test_whatever_is_drawn_alerted_on_and_documented_is_exported(mixed: dict[str, Stage]) -> None:
     await shares(mixed)
     text = await scrape(mixed["nvidia"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import NodeView, PodView, pod_view
@@ -66,6 +68,7 @@ def annotations(stage: Stage, pod: PodView) -> dict[str, str]:
     return dict(stage.api.pod(pod.namespace, pod.name)["metadata"]["annotations"])
 
 
+@pytest.mark.full
 async def test_a_neuron_node_is_counted_by_devices_and_by_cores(set_up: Any) -> None:
     stage = await set_up("aws-inf2-24xlarge")
     await started(stage, neuron=6, neuroncore=12)
@@ -80,6 +83,7 @@ async def test_a_neuron_node_is_counted_by_devices_and_by_cores(set_up: Any) -> 
     await ready(stage)
 
 
+@pytest.mark.full
 async def test_a_whole_neuron_device_is_the_one_that_was_decided(set_up: Any) -> None:
     stage = await set_up("aws-trn1-32xlarge")
     await started(stage, neuron=16, neuroncore=32)

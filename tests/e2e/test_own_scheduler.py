@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+import pytest
+
 from hami_plugin.demo.stage import NODE
 from hami_plugin.model.views import pod_view
 from hami_plugin.simulation.api_kinds import RESOURCES, Filter
@@ -85,6 +87,7 @@ async def every_change(api, note) -> None:
         await api.store.version.changed(seen)
 
 
+@pytest.mark.full
 async def test_a_pod_that_waits_is_decided_on_once_a_card_heals(running, tmp_path):
     """The register is the daemon's; the scheduler follows it without being told of anything."""
     stage = await running("dgx-1v")

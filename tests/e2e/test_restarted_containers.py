@@ -13,6 +13,7 @@ from tests.e2e.disks import small_disk
 from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up, confirm, probed, start
 from tests.e2e.truth import journal, recorded
+from tests.support.scale import spread
 
 REGIONS = Path(__file__).parents[1] / "vectors/regions"
 """Usage files that real builds of HAMi-core wrote: the first of before April 2026, the second of after it."""
@@ -31,7 +32,7 @@ async def begin(stage: Stage, pod: PodView, container: str) -> Path:
     return Path(next(m.host_path for m in edits.mounts if m.container_path == str(inside.parent))) / inside.name
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", spread(LAYOUTS, part=4))
 async def test_every_start_of_a_container_finds_no_region_of_an_earlier_one(running, layout):
     stage = await running()
     asked = stage.family.resources
@@ -64,6 +65,7 @@ async def test_every_start_of_a_container_finds_no_region_of_an_earlier_one(runn
     assert not regions["init"].exists()
 
 
+@pytest.mark.full
 async def test_a_daemon_that_was_started_anew_clears_what_an_older_one_left(running):
     stage = await running()
     pod = await bring_up(stage, small("old", stage.family.resources))
@@ -80,6 +82,7 @@ async def test_a_daemon_that_was_started_anew_clears_what_an_older_one_left(runn
     assert [path.name for path in region.parent.iterdir()] == ["kept.txt"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("check", ["required", "off"])
 async def test_the_region_goes_with_and_without_the_identity_check(running, check):
     stage = await running(identityCheck=check)
@@ -130,6 +133,7 @@ async def test_what_a_container_puts_in_the_place_of_its_region_harms_nobody_els
     await bring_up(stage, small("neighbour", stage.family.resources))
 
 
+@pytest.mark.full
 @pytest.mark.scenario("X5")
 async def test_what_cannot_be_cleared_away_stops_that_container_with_the_reason_and_no_other(running):
     stage = await running()
@@ -148,6 +152,7 @@ async def test_what_cannot_be_cleared_away_stops_that_container_with_the_reason_
     assert not region.exists()
 
 
+@pytest.mark.full
 @pytest.mark.scenario("X5")
 async def test_a_folder_that_was_replaced_by_a_link_is_not_followed(running):
     stage = await running()
@@ -164,6 +169,7 @@ async def test_a_folder_that_was_replaced_by_a_link_is_not_followed(running):
     assert (elsewhere / region.name).exists()
 
 
+@pytest.mark.full
 @pytest.mark.scenario("X7", "H12")
 async def test_a_lock_that_one_container_keeps_or_the_host_sweeps_away_is_nobody_elses(running):
     """HAMi-core up to March 2026 waits for ``/tmp/vgpulock/lock`` before it looks for its process."""
@@ -185,6 +191,7 @@ async def lock_of(stage: Stage, pod: PodView) -> Path:
     return Path(next(m.host_path for m in mounts if m.container_path == "/tmp/vgpulock")) / "lock"
 
 
+@pytest.mark.full
 @pytest.mark.scenario("X6")
 async def test_a_container_that_fills_its_folder_harms_no_state_and_the_next_starts_once_there_is_room(set_up):
     """The folders are on a file system of their own here, as docs/operations.md recommends."""

@@ -37,6 +37,7 @@ def everything(stage) -> set[str]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.scenario("H11")
 async def test_restarts_in_a_row_killed_or_not_leave_nothing_behind(running, tell):
     stage = await running()
@@ -86,6 +87,7 @@ async def test_fewer_shares_than_are_in_use_leave_running_pods_alone_and_admit_n
     await sound(stage)
 
 
+@pytest.mark.full
 @pytest.mark.scenario("H9")
 async def test_a_log_that_nobody_reads_holds_up_no_pod(set_up):
     stage = await set_up()

@@ -13,6 +13,7 @@ from hami_plugin.wire import keys
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, fresh, sound, start, take_down
 from tests.e2e.truth import journal
+from tests.support.scale import spread
 
 
 def state_of(stage):
@@ -38,7 +39,9 @@ async def a_forged_pod_gets_nothing_of(stage, holder):
 
 
 @pytest.mark.scenario("A5")
-@pytest.mark.parametrize("when", ["while it runs", "after it was killed", "while it runs and after it was killed"])
+@pytest.mark.parametrize(
+    "when", spread(["while it runs", "after it was killed", "while it runs and after it was killed"], part=3)
+)
 async def test_a_state_directory_that_is_removed_gives_away_nothing_that_is_in_use(running, when):
     stage = await running(decisionWaitSeconds=0.2)
     memory = stage.hardware.machine.devices[0].memory
@@ -60,6 +63,7 @@ async def test_a_state_directory_that_is_removed_gives_away_nothing_that_is_in_u
     await sound(stage)
 
 
+@pytest.mark.full
 async def test_files_that_nobody_can_read_do_not_keep_the_daemon_from_starting(running):
     stage = await running(decisionWaitSeconds=0.2)
     memory = stage.hardware.machine.devices[0].memory
@@ -81,6 +85,7 @@ async def test_files_that_nobody_can_read_do_not_keep_the_daemon_from_starting(r
     await bring_up(stage, small("more", stage.family.resources))
 
 
+@pytest.mark.full
 async def test_a_state_directory_that_cannot_be_made_again_is_told_until_it_can_and_nobody_is_served_meanwhile(running):
     stage = await running(decisionWaitSeconds=0.2)
     await bring_up(stage, small("kept", stage.family.resources))
@@ -99,6 +104,7 @@ async def test_a_state_directory_that_cannot_be_made_again_is_told_until_it_can_
     await bring_up(stage, small("more", stage.family.resources))
 
 
+@pytest.mark.full
 @pytest.mark.scenario("A5")
 async def test_without_a_checkpoint_what_pods_hold_is_known_by_their_annotations_and_this_is_told(running):
     stage = await running(decisionWaitSeconds=0.2)

@@ -15,6 +15,7 @@ from hami_plugin.wire.legacy import decode_legacy
 from tests.e2e.manifests import asking, idle, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, probed, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal
+from tests.support.scale import spread
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -99,11 +100,14 @@ async def test_every_share_stands_at_the_container_that_receives_it(running):
 @pytest.mark.scenario("X1")
 @pytest.mark.parametrize(
     ("moved", "why"),
-    [
-        (lambda entries: sorted(entries, key=bool), "devices for container last"),  # to the end
-        (lambda entries: entries[::-1], "devices for container last"),
-        (lambda entries: [entries[1], entries[0], entries[2]], "1000 MiB"),  # the other one's, so that one has more
-    ],
+    spread(
+        [
+            (lambda entries: sorted(entries, key=bool), "devices for container last"),  # to the end
+            (lambda entries: entries[::-1], "devices for container last"),
+            (lambda entries: [entries[1], entries[0], entries[2]], "1000 MiB"),  # the other one's, so that one has more
+        ],
+        part=3,
+    ),
     ids=["end", "reversed", "exchanged"],
 )
 async def test_shares_that_were_moved_to_other_containers_are_refused(running, moved, why):
@@ -140,6 +144,7 @@ async def test_probes_and_metrics_follow_the_daemons_life(running):
     await probed(stage, 200)
 
 
+@pytest.mark.full
 async def test_the_legacy_format_writes_a_handshake_beside_the_register(running):
     stage = await running(registerFormat="legacy")
     key = stage.family.annotations.register
@@ -152,6 +157,7 @@ async def test_the_legacy_format_writes_a_handshake_beside_the_register(running)
     await bring_up(stage, small("served", stage.family.resources))
 
 
+@pytest.mark.full
 @pytest.mark.scenario("A11")
 async def test_a_pod_of_another_scheduler_may_be_served_a_whole_device_that_nobody_shares(running):
     stage = await running(unannotatedPods="serve")
@@ -246,6 +252,7 @@ async def test_a_pod_that_binds_itself_with_a_decision_of_its_own_gets_nothing_o
     await sound(stage)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("check", "served"), [("hami", True), ("exact", False), ("off", True)])
 async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(running, check, served):
     stage = await running(decisionWaitSeconds=0.2, overcommitCheck=check)
@@ -265,6 +272,7 @@ async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(run
             await stage.kubelet.admit(second)
 
 
+@pytest.mark.full
 async def test_a_preload_file_that_names_another_library_than_the_mounted_one_stops_containers_and_readiness(running):
     """As where HAMi-core was installed for another ``hookPath``: its library would be there, and loaded by nobody."""
     stage = await running()
@@ -285,6 +293,7 @@ async def test_a_preload_file_that_names_another_library_than_the_mounted_one_st
     assert (await stage.kubelet.start_container(pod.uid, "main")).edits.env
 
 
+@pytest.mark.full
 async def test_a_host_without_the_library_is_not_ready_until_it_is_there(set_up):
     stage = await set_up()
     library = stage.directory / "hook/vgpu/libvgpu.so"
@@ -297,6 +306,7 @@ async def test_a_host_without_the_library_is_not_ready_until_it_is_there(set_up)
     await probed(stage, 200)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("says", "served"), [(b"set core utilization limit to  %d", False), (b"", True)])
 async def test_core_limits_that_differ_are_served_only_where_the_installed_library_obeys_them(running, says, served):
     stage = await running()
@@ -314,6 +324,7 @@ async def test_core_limits_that_differ_are_served_only_where_the_installed_libra
     assert sorted(env[f"CUDA_DEVICE_SM_LIMIT_{i}"] for i in range(2)) == ["20", "30"]
 
 
+@pytest.mark.full
 async def test_a_configured_compute_mode_is_set_on_every_card_or_the_card_says_why_not(set_up):
     exclusive = {"computeMode": "ExclusiveProcess", "deviceSplitCount": 1}
     stage = await set_up("t4-4-pcie", vendors={"nvidia": {"enabled": True, **exclusive}})

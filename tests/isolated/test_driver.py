@@ -17,6 +17,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.isolated.driver import IsolatedDriver
 from hami_plugin.vendor import HealthEvent
 from tests.isolated.toys import FAULT, NAMES, ToyDriver
+from tests.support.scale import spread
 
 Make = Callable[..., IsolatedDriver]
 
@@ -82,12 +83,15 @@ def test_every_answer_is_what_the_driver_says_in_this_process(make: Make, orders
 @pytest.mark.scenario("D10")
 @pytest.mark.parametrize(
     ("order", "words"),
-    [
-        ("crash", "was ended by SIGSEGV in a call of"),
-        ("wild pointer", "was ended by SIGSEGV in a call of"),
-        ("abort", "was ended by SIGABRT in a call of"),
-        ("exit", "ended by itself with status 3 in a call of"),
-    ],
+    spread(
+        [
+            ("crash", "was ended by SIGSEGV in a call of"),
+            ("wild pointer", "was ended by SIGSEGV in a call of"),
+            ("abort", "was ended by SIGABRT in a call of"),
+            ("exit", "ended by itself with status 3 in a call of"),
+        ],
+        part=4,
+    ),
 )
 @pytest.mark.parametrize("call", ["discover", "links", "poll"])
 def test_a_library_that_ends_its_process_is_a_reason_and_the_next_look_starts_another(
@@ -239,7 +243,7 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("order", ["", "hang"])
+@pytest.mark.parametrize("order", spread(["", "hang"], part=2))
 def test_a_killed_daemon_leaves_no_process_behind_whatever_that_is_doing(orders: Path, order: str) -> None:
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, str(orders), order],

@@ -61,6 +61,7 @@ async def test_a_thousand_changes_without_a_stream_block_nobody(stub, plugin):
     assert await next_health(stub.ListAndWatch(pb.Empty())) == {"a": True, "b": False, "c": True, "d": True}
 
 
+@pytest.mark.full
 @pytest.mark.scenario("K13")
 async def test_a_slow_reader_skips_to_the_newest_state(site, make_plugin):
     plugin = make_plugin([f"device-{n:05}" for n in range(10_000)])

@@ -9,6 +9,7 @@ import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
+import pytest
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 
@@ -127,6 +128,7 @@ def test_the_manifest_names_the_image_of_this_version():
     assert f"hami-plugin:{__version__}" in DOCKERFILE
 
 
+@pytest.mark.full
 def test_machines_whose_libraries_the_build_compiled_are_simulated_without_a_compiler(tmp_path):
     build, _ = stages()
     compiled = re.findall(r"hami-plugin discover --simulate (\S+)", build)

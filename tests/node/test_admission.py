@@ -20,6 +20,7 @@ from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
 from tests.support.builders import ALLOCATED, COUNT, SPLIT, TO_ALLOCATE, container, grant, pod, received
 from tests.support.kubelet import Kubelet
 from tests.support.node import Node
+from tests.support.scale import examples
 
 CARDS = 4
 kinds = st.sampled_from(["init", "sidecar", "app", "plain app", "plain init"])
@@ -82,7 +83,7 @@ def with_node(play) -> None:
     asyncio.run(run())
 
 
-calm = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+calm = settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @calm

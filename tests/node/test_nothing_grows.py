@@ -8,11 +8,12 @@ from hami_plugin.errors import HamiError
 from tests.support.beside import beside
 from tests.support.builders import COUNT, container, grant, ids, pod
 from tests.support.node import until
+from tests.support.scale import sized
 from tests.support.sizes import sizes
 
-FEW, MANY = 1_000, 10_000
+FEW, MANY = 1_000, sized(2_400, 10_000)
 SLACK = 300
-"""What is bounded may be less than full after the few. What grows with any kind of life has 2,250 more."""
+"""What is bounded may be less than full after the few. What grows with any kind of life has 350 more, or 2,250."""
 
 
 def foreign(one):

@@ -21,6 +21,7 @@ from tests.support.builders import (
     pod,
     uuid,
 )
+from tests.support.scale import examples
 
 
 def test_more_shares_than_containers_are_an_error_with_both_numbers():
@@ -149,7 +150,7 @@ def test_an_unreadable_decision_is_never_called_finished():
     assert not record(a, [QUESTION], {}).finished
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     shape=st.lists(st.integers(0, 3), min_size=1, max_size=5).filter(any),
     cut=st.lists(st.integers(0, 5), max_size=5),

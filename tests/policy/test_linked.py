@@ -25,6 +25,7 @@ from hami_plugin.policy.selectors import Misfit, linked_choice
 from hami_plugin.policy.states import Candidate, Charge, Context, idle
 from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.builders import COUNT, NODE, QUESTION, device
+from tests.support.scale import examples
 
 PROFILES = sorted((Path(hami_plugin.simulation.__file__).parent / "profiles").glob("*.yaml"))
 LEVELS = {"INT": 60, "PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}
@@ -86,7 +87,7 @@ def built_of_blocks(draw: st.DrawFn) -> tuple[list[str], int, Links, list[str]]:
     return devices, count, links_of(ordered, [links[i][j] for i, j in combinations(range(len(ordered)), 2)]), required
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.one_of(problems(), built_of_blocks()))
 def test_nothing_is_better_than_the_answer_and_of_equals_it_is_the_first(
     problem: tuple[list[str], int, Links, list[str]],

@@ -14,6 +14,7 @@ from hami_plugin.policy.fields import Fields
 from hami_plugin.policy.growing import grown
 from hami_plugin.policy.structure import best_of_blocks
 from hami_plugin.policy.worth import worth
+from tests.support.scale import examples
 
 
 def matrix(size: int, scores: list[int]) -> list[list[int]]:
@@ -47,7 +48,7 @@ def check(block: Block, links: list[list[int]]) -> None:
         check(part, links)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(matrices())
 def test_every_device_outside_a_part_sees_all_of_it_alike(links: list[list[int]]):
     tree = blocks(links)
@@ -77,7 +78,7 @@ def test_a_ring_of_five_is_uneven():
     assert len(tree.parts) == 5
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(matrices(), st.data())
 def test_the_bounded_search_proves_what_the_blocks_yield(links: list[list[int]], data: st.DataObject):
     needed = data.draw(st.lists(st.sampled_from(range(len(links))), max_size=len(links) - 2, unique=True))

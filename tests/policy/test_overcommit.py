@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hami_plugin.policy.collapse import added, collapsed
 from hami_plugin.policy.overcommit import Tenant, Total, exact, least, let_go, overcommitted, wants_none
 from tests.support.builders import COUNT, PERCENT, QUESTION, container, grant, held_by, ids, pod
+from tests.support.scale import examples
 
 RECORDED = Path(__file__).parents[1] / "vectors/collapse.jsonl.xz"
 CARD = Total(memory=8000, cores=100)
@@ -312,7 +313,7 @@ class Hami:
             self.waiting = [other for other in self.waiting if other is not one]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_nothing_that_hami_2_10_decides_is_refused(chance):
     hami = Hami(chance)

@@ -14,6 +14,7 @@ from hami_plugin.policy.checks import consulted
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import load_vendor, vendor_names
 from hami_plugin.wire.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME, NODE_LOCK
+from tests.support.scale import examples, spread
 from tests.support.scheduling import add_node, cards, manifest, schedule, serving, until
 
 FAMILIES = tuple(
@@ -84,14 +85,14 @@ async def lived(pods: list[dict[str, str]], nodes: list[dict[str, str]]) -> None
 
 
 @pytest.mark.scenario("X1", "X2", "X3", "X9")
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(PODS, max_size=8), st.lists(NODES, max_size=4))
 def test_whatever_stands_at_pods_and_nodes_the_next_pod_is_scheduled(pods, nodes):
     asyncio.run(lived(pods, nodes))
 
 
 @pytest.mark.scenario("X3")
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", spread(HOSTILE, part=4), ids=range(len(HOSTILE)))
 async def test_every_annotation_may_be_hostile_at_once(text):
     pods = [dict.fromkeys(keys, text) for keys in _within(OF_PODS, text)]
     nodes = [dict.fromkeys(keys, text) for keys in _within(OF_NODES, text)]

@@ -15,6 +15,7 @@ from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.wire.legacy import encode_legacy
 from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.pods import nvidia, of_vendor
+from tests.support.scale import examples
 from tests.support.scheduling import ask, cards, daemons, schedule, serving, until
 
 FAMILIES = (*nvidia(), *of_vendor("hygon", {}))
@@ -134,7 +135,7 @@ async def agrees(one):
         await until(lambda: held(one.service) == held(other))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(st.lists(STEP, min_size=3, max_size=12))
 def test_no_device_is_ever_given_out_beyond_what_it_has(steps):
     asyncio.run(walk(steps))

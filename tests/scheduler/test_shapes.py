@@ -18,6 +18,7 @@ from hami_plugin.scheduler.service import SchedulerService
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import Rig, listening
 from tests.support.pods import of_vendor
+from tests.support.scale import examples, spread
 from tests.support.scheduling import FAMILIES, KEYS, add_node, cards, manifest, schedule, serving, until
 
 Json = Any
@@ -179,7 +180,7 @@ async def lives(server: SimulatedApiServer, service: SchedulerService, rig: Rig,
 async def test_every_part_of_a_body_may_be_anything_else(what: str) -> None:
     path, body = BODIES[what]
     async with rigged() as (server, service, rig):
-        for where in PLACES[what]:
+        for where in spread(PLACES[what], part=5):
             bodies = [json.dumps(with_at(body, where, odd)).encode() for odd in ODD]
             bodies += [written(body, where, raw) for raw in RAW]
             await asyncio.gather(*(answered(rig, path, one) for one in bodies))
@@ -187,7 +188,7 @@ async def test_every_part_of_a_body_may_be_anything_else(what: str) -> None:
 
 
 @pytest.mark.scenario("X3")
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(mutants(), min_size=10, max_size=20))
 def test_a_body_of_any_shape_is_answered_and_the_next_pod_is_scheduled(bodies: list[tuple[str, bytes]]) -> None:
     async def sent() -> None:

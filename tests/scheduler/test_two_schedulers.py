@@ -40,6 +40,7 @@ from hami_plugin.wire.lock import owned_by
 from tests.support.builders import changed
 from tests.support.memory import MemoryCluster
 from tests.support.pods import of_vendor
+from tests.support.scale import spread
 from tests.support.scheduling import (
     COUNT,
     FAMILIES,
@@ -183,7 +184,7 @@ def check(store: ObjectStore, families: Sequence[Any]) -> int:
 
 @pytest.mark.difference("D-402")
 @pytest.mark.scenario("A9", "P4")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", spread(SEEDS, part=4))
 async def test_the_last_share_goes_to_one_of_two_pods_that_two_schedulers_decide_at_once(seed):
     chance, store = random.Random(seed), ObjectStore()
     node(store, "n1", {COUNT: "10"}, **{KEYS.register: cards("n1", 1)})
@@ -199,7 +200,7 @@ async def test_the_last_share_goes_to_one_of_two_pods_that_two_schedulers_decide
         assert check(store, FAMILIES) == 1
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", spread(SEEDS, part=4))
 async def test_cores_of_a_device_without_a_lock_of_its_own_are_given_once(seed):
     """No agent of this family releases a lock, and its cores are bits of a mask."""
     chance, store = random.Random(seed), ObjectStore()
@@ -218,7 +219,7 @@ async def test_cores_of_a_device_without_a_lock_of_its_own_are_given_once(seed):
         assert BIND_LOCK not in annotations(store.get("nodes", "", "n1"))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", spread(range(12), part=4))
 async def test_many_pods_of_three_schedulers_fill_the_nodes_and_no_share_twice(seed):
     chance, store = random.Random(seed), ObjectStore()
     for name in ("n1", "n2"):
@@ -274,7 +275,7 @@ def check_decision(store: ObjectStore, name: str) -> None:
 
 @pytest.mark.scenario("A9", "P4")
 @pytest.mark.parametrize("nodes", [("n1", "n2"), ("n1", "n1")], ids=["two nodes", "one node"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", spread(SEEDS, part=4))
 async def test_a_pod_that_two_schedulers_decide_and_bind_at_once_is_bound_with_the_decision_of_one(seed, nodes):
     chance, store = random.Random(seed), ObjectStore()
     for name in sorted(set(nodes)):
@@ -293,7 +294,7 @@ async def test_a_pod_that_two_schedulers_decide_and_bind_at_once_is_bound_with_t
         assert check(store, FAMILIES) == 2
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", spread(SEEDS, part=4))
 async def test_a_scheduler_binds_what_another_decided_before_its_watch_has_shown_it(seed):
     """The leader has changed between filter and bind; and an older decision of its own is all that it remembers."""
     chance, store = random.Random(seed), ObjectStore()
@@ -312,7 +313,7 @@ async def test_a_scheduler_binds_what_another_decided_before_its_watch_has_shown
         check_decision(store, "a")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", spread(SEEDS, part=4))
 async def test_a_lock_of_the_same_second_that_names_nobody_is_not_ones_own(seed):
     """Such a lock is told from another's by its text alone, and both schedulers would write the same."""
     chance, store, now = random.Random(seed), ObjectStore(), datetime(2026, 8, 21, 10, tzinfo=UTC)

@@ -22,6 +22,7 @@ from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from hami_plugin.wire.pods import encode_devices
 from hami_plugin.wire.scores import encode_scores
 from tests.support.pods import families
+from tests.support.scale import examples
 
 FAMILIES = families()
 FAMILY = next(family for family in FAMILIES if family.word == "NVIDIA")
@@ -93,7 +94,7 @@ def plain(scene: Scene, views: dict[str, NodeView], pod: PodView) -> Filtered:
     return Filtered(placed=choice.best, failed={one.site.node.name: one.why for one in choice.failed})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.tuples(*(nodes(name) for name in NAMES)), EVENTS, st.sampled_from(("binpack", "spread")))
 def test_a_filter_that_keeps_what_it_knows_answers_as_one_that_starts_anew(first, events, order):
     views = {view.name: view for view in first}

@@ -14,6 +14,7 @@ from hami_plugin.demo.stage import NODE
 from hami_plugin.wire.pods import decode_devices
 from tests.scheduler.test_process import review
 from tests.seeds.live import Live, examples, living
+from tests.support.scale import spread
 
 DEVICES, CORE = examples("000_neuron.yaml")
 (RULES,) = examples("000_cores.yaml")
@@ -65,6 +66,7 @@ async def test_four_devices_of_a_trainium_are_an_aligned_block(tmp_path: Path) -
         assert fifth["NodeNames"] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [2, 7])
 async def test_a_trainium_gives_one_four_eight_or_sixteen_devices(count: int, tmp_path: Path) -> None:
     """任何其他数量的请求(如 2 或 7 个设备)都会被直接拒绝,Pod 将无法被调度。"""
@@ -74,6 +76,7 @@ async def test_a_trainium_gives_one_four_eight_or_sixteen_devices(count: int, tm
         assert answer["FailedNodes"] == {NODE: "1/16 NumaNotFit"}
 
 
+@pytest.mark.full
 async def test_devices_of_an_inferentia_are_neighbours_or_none(tmp_path: Path) -> None:
     """如果节点有足够数量的空闲设备但它们不相邻,调度依然会失败。"""
     async with living("aws-inf2-24xlarge", tmp_path) as (node, stack):
@@ -93,7 +96,7 @@ async def test_devices_of_an_inferentia_are_neighbours_or_none(tmp_path: Path) -
         assert devices(node, "pair") in ([1, 2], [2, 3])
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(1, [0b01]), (2, [0b11]), (4, [0b11, 0b11])])
+@pytest.mark.parametrize(("cores", "expected"), spread([(1, [0b01]), (2, [0b11]), (4, [0b11, 0b11])], part=3))
 async def test_cores_are_of_as_few_devices_as_they_need(cores: int, expected: list[int], tmp_path: Path) -> None:
     """基于“2 核/设备”模型: 1 and 2 cores are of one device, N > 2 are all cores of N/2 devices."""
     assert [key for rule in RULES["rules"] for key in rule] == ["请求 1 个核心", "请求 2 个核心", "请求 N > 2 个核心"]
@@ -107,6 +110,7 @@ async def test_cores_are_of_as_few_devices_as_they_need(cores: int, expected: li
         assert env["NEURON_RT_VISIBLE_CORES"] == ",".join(str(first + core) for core in range(cores))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("cores", "next_"), [(3, 4), (5, 6)])
 async def test_an_odd_number_of_cores_is_denied_with_the_next_that_works(
     cores: int, next_: int, tmp_path: Path

@@ -16,6 +16,7 @@ from hami_plugin.simulation.machines import load_machine
 from hami_plugin.wire.pods import decode_devices
 from hami_plugin.wire.scores import decode_scores
 from tests.support.live import Live, live
+from tests.support.scale import spread
 
 HERE = Path(__file__).parent
 MACHINES = ("dgx-1v", "a100-pcie-8-nvbridge")
@@ -48,7 +49,7 @@ def granted(node: Live, name: str) -> list[str]:
     return [grant.uuid for piece in decode_devices(annotations[GIVEN]) for grant in piece]
 
 
-@pytest.mark.parametrize("profile", MACHINES)
+@pytest.mark.parametrize("profile", spread(MACHINES, part=2))
 async def test_several_gpus_are_the_combination_that_is_linked_best(profile: str) -> None:
     """使用 computeBestCombination 遍历各组合，基于“通信分表”计算每组内所有设备对之间的分数总和。返回总分最高的组合，确保任务运行在通信效率最佳的 GPU 子集上。"""
     async with live(profile) as node:
@@ -62,6 +63,7 @@ async def test_several_gpus_are_the_combination_that_is_linked_best(profile: str
         assert sorted(seen.split(",")) == sorted(chosen)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("profile", MACHINES)
 async def test_one_gpu_is_the_one_whose_links_the_others_miss_least(profile: str) -> None:
     """遍历所有可用 GPU，计算每张卡与其他可用卡的通信分数总和。选择总分最低的 GPU，通常这类卡处于拓扑边缘位置，对其分配不会影响未来多卡任务的调度质量。"""
@@ -77,6 +79,7 @@ async def test_one_gpu_is_the_one_whose_links_the_others_miss_least(profile: str
             free.remove(chosen)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("profile", MACHINES)
 async def test_a_pair_is_worth_the_sum_of_its_links_by_the_articles_scores(profile: str) -> None:
     """分数映射规则：依据预设评分标准（如 SingleNVLINKLink 计 100 分，P2PLinkCrossCPU 计 10 分），算法遍历该图谱，为任意两块 GPU 之间生成一个综合通信能力得分。"""

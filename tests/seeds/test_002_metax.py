@@ -35,6 +35,7 @@ def cards(live: Live, name: str, key: str = ALLOCATED) -> list[str]:
     return [grant.uuid for piece in decode_devices(live.noted(name)[key]) for grant in piece]
 
 
+@pytest.mark.full
 @pytest.mark.difference("D-126")
 async def test_the_second_class_on_a_full_node_hears_which_class_is_there(
     live: tuple[Live, AsyncExitStack], tmp_path: Path
@@ -84,6 +85,7 @@ async def test_three_classes_never_share_a_card(live: tuple[Live, AsyncExitStack
     assert alike == "1/2 CardInsufficientCore, 1/2 CardQosPolicyMismatch(best-effort)"
 
 
+@pytest.mark.full
 async def test_a_card_with_room_for_all_three_takes_one_class(
     live: tuple[Live, AsyncExitStack], tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ async def test_a_card_with_room_for_all_three_takes_one_class(
     assert refused == ["1/1 CardQosPolicyMismatch(best-effort)"] * 4
 
 
+@pytest.mark.full
 async def test_a_pod_without_a_class_is_best_effort_and_a_whole_card_has_none(
     live: tuple[Live, AsyncExitStack], tmp_path: Path
 ) -> None:
@@ -137,6 +140,7 @@ async def test_a_container_has_all_of_its_gpu_and_the_daemon_says_so(live: tuple
     assert any("parts are not limited" in line and UNLIMITED in line for line in node.stage.log_lines())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [4, 5])
 async def test_whole_gpus_come_from_one_zone_where_one_has_enough(
     count: int, live: tuple[Live, AsyncExitStack]
@@ -155,6 +159,7 @@ async def test_whole_gpus_come_from_one_zone_where_one_has_enough(
     )
 
 
+@pytest.mark.full
 async def test_of_two_nodes_the_one_whose_gpus_are_linked_better_is_taken(
     live: tuple[Live, AsyncExitStack], tmp_path: Path
 ) -> None:
@@ -176,6 +181,7 @@ async def test_of_two_nodes_the_one_whose_gpus_are_linked_better_is_taken(
     assert (aware["NodeNames"], unaware["NodeNames"]) == ([NODE], ["other"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pod", [BINPACK, SPREAD], ids=["binpack", "spread"])
 async def test_whole_gpus_are_scored_by_what_the_node_says_of_them(pod: dict[str, Any], tmp_path: Path) -> None:
     """当用户申请传统的 metax-tech.com/gpu资源时, 调度器在决策时会读取这些分数,而不会进行任何实时的拓扑计算。"""

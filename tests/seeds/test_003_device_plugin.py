@@ -20,6 +20,7 @@ from tests.charts.helm import HelmError, rendered
 from tests.charts.library import library
 from tests.debian.commands import LackingError
 from tests.seeds.live import HERE, examples, living
+from tests.support.scale import spread
 
 (VALUES,) = examples("003_values.yaml")
 (DAEMON_SET,) = examples("003_daemonset.yaml")
@@ -104,10 +105,17 @@ async def alive(stage: Any) -> None:
 
 @pytest.mark.parametrize(
     ("vendor", "key", "served"),
-    [
-        ("ascend", "splitCount", "an NPU goes to as many containers as it has of its smallest template: "),
-        ("cambricon", "splitCount", "an MLU goes whole to one container, or in 100 shares with unlimitedShares: true"),
-    ],
+    spread(
+        [
+            ("ascend", "splitCount", "an NPU goes to as many containers as it has of its smallest template: "),
+            (
+                "cambricon",
+                "splitCount",
+                "an MLU goes whole to one container, or in 100 shares with unlimitedShares: true",
+            ),
+        ],
+        part=4,
+    ),
 )
 async def test_a_number_that_an_enabled_vendor_cannot_take_is_refused_with_what_it_serves(
     vendor: str, key: str, served: str, tmp_path: Path
@@ -122,6 +130,7 @@ async def test_a_number_that_an_enabled_vendor_cannot_take_is_refused_with_what_
     assert said.count("vendors.") == 1
 
 
+@pytest.mark.full
 async def test_the_parts_of_an_npu_are_told_by_chip(tmp_path: Path) -> None:
     """splitCount: 4: as many containers as a 910B3 takes, and another number on other chips."""
     section = {**SECTIONS["ascend"], "enabled": True}
@@ -131,6 +140,7 @@ async def test_the_parts_of_an_npu_are_told_by_chip(tmp_path: Path) -> None:
     assert re.findall(r"(\d+) on (\w+)", said)[:3] == [("15", "Ascend910A"), ("8", "Ascend910B2"), ("4", "Ascend910B3")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", ["single", "mixed"])
 async def test_a_mig_strategy_is_refused_with_what_happens_to_such_cards(strategy: str, tmp_path: Path) -> None:
     """migStrategy: "none" # none | single | mixed"""
@@ -192,6 +202,7 @@ def test_a_pools_values_are_named_with_the_pool() -> None:
         rendered({"devicePlugin": {"pools": [{"name": "big", "livenessProbe": probe}]}})
 
 
+@pytest.mark.full
 async def test_a_container_is_told_what_the_chapter_says_by_the_names_that_hami_core_reads(tmp_path: Path) -> None:
     """Allocate 返回的响应包含三类配置: 设备路径注入, 环境变量注入, 挂载点注入。"""
     wanted = dict(re.findall(r'"(\w+)":\s+"([^"]+)"', INJECTED["envs"]))

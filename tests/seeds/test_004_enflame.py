@@ -42,6 +42,7 @@ async def test_the_pod_runs_on_the_card_that_it_names_and_has_a_partition_of_it(
         assert stored["hami.io/enflame-vgpu-devices-allocated"] == "node1-enflame-0,Enflame,25,0:;"
 
 
+@pytest.mark.full
 async def test_the_percentage_is_the_share_of_a_card_in_a_hundred_units() -> None:
     """由于 vGCU 将一张卡抽象为 100 个百分比单元，这里的转换是一个简单的映射关系。"""
     first = {"enflame.com/use-gpuuuid": "node1-enflame-0"}
@@ -59,6 +60,7 @@ async def test_the_percentage_is_the_share_of_a_card_in_a_hundred_units() -> Non
     )
 
 
+@pytest.mark.full
 async def test_the_first_card_that_has_it_left_is_taken() -> None:
     """遍历检查：循环遍历候选设备，检查其剩余的 `Mem`（即百分比单元）是否满足请求。
     快速返回：找到第一个满足条件的设备后，立即返回成功。"""
@@ -70,6 +72,7 @@ async def test_the_first_card_that_has_it_left_is_taken() -> None:
     assert cards[6] in ("6", "7"), "then the partition that is a whole card"
 
 
+@pytest.mark.full
 async def test_a_card_that_is_not_named_is_not_taken() -> None:
     """过滤设备：根据 `use-gpuuuid`/`nouse-gpuuuid` 注解，筛选出候选物理设备。"""
     avoided = ",".join(f"node1-enflame-{number}" for number in range(8) if number != 3)
@@ -79,6 +82,7 @@ async def test_a_card_that_is_not_named_is_not_taken() -> None:
     assert ended.answers["my-shared-gcu-app"].edits.env["ENFLAME_VISIBLE_DEVICES"] == "3"
 
 
+@pytest.mark.full
 async def test_where_no_card_is_cut_the_pod_is_refused_when_it_is_scheduled_with_the_reason() -> None:
     """燧原 GCU 的集成案例 … 将一款新的异构硬件快速、可靠地接入到云原生调度体系中。"""
     async with live(WHOLE) as node:
@@ -105,6 +109,7 @@ def test_fit_says_the_same_and_prints_percent_as_percent(
         assert "25 %" in outcomes[0].output.splitlines()[-1]
 
 
+@pytest.mark.full
 async def test_scores_are_neutral() -> None:
     """`ScoreNode` 的实现非常简单，只需返回一个中性的默认分值（`0`）即可，不影响调度器的 `binpack` 或 `spread` 决策。"""
     told = CliRunner().invoke(main, ["fit", str(POD), "--profile", CUT, "--json"], env={"NODE_NAME": "node1"})

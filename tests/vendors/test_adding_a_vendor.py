@@ -21,6 +21,7 @@ from hami_plugin.cli import main
 from hami_plugin.policy.states import idle
 from hami_plugin.vendor import Vendor, load_vendor, vendor_names
 from tests.support import contract
+from tests.support.scale import examples
 
 ROOT = Path(__file__).parents[2]
 MODULE, MIRROR = re.findall(
@@ -60,7 +61,7 @@ def test_its_names_are_nobody_elses(acme: Vendor) -> None:
 
 
 @pytest.mark.parametrize("law", contract.LAWS, ids=lambda law: law.__name__)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_its_policy_keeps_the_laws(law: contract.Law, acme: Vendor, data: st.DataObject) -> None:
     (family,) = contract.families(acme)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.agreement import Questions, Trial, ground
 from tests.support.machines import Case, Way, cases
+from tests.support.scale import spread
 
 MORE = tuple(
     Case(profile=profile, way=Way(name=name, settings=settings))
@@ -64,7 +65,7 @@ def count(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
             print(f"\n{asked['yes'] + asked['no']} questions: {told}; {asked[AGAINST]} disagreements")  # noqa: T201  # the answer of the full run
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", spread(CASES, lambda case: case.machine.vendor, part=3), ids=str)
 async def test_a_pod_fits_exactly_where_the_daemon_serves_it(case: Case, tmp_path: Path, count: Counter[str]) -> None:
     dice = random.Random(zlib.crc32(str(case).encode()) + int(os.environ.get("AGREEMENT_SEED", "0")))
     place = ground(case, tmp_path)

@@ -16,6 +16,7 @@ from hami_plugin.conformance.questions import read
 from hami_plugin.policy.states import DeviceState, idle
 from hami_plugin.vendor import Family, Vendor, load_vendor, vendor_names
 from tests.support import contract
+from tests.support.scale import examples
 
 ROOT = Path(__file__).parents[2]
 MODELS = (
@@ -102,7 +103,7 @@ def test_importing_every_vendor_loads_no_sdk_and_no_comparison_and_starts_nothin
 
 @pytest.mark.parametrize("word", [*families()])
 @pytest.mark.parametrize("law", contract.LAWS, ids=lambda law: law.__name__)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_policy_keeps_the_laws(law: contract.Law, word: str, data: st.DataObject) -> None:
     _, family = families()[word]

@@ -18,14 +18,17 @@ from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor import Family, load_vendor, vendor_names
 from hami_plugin.wire.legacy import decode_legacy, encode_legacy
 from hami_plugin.wire.nodes import DeviceInfo, decode_json
-from tests.support.machines import UNLIMITED, Case, Found, cases, expected, found, profiles, recorded, registered
+from tests.support.machines import UNLIMITED, Case, Found, cases, expected, found, known, profiles, recorded, registered
+from tests.support.scale import spread
 
 GOLDEN = Path(__file__).parent / "golden/machines"
 UNTOLD = "fabric_untold"
 """What a profile says where nobody can ask a machine how its devices are linked."""
 
 
-@pytest.fixture(scope="module", params=cases(), ids=str)
+@pytest.fixture(
+    scope="module", params=spread(cases(), lambda case: (case.machine.vendor, case.way.name), part=99), ids=str
+)
 def case(request: pytest.FixtureRequest) -> Case:
     asked: Case = request.param
     return asked
@@ -118,7 +121,9 @@ def test_the_register_is_hamis_format_where_the_vendor_has_none_of_its_own(seen:
         assert decode_legacy(text) == registered(seen)
 
 
-@pytest.mark.parametrize("profile", profiles(), ids=lambda name: Path(name).stem)
+@pytest.mark.parametrize(
+    "profile", spread(profiles(), lambda name: known(name).vendor, part=4), ids=lambda name: Path(name).stem
+)
 async def test_pods_receive_what_was_reviewed(profile: str, tmp_path: Path) -> None:
     told = {
         case.way.name: await recorded(case, tmp_path / case.way.name) for case in cases() if case.profile == profile

@@ -9,6 +9,7 @@ import pytest
 
 from hami_plugin.errors import DriverUnavailableError
 from tests.support.rigs import rig
+from tests.support.scale import spread
 
 TOOLS = {
     "biren-br106-8": "brsmi",
@@ -49,7 +50,7 @@ def says(tool: Path, text: str) -> None:
 
 
 @pytest.mark.scenario("D15")
-@pytest.mark.parametrize("printed", PRINTED)
+@pytest.mark.parametrize("printed", spread(PRINTED, part=3))
 @pytest.mark.parametrize("profile", TOOLS)
 def test_what_a_tool_may_print_is_the_problem_of_that_tool(profile: str, printed: str, tmp_path: Path) -> None:
     machine = rig(profile, tmp_path)

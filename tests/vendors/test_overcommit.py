@@ -32,6 +32,7 @@ from tests.support import contract
 from tests.support.machines import UNLIMITED, Case, cases, found, named, share_of
 from tests.support.node import Node
 from tests.support.rigs import NODE
+from tests.support.scale import spread
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 
@@ -129,7 +130,7 @@ class Filling:
         self.node.journal.close()
 
 
-@pytest.mark.parametrize("case", ways(), ids=str)
+@pytest.mark.parametrize("case", spread(ways(), part=3), ids=str)
 async def test_a_full_machine_has_refused_nobody_and_gives_nothing_on_top(case: Case, tmp_path: Path) -> None:
     filling, chance = Filling(case, tmp_path), random.Random(str(case))
     share, whole = share_of(filling.seen, case.way), named(filling.family, case.way.whole)

@@ -19,6 +19,7 @@ from hami_plugin.model.links import Links
 from hami_plugin.simulation.driver import SimulatedDriver
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
+from tests.support.scale import spread
 from vendors.nvidia.topology import link
 
 Ask = Callable[..., Mapping[str, Any]]
@@ -63,7 +64,7 @@ def neurons(profile: str, *busy: int) -> tuple[tuple[str, Mapping[str, int], str
     return tuple((key, have, f"{profile}-AWSNeuron-{index},AWSNeuron,0,3:;") for index in busy)
 
 
-@pytest.mark.parametrize("profile", machine_names())
+@pytest.mark.parametrize("profile", spread(machine_names(), lambda name: vendor_of(load_machine(name)).name, part=99))
 def test_every_profile_stands_for_a_node(profile: str, ask: Ask) -> None:
     """One of what a family counts is granted on it, and every device is told of."""
     machine = load_machine(profile)

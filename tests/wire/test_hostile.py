@@ -19,6 +19,7 @@ from hami_plugin.wire.mig import decode_mig
 from hami_plugin.wire.nodes import decode_json
 from hami_plugin.wire.pods import decode_devices, erase
 from hami_plugin.wire.scores import decode_scores
+from tests.support.scale import examples
 
 FULL = 256 * 1024
 
@@ -98,7 +99,7 @@ def test_random_text_raises_nothing_else(reader: str):
     marks = [*':;,[]{}"0189-+.eT_ ', "\\", "true", "null", '"id":', '"score":', "NaN", "\x00", "\ud800"]
     texts = st.lists(st.sampled_from(marks), max_size=30).map("".join) | st.text(max_size=30)
 
-    @settings(deadline=None, max_examples=150)
+    @settings(deadline=None, max_examples=examples(150))
     @given(texts)
     def holds(text: str) -> None:
         said = problem(reader, text)

@@ -84,6 +84,7 @@ def test_the_binding_has_the_structure_sizes_that_the_library_asserts(structure,
     assert ctypes.sizeof(getattr(pynvml, structure)) == size
 
 
+@pytest.mark.full
 def test_several_builds_at_once_all_end_with_a_library(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     targets = [tmp_path / f"to{number}" / LIBRARY for number in range(3)]
