@@ -15,7 +15,7 @@ PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --ge
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test test-all agreement test-runtimes fuzz e2e check checks format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
+.PHONY: help setup demo demo-all test test-all agreement test-runtimes fuzz e2e quick mutants check checks format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,12 @@ commits: setup ## Check the subjects of the commits since BASE was left (BASE=ma
 e2e: setup ## As root: a pod's whole life on a real kubelet 1.20, API server and containerd (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.realnode.install
 	$(BIN)/python -m pytest tests/realnode
+
+quick: setup format-check lint types ## Under a minute: format, lint, types, and the tests of what has changed since main
+	$(BIN)/python -m tests.support.quick
+
+mutants: setup ## Change the code in one place after the other, and see which run of the tests notices it
+	$(BIN)/python -m tests.mutants
 
 check: checks test ## What must hold at each commit: format, lint, types, import contracts, generated code, tests
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.support.required import required
 from tests.support.scale import FULL, examples
@@ -16,6 +16,7 @@ _CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "pri
 _CALM |= {"max_examples": examples(settings.default.max_examples)}
 settings.register_profile("any machine", **_CALM)
 settings.register_profile("the same examples", derandomize=True, **_CALM)
+settings.register_profile("any failure", derandomize=True, phases=(Phase.explicit, Phase.generate), **_CALM)
 settings.load_profile("the same examples" if os.environ.get("CI") else "any machine")
 
 # Some hundred processes are started: without bytecode each of them would compile everything anew.

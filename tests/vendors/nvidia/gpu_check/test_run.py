@@ -8,10 +8,12 @@ from importlib.resources import files
 import pytest
 import yaml
 
+from tests.support.scale import spread
+
 ROOT_ONLY = "nvmlDeviceGetGpuInstancePossiblePlacements_v2:4"
 
 
-@pytest.mark.parametrize(("profile", "cards"), [("dgx-h200", 8), ("dgx-h100", 8), ("t4-4-pcie", 4)])
+@pytest.mark.parametrize(("profile", "cards"), spread([("dgx-h200", 8), ("dgx-h100", 8), ("t4-4-pcie", 4)], part=3))
 def test_an_untouched_simulation_is_what_it_claims_to_be(profile, cards, machine, check):
     result = check(machine(profile))
 
@@ -26,6 +28,7 @@ def test_an_untouched_simulation_is_what_it_claims_to_be(profile, cards, machine
     }
 
 
+@pytest.mark.full
 def test_an_h200_is_compared_number_by_number(machine, check):
     result = check(machine("dgx-h200"))
 
@@ -93,6 +96,7 @@ def test_a_call_that_fails_is_named_with_claim_and_observation(machine, check):
     assert "claimed:" in result.output
 
 
+@pytest.mark.full
 def test_a_missing_link_differs(machine, check):
     simulator = machine("dgx-h100")
     simulator.inject("asymmetric", 0)
@@ -104,6 +108,7 @@ def test_a_missing_link_differs(machine, check):
     assert (up["card"], up["expected"], up["observed"]) == (0, 18, 17)
 
 
+@pytest.mark.full
 def test_a_wait_that_does_not_wait_differs(machine, check):
     simulator = machine("t4-4-pcie")
     simulator.inject("fail-call", 0, "nvmlEventSetWait_v2:999")
@@ -128,6 +133,7 @@ def test_what_needs_root_is_not_done_and_no_difference(machine, check):
     assert result.checks("not done")[0]["why"].endswith("root")
 
 
+@pytest.mark.full
 def test_one_card_alone_has_a_topology_too(machine, check):
     simulator = machine("t4-4-pcie")
     for device in (1, 2, 3):
@@ -141,6 +147,7 @@ def test_one_card_alone_has_a_topology_too(machine, check):
     assert result.checks("same", "topology", "level with itself")
 
 
+@pytest.mark.full
 def test_a_model_that_no_profile_has_is_described_and_no_difference(machine, check, tmp_path):
     profile = yaml.safe_load((_profiles() / "dgx-h200.yaml").read_text(encoding="utf-8"))
     for device in profile["devices"]:
@@ -156,6 +163,7 @@ def test_a_model_that_no_profile_has_is_described_and_no_difference(machine, che
     assert result.checks("not applicable", "memory", "total, MiB", card=0)[0]["observed"] == 143771
 
 
+@pytest.mark.full
 def test_a_card_in_mig_mode_is_an_administrators_choice(machine, check):
     simulator = machine("dgx-h200")
     _switch_mig_on(simulator, 2)
@@ -177,6 +185,7 @@ def test_without_a_library_the_status_is_three_and_the_remedy_is_named(check, tm
     assert result.checks("same", "layout"), "what needs no driver is compared all the same"
 
 
+@pytest.mark.full
 def test_a_driver_that_was_replaced_while_loaded_is_three_too(machine, check):
     simulator = machine("t4-4-pcie")
     simulator.inject("mismatch")
