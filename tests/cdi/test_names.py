@@ -35,6 +35,8 @@ def test_a_name_reads_as_it_is_written(name):
         ("example.com/1gpu=0", 'class "1gpu" must start with a letter'),
         (f"example.com/{'g' * 64}=0", "has 64 characters, 63 are allowed"),
         (f"{'v' * 254}/gpu=0", "has 254 characters, 253 are allowed"),
+        ("example.com/g=0", 'class "g" must have two characters or more'),
+        ("e/gpu=0", 'vendor "e" must have two characters or more'),
         ("example.com/gpu=-1", 'device name "-1" must start with a letter or digit'),
         ("example.com/gpu=0=1", "has '='; allowed are letters"),
         ("example.com/gpu=a\n", "must end with a letter or digit"),

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import Health
 from hami_plugin.wire.keys import BIND_PHASE, PHASE_FAILED
 from tests.support.builders import (
+    FAMILY,
     container,
     grant,
     ids,
@@ -118,6 +120,20 @@ async def test_a_call_that_is_given_up_while_the_disk_hangs_holds_nothing_and_th
     assert [held.ids for held in again.ledger.held.values()] == [frozenset(ids((0, 1)))]
     await again.settlement.close()
     again.journal.close()
+
+
+async def test_a_repeat_that_is_given_up_while_the_disk_hangs_leaves_the_first_call_its_share(node, held_back):
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    first = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await until(lambda: node.ledger.held)
+    repeat = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await asyncio.sleep(0.02)
+
+    await cancelled(repeat)
+    held_back.set()
+
+    assert (await first).edits.env["POD"] == "a-uid"
+    assert [held.ids for held in node.ledger.held.values()] == [frozenset(ids((0, 0)))]
 
 
 async def test_a_disk_that_hangs_holds_up_whoever_needs_it_and_nothing_else(node, held_back):
@@ -277,6 +293,32 @@ async def test_a_decision_beyond_the_request_is_refused_and_the_lock_released(no
     assert refusal.reason is RefusalReason.EXCEEDS_REQUEST
     assert node.cluster.pod(a).annotations[BIND_PHASE] == PHASE_FAILED
     assert "hami.io/mutex.lock" not in node.cluster.node.annotations
+
+
+async def test_a_part_is_refused_where_the_node_has_whole_devices_only(node):
+    node.use(replace(FAMILY, whole_only="nothing here limits a part"))
+    node.cluster.add(pod("a", pieces=[[grant(0, 1000, 10)]]))
+
+    refusal = await refused(node, ids((0, 0)))
+
+    assert refusal.reason is RefusalReason.NOT_PREPARED
+    assert "is granted a part" in refusal.message
+    assert "nothing here limits a part" in refusal.message
+    assert node.ledger.held == {}
+
+
+async def test_only_a_plain_init_containers_ids_may_go_to_the_next_container(node):
+    containers = [container("plain", 1, init=True), container("side", 1, sidecar=True), container("main", 1)]
+    node.cluster.add(pod("a", containers, [[grant(0)], [grant(1)], [grant(2)]]))
+
+    for card in range(3):
+        await node.allocator.allocate(ids((card, 0)))
+
+    assert {held.container: held.init for held in node.ledger.held.values()} == {
+        "plain": True,
+        "side": False,
+        "main": False,
+    }
 
 
 async def test_a_failed_pod_leads_nobody_before_the_api_server_knows(node):

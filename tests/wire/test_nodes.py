@@ -132,6 +132,13 @@ def test_an_error_says_where_what_and_why(text: str, problem: str):
         decode_json(text)
 
 
+def test_the_case_of_a_key_does_not_matter_as_to_go():
+    text = '[{"ID":"GPU-a","DevMem":1000,"MIGProfiles":[]}]'
+
+    assert decode_json(text) == decode_json('[{"id":"GPU-a","devmem":1000,"migProfiles":[]}]')
+    assert decode_json(text)[0].devmem == 1000
+
+
 def test_an_error_quotes_little_of_a_long_value():
     with pytest.raises(WireError) as caught:
         decode_json(json.dumps([{"count": "x" * 10_000}]))

@@ -89,6 +89,10 @@ def test_the_first_container_may_have_no_device():
     assert first_pending(pieces) == 1
 
 
+def test_what_has_no_comma_is_no_device():
+    assert decode_devices("GPU-a,NVIDIA,3000,30:rest:;") == decode_devices("GPU-a,NVIDIA,3000,30:;")
+
+
 def test_nothing_is_pending_in_an_empty_text():
     assert decode_devices("") == ((),)
     assert first_pending(decode_devices("")) is None
