@@ -43,8 +43,6 @@ test: setup ## Run every test with a part of its cases, in parallel (REQUIRE_ALL
 test-all: setup ## Run every test with all of its cases: all recorded questions, machines, lives, examples
 	TEST_ALL=1 $(PYTEST)
 
-test-all: test ## Run every test with all of its cases
-
 agreement: setup ## Ask fit, the scheduler and the daemon the same 6400 questions on all machines (QUESTIONS=, SEED=)
 	AGREEMENT_QUESTIONS=$${QUESTIONS:-6400} AGREEMENT_SEED=$${SEED:-0} $(BIN)/python -m pytest -q tests/vendors/test_agreement.py
 

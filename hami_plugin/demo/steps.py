@@ -297,7 +297,7 @@ async def recorded(stage: Stage, placed: PodView) -> None:
 
 async def unlocked(stage: Stage) -> None:
     """Wait until the daemon has released the lock of the family, if it has one."""
-    if lock := stage.family.lock:
+    if lock := stage.family.rules.lock:
         await stage.until(lambda: not stage.annotation(lock.annotation), "the release of the node lock")
 
 
@@ -332,15 +332,15 @@ def _links(stage: Stage) -> Links:
 
 def _resources(stage: Stage) -> Iterable[str]:
     family, names, device = stage.family, stage.family.resources, stage.devices[0]
-    yield f"{names.count} ({family.replicas(device)} for each device)"
+    yield f"{names.count} ({family.node.replicas(device)} for each device)"
     if names.memory:
-        yield f"{names.memory} (in {'MiB' if family.memory_factor == 1 else f'units of {family.memory_factor} MiB'})"
+        yield f"{names.memory} (in {'MiB' if family.resources.memory_factor == 1 else f'units of {family.resources.memory_factor} MiB'})"
     if names.memory_percent:
         yield f"{names.memory_percent} (in percent)"
     if names.cores:
-        counted = family.cores_are_bits or family.cores_are_counted
+        counted = family.resources.cores_are_bits or family.resources.cores_are_counted
         yield f"{names.cores} ({'by number' if counted else 'in percent'})"
-    for units in family.units:
+    for units in family.resources.units:
         yield f"the kubelet also counts {units.resource} ({units.of_device(device)} for each device)"
 
 
@@ -386,7 +386,7 @@ def _sharing(stage: Stage) -> str:
 
 
 def _lock(family: Family) -> str:
-    rule = family.lock
+    rule = family.rules.lock
     if rule is None:
         return "none: several pods may be bound at once"
     whose = "names the pod" if rule.named else "names nobody"

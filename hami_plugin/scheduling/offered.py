@@ -93,7 +93,7 @@ def exhausted(pod: PodView, site: Site, families: Iterable[Family]) -> str:
 def kubelets(families: Iterable[Family]) -> frozenset[str]:
     """The resources by which kubelets count these families."""
     return frozenset(
-        name for family in families for name in (family.resources.count, *(one.resource for one in family.units))
+        name for family in families for name in (family.resources.count, *(one.resource for one in family.resources.units))
     )
 
 

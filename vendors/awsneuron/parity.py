@@ -145,7 +145,7 @@ def _by_place(question: Json, theirs: Json) -> bool:
     found = _windows(question) if _wanted(question) > 1 else _last_with_cores(question)
     if isinstance(found, str):
         return not theirs["ok"] and theirs["reason"] == found
-    policy = families(AwsNeuronSettings())[0].policy
+    policy = families(AwsNeuronSettings())[0].rules.policy
     return policy is not None and fits.granted(question, theirs, policy, Parity(said=_with_his_masks), found)
 
 

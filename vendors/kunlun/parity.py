@@ -115,7 +115,7 @@ def _by_place(question: Json, theirs: Json) -> bool:
         Grant(uuid=uuids.get(index, ""), word=question["vendor"], memory=memory, cores=cores, index=index)
         for index in chosen
     ]
-    policy = next(one.policy for one in families(KunlunSettings()) if one.word == question["vendor"])
+    policy = next(one.rules.policy for one in families(KunlunSettings()) if one.word == question["vendor"])
     return policy is not None and fits.granted(question, theirs, policy, Parity(), grants)
 
 

@@ -116,7 +116,7 @@ def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
 
     HAMi's is what we say to a pod that has no card yet.
     """
-    policy = sgpu.family(MetaxSettings(), clock=time.time_ns).policy
+    policy = sgpu.family(MetaxSettings(), clock=time.time_ns).rules.policy
     assert policy
     if not fits.answered_by(_with_classes({**question, "allocated": {}}), theirs, policy, Parity()):
         return False

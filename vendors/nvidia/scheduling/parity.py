@@ -101,8 +101,8 @@ def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
         return False
     able = _pool(question)
     if ours["ok"]:
-        return sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able)
-    return len(able) < question["request"]["nums"]
+        return bool(sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able))
+    return bool(len(able) < question["request"]["nums"])
 
 
 def _as_hami(question: Json, theirs: Json) -> bool:
