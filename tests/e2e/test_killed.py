@@ -75,7 +75,7 @@ async def test_sigkill_before_the_reply_leaks_nothing_whether_the_kubelet(conduc
         await sound(stage)
         assert journal(stage) == []
 
-    await asyncio.gather(*(scenario(step) for step in dying.BEFORE_THE_REPLY))
+    await asyncio.gather(*(scenario(step) for step in spread(dying.BEFORE_THE_REPLY, part=4)))
 
 
 @pytest.mark.scenario("A5")
@@ -91,7 +91,7 @@ async def test_sigkill_after_the_reply_is_made_good_by_the_next_life(set_up):
         await sound(stage)
         assert journal(stage) == []
 
-    await asyncio.gather(*(scenario(step) for step in dying.AFTER_THE_REPLY))
+    await asyncio.gather(*(scenario(step) for step in spread(dying.AFTER_THE_REPLY, part=4)))
 
 
 @pytest.mark.full

@@ -119,6 +119,7 @@ def tried_all(mutants: Sequence[tuple[str, Mutant]], folder: Path, at_once: int)
     for number in range(at_once):
         tree = folder / str(number)
         tree.mkdir()
+        temporary(tree).mkdir()
         for name in COPIED:
             copy(ROOT / name, tree / name)
         trees.put(tree)
@@ -144,6 +145,13 @@ def copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
+def temporary(tree: Path) -> Path:
+    """Where the tests of a tree have their folders: two runs of pytest would take each other's away. Sockets need a
+    short path.
+    """
+    return tree.parent / f"t{tree.name}"
+
+
 def tried(mutant: Mutant, tree: Path) -> tuple[str, str]:
     """Which run catches the mutant, and the first test that fails. The tree is as before afterwards."""
     file = tree / mutant.file
@@ -165,7 +173,7 @@ def tried(mutant: Mutant, tree: Path) -> tuple[str, str]:
 def first_failure(tests: Sequence[str], tree: Path, *, full: bool) -> str:
     """The first test that fails, empty if none does. Hypothesis makes the same examples each time."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *QUIETLY, *tests]
-    environment = {**os.environ, "TEST_ALL": "1" if full else "", "TMPDIR": str(tree.parent)}
+    environment = {**os.environ, "TEST_ALL": "1" if full else "", "TMPDIR": str(temporary(tree))}
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
