@@ -338,7 +338,7 @@ def _resources(stage: Stage) -> Iterable[str]:
     if names.memory_percent:
         yield f"{names.memory_percent} (in percent)"
     if names.cores:
-        counted = family.resources.cores_are_bits or family.resources.cores_are_counted
+        counted = names.cores_are_bits or family.resources.cores_are_counted
         yield f"{names.cores} ({'by number' if counted else 'in percent'})"
     for units in family.resources.units:
         yield f"the kubelet also counts {units.resource} ({units.of_device(device)} for each device)"

@@ -92,9 +92,8 @@ def exhausted(pod: PodView, site: Site, families: Iterable[Family]) -> str:
 
 def kubelets(families: Iterable[Family]) -> frozenset[str]:
     """The resources by which kubelets count these families."""
-    return frozenset(
-        name for family in families for name in (family.resources.count, *(one.resource for one in family.resources.units))
-    )
+    resources = [family.resources for family in families]
+    return frozenset(name for one in resources for name in (one.count, *(unit.resource for unit in one.units)))
 
 
 def most(pod: PodView, names: frozenset[str]) -> Counter[str]:

@@ -95,8 +95,13 @@ def _kept(site: Site, families: Sequence[Family], held: Sequence[Mapping[str, Ho
 def _ids_of(devices: Collection[str], family: Family, holding: Holding) -> Counter[str]:
     """The ids that go with a pod's shares of these devices, by resource; not those of init containers that are over."""
     pieces = [piece for piece in holding.pieces if piece]
-    asking = [one for one in holding.pod.containers if family.rules.policy and family.rules.policy.request(one) is not None]
-    counted = ((family.resources.count, family.resources.ids), *((one.resource, one.of_grant) for one in family.resources.units))
+    asking = [
+        one for one in holding.pod.containers if family.rules.policy and family.rules.policy.request(one) is not None
+    ]
+    counted = (
+        (family.resources.count, family.resources.ids),
+        *((one.resource, one.of_grant) for one in family.resources.units),
+    )
     found: Counter[str] = Counter()
     for container, piece in zip(asking, pieces, strict=False):
         if container.alone and holding.pod.phase == "Running":

@@ -20,8 +20,8 @@ from hami_plugin.wire.refuses import key
 from tests.support.agreement import Questions, every_family, ground
 from tests.support.live import Ended, Live, live
 from tests.support.machines import Case, Way
-from tests.support.scheduling import until
 from tests.support.scale import spread
+from tests.support.scheduling import until
 
 SAMPLE = 16
 

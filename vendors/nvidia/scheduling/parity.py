@@ -101,7 +101,9 @@ def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
         return False
     able = _pool(question)
     if ours["ok"]:
-        return bool(sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able))
+        return bool(
+            sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able)
+        )
     return bool(len(able) < question["request"]["nums"])
 
 
