@@ -334,7 +334,8 @@ def _resources(stage: Stage) -> Iterable[str]:
     family, names, device = stage.family, stage.family.resources, stage.devices[0]
     yield f"{names.count} ({family.node.replicas(device)} for each device)"
     if names.memory:
-        yield f"{names.memory} (in {'MiB' if family.resources.memory_factor == 1 else f'units of {family.resources.memory_factor} MiB'})"
+        unit = "MiB" if names.memory_factor == 1 else f"units of {names.memory_factor} MiB"
+        yield f"{names.memory} (in {unit})"
     if names.memory_percent:
         yield f"{names.memory_percent} (in percent)"
     if names.cores:
