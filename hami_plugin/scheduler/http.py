@@ -18,6 +18,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MOST = 1024
 """Connections: each call that waits for an answer has one of its own, and idle ones go first."""
+_RECEIVED = 1 << 16
+"""Bytes of one connection that wait in the kernel, about. By default they are megabytes, of which the event loop takes
+256 KiB at once: from a hundred senders 25 MiB, before any request could count them.
+"""
 _KEPT_S = 120.0
 """How long an idle connection is kept: longer than Go's clients do (90 s), so that none sends into a closing one."""
 _LINGER_S = 2.0
@@ -57,6 +61,8 @@ class Server:
         )
         try:
             self._socket = listening(*self._address)
+            # Each connection has it from the listener, and none hands more to the event loop at once.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
         except (OSError, UnicodeError) as error:
             what, keys = "the extender and the webhook", ("listenHost", "listenPort")
             raise cannot_listen(*self._address, error, what=what, keys=keys) from error
