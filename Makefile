@@ -5,6 +5,7 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hami_plugin/__init__.
 IMAGE ?= hami-plugin:$(VERSION)
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 SOURCES := cdi hami_plugin vendors tests bench tools
 PROTOS := $(shell find proto -name '*.proto')
@@ -15,27 +16,33 @@ PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --ge
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test test-all agreement test-runtimes fuzz e2e quick mutants check checks format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
+.PHONY: help setup demo demo-all demo-picture test test-all agreement test-runtimes fuzz e2e quick mutants check checks format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Build .venv with everything that the other targets need
 
-$(STAMP): requirements-dev.lock pyproject.toml hami_plugin/__init__.py
+# What a run needs: enough for the demonstration, and the first part of everything else.
+$(RUNTIME): requirements.lock requirements-build.lock pyproject.toml hami_plugin/__init__.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1); try: make PYTHON=python3.11"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
-		echo "No virtual environment could be made; on Debian: apt-get install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(PYTHON) tools/runtime.py --venv $(VENV) install
 	@touch $@
 
-demo: setup ## See a simulated node register, allocate, lose a GPU, heal, and survive a kubelet restart (PROFILE=...)
-	@$(BIN)/hami-plugin demo --profile $(PROFILE)
+$(STAMP): $(RUNTIME) requirements-dev.lock
+	@echo "== downloading and installing what tests and checks need as well (requirements-dev.lock)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
+	@touch $@
 
-demo-all: setup ## The same on every machine that can be simulated, of every vendor, as a table
+demo: $(RUNTIME) ## See a simulated node register, allocate, lose a GPU, heal, and survive a kubelet restart (PROFILE=...)
+	@$(PYTHON) tools/runtime.py --venv $(VENV) run demo --profile $(PROFILE) $(DEMO)
+
+demo-all: $(RUNTIME) ## The same on every machine that can be simulated, of every vendor, as a table
 	@$(BIN)/hami-plugin demo --all
+
+demo-picture: $(RUNTIME) ## Draw docs/demo.svg, the picture in the README, anew from a run of the demonstration
+	@$(BIN)/python tools/demo_picture.py docs/demo.svg
 
 test: setup ## Run every test with a part of its cases, in parallel (REQUIRE_ALL=1: never skip; WORKERS=)
 	$(PYTEST)

@@ -19,7 +19,7 @@ from hami_plugin.demo.steps import NOTE, STEPS, UNSHOWN, Step
 from hami_plugin.errors import HamiError
 from hami_plugin.simulation.machines import machine_names
 
-ALONE = "The daemon is the real one; the machine, the kubelet and the API server are simulated."
+ALONE = "The daemon is real; the machine, the kubelet and the API server are simulated."
 BESIDE = "In the same node, served by the same daemon."
 FIGURES = {
     "devices": "devices",

@@ -6,12 +6,14 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import aiohttp
 import pytest
@@ -79,9 +81,35 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_in_a_pipe_the_board_is_plain_text_with_a_line_for_each_step_and_a_table():
-    done = piped("demo", "--profile", "dgx-h100")
+@pytest.fixture(scope="module")
+def done() -> subprocess.CompletedProcess[str]:
+    """A whole run with its output in a pipe."""
+    return piped("demo", "--profile", "dgx-h100")
 
+
+def test_the_picture_in_the_readme_shows_what_the_demonstration_prints(done: subprocess.CompletedProcess[str]):
+    def shape(lines: list[str]) -> list[str]:
+        return [re.sub(r"\d+(\.\d+)?", "#", " ".join(text.split())) for text in lines if text.strip()]
+
+    picture = ET.parse(ROOT / "docs" / "demo.svg")
+    rows: dict[float, list[tuple[float, str]]] = {}
+    for text in picture.iter("{http://www.w3.org/2000/svg}text"):
+        if "x" in text.attrib and text.attrib["class"].startswith("demo-r"):
+            rows.setdefault(float(text.attrib["y"]), []).append((float(text.attrib["x"]), text.text or ""))
+    drawn = [" ".join(part for _, part in sorted(row)) for _, row in sorted(rows.items())]
+
+    assert "docs/demo.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [row.replace(" ", "") for row in shape(drawn)] == [
+        row.replace(" ", "") for row in shape(done.stdout.splitlines())
+    ], "draw it anew: make demo-picture"
+    assert "http" not in {
+        part.partition(":")[0] for part in re.findall(r"url\((.*?)\)", ET.tostring(picture.getroot()).decode())
+    }
+
+
+def test_in_a_pipe_the_board_is_plain_text_with_a_line_for_each_step_and_a_table(
+    done: subprocess.CompletedProcess[str],
+):
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

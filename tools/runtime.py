@@ -1,0 +1,101 @@
+"""Sets up what a run needs, and no more, saying what it does; then runs a command and shows where the time went.
+
+Only the standard library: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WHEELS = Path("build/wheels")
+TIMES = ".setup-times"
+LOCKS = ("requirements.lock", "requirements-build.lock")
+"""What a run needs; and what builds the project's own package, which is thrown away after it."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--venv", type=Path, default=Path(".venv"))
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("install", help="make the virtual environment, download, and install")
+    run = commands.add_parser("run", help="run hami-plugin, and show the time of each part")
+    run.add_argument("words", nargs=argparse.REMAINDER)
+    chosen = parser.parse_args()
+    os.chdir(ROOT)
+    if chosen.command == "install":
+        install(chosen.venv)
+        return 0
+    return timed_run(chosen.venv, chosen.words)
+
+
+def install(venv: Path) -> None:
+    """Everything of requirements.lock, with its hashes checked, and the project itself, to be edited in place."""
+    times: dict[str, float] = {}
+    count = sum("==" in line for line in (ROOT / LOCKS[0]).read_text(encoding="utf-8").splitlines())
+    start = time.monotonic()
+    if not (venv / "bin" / "python").exists():
+        say(f"making {venv} with Python {sys.version.split()[0]}")
+        call(sys.executable, "-m", "venv", str(venv), hint="on Debian: apt-get install python3-venv")
+    say(f"downloading the {count} packages that a run needs ({LOCKS[0]})")
+    pip(venv, "download", "--dest", str(WHEELS), *(word for lock in LOCKS for word in ("--requirement", lock)))
+    pip(venv, "download", "--dest", str(WHEELS), "--constraint", "requirements-dev.lock", "editables")
+    times["download"], start = time.monotonic() - start, time.monotonic()
+    say(f"installing them into {venv}")
+    local = ("--no-index", "--find-links", str(WHEELS))
+    pip(venv, "install", *local, "--requirement", LOCKS[0])
+    pip(venv, "install", *local, "--no-deps", "--editable", ".")
+    times["install"] = time.monotonic() - start
+    (venv / TIMES).write_text(json.dumps(times), encoding="utf-8")
+
+
+def timed_run(venv: Path, words: Sequence[str]) -> int:
+    """The exit status of ``hami-plugin``, which hears the signals that this process gets."""
+    say(f"running hami-plugin {' '.join(words)}\n")
+    start = time.monotonic()
+    process = subprocess.Popen([venv / "bin" / "hami-plugin", *words])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda caught, _frame: process.send_signal(caught))
+    status = process.wait()
+    times = installed_before(venv) | {"run": time.monotonic() - start}
+    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in times.items())
+    print(f"\nTime: {parts}" + ("." if len(times) > 1 else " (what it needs was installed before)."), flush=True)
+    return status if status >= 0 else 128 - status
+
+
+def installed_before(venv: Path) -> dict[str, float]:
+    """The times of an installation that no run has shown yet."""
+    file = venv / TIMES
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def pip(venv: Path, *words: str) -> None:
+    command = (str(venv / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check", *words)
+    call(*command, hint="is a package index for pip reachable from here?")
+
+
+def call(*words: str, hint: str) -> None:
+    done = subprocess.run(words, check=False)
+    if done.returncode:
+        sys.exit(f"failed: {' '.join(words)}\n{hint}")
+
+
+def say(text: str) -> None:
+    print(f"== {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
