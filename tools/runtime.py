@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,8 +47,11 @@ def install(venv: Path) -> None:
         say(f"making {venv} with Python {sys.version.split()[0]}")
         call(sys.executable, "-m", "venv", str(venv), hint="on Debian: apt-get install python3-venv")
     say(f"downloading the {count} packages that a run needs ({LOCKS[0]})")
-    pip(venv, "download", "--dest", str(WHEELS), *(word for lock in LOCKS for word in ("--requirement", lock)))
-    pip(venv, "download", "--dest", str(WHEELS), "--constraint", "requirements-dev.lock", "editables")
+    WHEELS.mkdir(parents=True, exist_ok=True)
+    editables = WHEELS / "editables.lock"
+    editables.write_text(pinned("editables", Path("requirements-dev.lock")), encoding="utf-8")
+    locks = (*LOCKS, str(editables))
+    pip(venv, "download", "--dest", str(WHEELS), *(word for lock in locks for word in ("--requirement", lock)))
     times["download"], start = time.monotonic() - start, time.monotonic()
     say(f"installing them into {venv}")
     local = ("--no-index", "--find-links", str(WHEELS))
@@ -55,6 +59,14 @@ def install(venv: Path) -> None:
     pip(venv, "install", *local, "--no-deps", "--editable", ".")
     times["install"] = time.monotonic() - start
     (venv / TIMES).write_text(json.dumps(times), encoding="utf-8")
+
+
+def pinned(package: str, lock: Path) -> str:
+    """The lines of one package in a file of pins: its version and its hashes."""
+    found = re.search(rf"^{package}==.*?(?=^\S|\Z)", lock.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    if not found:
+        sys.exit(f"{lock} does not pin {package}; run: make lock")
+    return found[0]
 
 
 def timed_run(venv: Path, words: Sequence[str]) -> int:
