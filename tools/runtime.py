@@ -55,7 +55,7 @@ def install(venv: Path) -> None:
     times["download"], start = time.monotonic() - start, time.monotonic()
     say(f"installing them into {venv}")
     local = ("--no-index", "--find-links", str(WHEELS))
-    pip(venv, "install", *local, "--requirement", LOCKS[0])
+    pip(venv, "install", *local, "--no-compile", "--requirement", LOCKS[0])
     pip(venv, "install", *local, "--no-deps", "--editable", ".")
     times["install"] = time.monotonic() - start
     (venv / TIMES).write_text(json.dumps(times), encoding="utf-8")

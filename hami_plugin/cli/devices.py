@@ -78,7 +78,7 @@ def topology(svg: Path | None, graph: Path | None, as_json: bool, **options: Any
         click.echo(json.dumps(documents, indent=2, ensure_ascii=False))
 
 
-@click.command(epilog="Example: hami-plugin vendors ascend")
+@click.command(epilog="Example: hami-plugin vendors gpumem")
 @click.argument("words", metavar="[FILTER]...", nargs=-1)
 @click.option("--annotations", is_flag=True, help="The node's annotations in place of the resources.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, resources and annotations.")
