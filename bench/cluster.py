@@ -15,11 +15,11 @@ import aiohttp
 
 from bench.processes import running
 from hami_plugin.model.placement import Grant
+from hami_plugin.protocol import keys
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.simulation.api_http import REQUESTS
 from hami_plugin.vendor import Family
-from hami_plugin.wire import keys
-from hami_plugin.wire.lock import NodeLock, render_lock
-from hami_plugin.wire.pods import encode_devices
 
 NODE = "bench-node"
 NAMESPACE = "bench"

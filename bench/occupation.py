@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from bench.selection import links_of, profile
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.protocol.scores import score_annotation
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.vendor import Family, load_vendor, vendor_names
-from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo, encode_json
-from hami_plugin.wire.pods import encode_devices
-from hami_plugin.wire.scores import score_annotation
 
 WORD = "NVIDIA"
 COUNT, MEMORY, CORES, ORDER = (

@@ -11,8 +11,8 @@ from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Fault
+from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.vendor import Injection, Resources
-from hami_plugin.wire.keys import NODE_LOCK
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside
 from tests.support.breaking import Gate, broken, leaves
 from tests.support.builders import COUNT, REGISTER, SPLIT, changed

@@ -14,7 +14,7 @@ from tests.support.quick import ROOT, changes, nearest
         ("hami_plugin/aio.py", "tests/test_aio.py"),
         ("cdi/inject.py", "tests/cdi/test_inject.py"),
         ("vendors/kunlun/family.py", "tests/vendors/test_kunlun.py"),
-        ("tests/wire/test_lock.py", "tests/wire/test_lock.py"),
+        ("tests/protocol/test_lock.py", "tests/protocol/test_lock.py"),
         ("docs/operations.md", "tests/docs"),
         ("charts/hami-plugin/values.yaml", "tests/charts"),
     ],
@@ -29,7 +29,7 @@ def test_whoever_imports_a_changed_module_is_tested():
 
 def test_whole_daemons_are_started_only_by_their_own_change():
     assert "tests/e2e/test_whole.py" in nearest(["tests/e2e/test_whole.py"], ROOT)
-    assert not [test for test in nearest(["hami_plugin/wire/keys.py"], ROOT) if "/e2e/" in test]
+    assert not [test for test in nearest(["hami_plugin/protocol/keys.py"], ROOT) if "/e2e/" in test]
 
 
 def test_what_is_committed_changed_and_new_on_a_branch_has_changed(tmp_path):

@@ -27,11 +27,11 @@ from hami_plugin.policy.checks import CHARGED, standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.selectors import by_group, when
+from hami_plugin.protocol.register import DeviceInfo, decode_json
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Told, Tool
 from hami_plugin.simulation.trees import Files, Link, on_bus
 from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
-from hami_plugin.wire.nodes import DeviceInfo, decode_json
 
 WORD = "Gaudi"
 KEYS = AnnotationKeys(

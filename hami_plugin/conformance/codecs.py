@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from hami_plugin.conformance import values
 from hami_plugin.errors import WireError
 from hami_plugin.parity import Json
-from hami_plugin.wire.legacy import decode_legacy, encode_legacy
-from hami_plugin.wire.mig import MigAllocation, decode_mig, encode_mig
-from hami_plugin.wire.nodes import DeviceInfo, decode_json, encode_json
-from hami_plugin.wire.pods import decode_devices, encode_devices
+from hami_plugin.protocol.decisions import decode_devices, encode_devices
+from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
+from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
 
 
 def _or_error(answer: Callable[[Json], Json]) -> Callable[[Json], Json]:

@@ -17,9 +17,9 @@ from hami_plugin.policy.pods import demands
 from hami_plugin.policy.sites import Circumstances, Rules, Site
 from hami_plugin.policy.states import Given, Piece
 from hami_plugin.policy.usage import Holding
+from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.scheduling import patch, rules, stock
 from hami_plugin.vendor import Family
-from hami_plugin.wire.pods import decode_devices, encode_devices
 
 MOMENT = re.compile(r"^[0-9]{10,}$")
 """Seconds or nanoseconds since 1970."""

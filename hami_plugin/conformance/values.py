@@ -10,7 +10,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.parity import Json
 from hami_plugin.policy.states import DeviceState, Piece, Slice, Tenant
-from hami_plugin.wire.nodes import DeviceInfo, MigProfile
+from hami_plugin.protocol.register import DeviceInfo, MigProfile
 
 
 def state(item: Json) -> DeviceState:

@@ -15,7 +15,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import PodView
 from hami_plugin.node.questions import question_of
-from hami_plugin.policy.claims import Claim, claims
+from hami_plugin.protocol.decisions import Claim, claims
 
 
 def unlimited(stage: Stage, pod: PodView) -> bool:

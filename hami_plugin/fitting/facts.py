@@ -15,8 +15,8 @@ from hami_plugin.policy.nodes import Scored
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.sites import Step, Unplaced
 from hami_plugin.policy.states import DeviceState
+from hami_plugin.protocol.register import refused
 from hami_plugin.vendor import Family
-from hami_plugin.wire.refuses import refused
 
 Facts = Mapping[str, Any]
 

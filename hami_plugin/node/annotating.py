@@ -11,14 +11,12 @@ from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, VendorMistakeError, WireError
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.mistakes import Mistakes
+from hami_plugin.protocol.grammar import bounded, shown
+from hami_plugin.protocol.keys import NODE_LOCK
+from hami_plugin.protocol.register import Refuses, encode_json, encode_legacy, unhealthy_key
+from hami_plugin.protocol.register import key as refuses_key
+from hami_plugin.protocol.scores import score_annotation
 from hami_plugin.vendor import Family
-from hami_plugin.wire.grammar import bounded, shown
-from hami_plugin.wire.keys import NODE_LOCK
-from hami_plugin.wire.legacy import encode_legacy
-from hami_plugin.wire.nodes import encode_json
-from hami_plugin.wire.refuses import Refuses, unhealthy_key
-from hami_plugin.wire.refuses import key as refuses_key
-from hami_plugin.wire.scores import score_annotation
 
 MOST_ANNOTATION_BYTES = 256 * 1024
 

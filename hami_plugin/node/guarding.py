@@ -19,9 +19,9 @@ from hami_plugin.host.threads import carried
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.mistakes import Mistakes
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Family, Injection, Leftovers, NodeSide, Units
 from hami_plugin.vendor.defaults import nothing_more
-from hami_plugin.wire.nodes import DeviceInfo
 
 MOST_SHARES = 100_000
 """Parts of one device. The kubelet reads no list of more ids than about this, of all devices together."""

@@ -14,10 +14,10 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Cluster
-from hami_plugin.policy.claims import Question
 from hami_plugin.policy.consumed import record
-from hami_plugin.wire.keys import NODE_LOCK
-from hami_plugin.wire.lock import NodeLock, owned_by, parse_lock
+from hami_plugin.protocol.decisions import Question
+from hami_plugin.protocol.keys import NODE_LOCK
+from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock
 
 log = logger(__name__)
 

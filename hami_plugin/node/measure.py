@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.policy.overcommit import Total
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Family
-from hami_plugin.wire.nodes import DeviceInfo
 
 ALL_PERCENT = 100
 

@@ -17,9 +17,9 @@ from hami_plugin.node.measure import Measure
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Observer
 from hami_plugin.node.refusals import Refusals
-from hami_plugin.policy.claims import Claim, Question
 from hami_plugin.policy.identity import Found, Held, Identity
 from hami_plugin.policy.overcommit import Account, Excess, let_go, overcommitted, wants_none
+from hami_plugin.protocol.decisions import Claim, Question
 from hami_plugin.vendor import Family
 
 log = logger(__name__)

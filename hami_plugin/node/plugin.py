@@ -11,7 +11,7 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.node.allocation import Allocator
 from hami_plugin.node.ports import Offer
 from hami_plugin.node.starts import StartCheck
-from hami_plugin.policy.claims import Question
+from hami_plugin.protocol.decisions import Question
 
 
 class ResourcePlugin:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.policy.claims import Question
+from hami_plugin.protocol.decisions import Question
 from hami_plugin.vendor import Family, Units
 
 

@@ -13,9 +13,9 @@ from hami_plugin.node.ledger import Key, Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Checkpoint, Kept
 from hami_plugin.node.settlement import Settlement
-from hami_plugin.policy.claims import Claim, Question, asking, claims
 from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_id
+from hami_plugin.protocol.decisions import Claim, Question, asking, claims
 
 log = logger(__name__)
 

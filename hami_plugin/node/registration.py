@@ -23,8 +23,8 @@ from hami_plugin.node.annotating import (
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.ports import Cluster
+from hami_plugin.protocol.handshake import reported
 from hami_plugin.vendor import Family
-from hami_plugin.wire.handshake import reported
 
 log = logger(__name__)
 

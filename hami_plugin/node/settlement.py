@@ -14,9 +14,9 @@ from hami_plugin.node.live import LiveNode
 from hami_plugin.node.lock import release_lock, release_unnamed
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Cluster
-from hami_plugin.policy.claims import Question
 from hami_plugin.policy.consumed import record
-from hami_plugin.wire.keys import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
+from hami_plugin.protocol.decisions import Question
+from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 
 log = logger(__name__)
 

@@ -12,9 +12,9 @@ from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.ports import Checkpoint, Kept, Observer
-from hami_plugin.policy.claims import Question, claims
 from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_counts
+from hami_plugin.protocol.decisions import Question, claims
 
 log = logger(__name__)
 

@@ -11,9 +11,9 @@ from hami_plugin.errors import RefusalReason
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
 from hami_plugin.node.settlement import Settlement
-from hami_plugin.policy.claims import Claim, Question, ReadOnce
 from hami_plugin.policy.identity import Again, Found, Identity, Pending, Unknown, identify, pending
 from hami_plugin.policy.stand_ins import stand_ins
+from hami_plugin.protocol.decisions import Claim, Question, ReadOnce
 
 
 class Waiting:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.claims import Question, asking, claims
 from hami_plugin.policy.identity import Held
-from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
-from hami_plugin.wire.pods import erase
+from hami_plugin.protocol.decisions import Question, asking, claims, erase
+from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

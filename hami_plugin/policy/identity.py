@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.claims import Claim, Question, Reader, asking, claims
 from hami_plugin.policy.replicas import physical_counts
-from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED
+from hami_plugin.protocol.decisions import Claim, Question, Reader, asking, claims
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView
-from hami_plugin.wire.lock import NodeLock, owned_by, parse_lock, render_lock
+from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.claims import Question, asking
 from hami_plugin.policy.collapse import added, collapsed
 from hami_plugin.policy.identity import Held
+from hami_plugin.protocol.decisions import Question, asking
 
 MOST_NAMED = 5
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 
 
 def is_part(info: DeviceInfo, memory: int, cores: int) -> bool:

@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.claims import Claim, Question
 from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_counts
+from hami_plugin.protocol.decisions import Claim, Question
 
 
 def stand_ins(

@@ -12,7 +12,7 @@ from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.linked import Solved
 from hami_plugin.policy.listings import Listings
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 
 ORDER_KEY = "hami.io/gpu-scheduler-policy"
 

@@ -19,7 +19,7 @@ from hami_plugin.policy.order import Weights, ordered, scoring
 from hami_plugin.policy.reasons import OURS, Reason, told
 from hami_plugin.policy.sites import Circumstances, Rules, Site, Step
 from hami_plugin.policy.states import Context, DeviceState, Given, Piece
-from hami_plugin.wire.refuses import refused
+from hami_plugin.protocol.register import refused
 
 
 @dataclass(kw_only=True, slots=True)

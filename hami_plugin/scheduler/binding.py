@@ -11,6 +11,7 @@ from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.demand import Demand
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_LOCK, BIND_PHASE, PHASE_ALLOCATING, PHASE_FAILED
 from hami_plugin.scheduler.locks import Hold, NodeLocks
 from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.pods import Pods
@@ -20,7 +21,6 @@ from hami_plugin.scheduling.decisions import TAKEN_BACK, Changes, binding
 from hami_plugin.scheduling.filtering import confirmed
 from hami_plugin.scheduling.ledger import entry
 from hami_plugin.vendor import Family, LockRule
-from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_LOCK, BIND_PHASE, PHASE_ALLOCATING, PHASE_FAILED
 
 log = logger(__name__)
 

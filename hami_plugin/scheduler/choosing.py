@@ -13,6 +13,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.policy.sites import Circumstances, Placed
+from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.limits import Limits
 from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.pods import Pods
@@ -24,7 +25,6 @@ from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, offered_b
 from hami_plugin.scheduling.kept import Kept
 from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, standing_result
 from hami_plugin.vendor import Family
-from hami_plugin.wire.keys import ASSIGNED_NODE
 
 Json = Mapping[str, Any]
 

@@ -11,11 +11,11 @@ from hami_plugin.log import logger
 from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import NodeView, revision
 from hami_plugin.policy.sites import Site
+from hami_plugin.protocol.keys import BIND_LOCK
 from hami_plugin.scheduling.possible import Sizes, largest, sizes
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.scheduling.trust import Trust, trusted
 from hami_plugin.vendor import Family
-from hami_plugin.wire.keys import BIND_LOCK
 
 log = logger(__name__)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from hami_plugin.aio import Watched
 from hami_plugin.model.feeds import Feed
 from hami_plugin.model.views import PodView, revision
+from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
 from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduling.ledger import Entry, Ledger
 from hami_plugin.scheduling.ledger import entry as entry_of
 from hami_plugin.vendor import Family
-from hami_plugin.wire.keys import ASSIGNED_NODE, ASSIGNED_TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hami_plugin.model.views import NodeView
+from hami_plugin.protocol.register import DeviceInfo, decode_legacy
 from hami_plugin.vendor import Family
-from hami_plugin.wire.legacy import decode_legacy
-from hami_plugin.wire.nodes import DeviceInfo
 
 
 def of_any_age(family: Family) -> Family:

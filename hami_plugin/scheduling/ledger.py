@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.usage import Holding
+from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduling.sites import holdings, whereabouts
 from hami_plugin.vendor import Family
-from hami_plugin.wire.keys import ASSIGNED_NODE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,13 @@ from hami_plugin.policy.sites import Rules, Site, Stock
 from hami_plugin.policy.states import Slice, idle
 from hami_plugin.policy.usage import Holding
 from hami_plugin.policy.usage import used as in_use
+from hami_plugin.protocol.decisions import SEPARATORS, decode_devices
+from hami_plugin.protocol.grammar import in_range, printable
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.register import DeviceInfo, refused, unhealthy
+from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduling.offered import kubelets, most
 from hami_plugin.vendor import Family
-from hami_plugin.wire.grammar import in_range, printable
-from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo
-from hami_plugin.wire.pods import SEPARATORS, decode_devices
-from hami_plugin.wire.refuses import refused, unhealthy
-from hami_plugin.wire.scores import decode_scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

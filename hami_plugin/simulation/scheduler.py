@@ -16,6 +16,8 @@ from hami_plugin.policy.admission import Denied
 from hami_plugin.policy.pods import place
 from hami_plugin.policy.sites import Placed
 from hami_plugin.policy.states import ORDER_KEY
+from hami_plugin.protocol.lock import NodeLock, render_lock
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduling import rules, survey
 from hami_plugin.scheduling.admission import stored
 from hami_plugin.scheduling.ages import of_any_age
@@ -23,8 +25,6 @@ from hami_plugin.scheduling.decisions import assigned, binding
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
-from hami_plugin.wire.lock import NodeLock, render_lock
-from hami_plugin.wire.nodes import DeviceInfo
 
 POLICY = ORDER_KEY
 TOPOLOGY_AWARE = "topology-aware"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Parity
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor.driver import Driver
 from hami_plugin.vendor.family import Family, NodeSide
-from hami_plugin.wire.nodes import DeviceInfo
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
     from hami_plugin.config.vendors import VendorSettings

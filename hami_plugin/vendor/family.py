@@ -17,10 +17,10 @@ from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.policy.admission import Admit, if_limited, not_asked
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import NodeDevices, annotated, none_known
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import defaults
 from hami_plugin.vendor.annotations import SHARED_LOCK, AnnotationKeys, Announce, LockRule, Patch, both_keys
 from hami_plugin.vendor.resources import Resources
-from hami_plugin.wire.nodes import DeviceInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

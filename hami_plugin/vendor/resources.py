@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
-from hami_plugin.policy.claims import one_id
+from hami_plugin.protocol.decisions import one_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

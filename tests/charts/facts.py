@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import yaml
 
 from hami_plugin.cli import main
+from hami_plugin.protocol import keys
 from hami_plugin.vendor import Family, load_vendor, vendor_names
-from hami_plugin.wire import keys
 
 HEAD = "# Made from the vendors' families: make manifests\n"
 OURS = "hami.io/"

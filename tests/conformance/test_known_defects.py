@@ -21,8 +21,8 @@ from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView
 from hami_plugin.policy.demand import Invalid
 from hami_plugin.policy.linked import choose
+from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.scheduling import survey
-from hami_plugin.wire.pods import decode_devices, encode_devices
 
 PAGE = (Path(__file__).parents[2] / "docs" / "differences.md").read_text(encoding="utf-8")
 LETTERS = "ACDEFGHIJKLMNOQ"

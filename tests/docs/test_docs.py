@@ -16,8 +16,8 @@ from hami_plugin.errors import DriverReason, RefusalReason
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.model.delivery import Way
 from hami_plugin.policy import specs
+from hami_plugin.protocol import keys
 from hami_plugin.vendor import AnnotationKeys, load_vendor, vendor_names
-from hami_plugin.wire import keys
 from tests.support.pages import generated
 from vendors.nvidia.health import RECOVERY
 from vendors.nvidia.xid import TABLE

@@ -15,8 +15,8 @@ import pytest
 from hami_plugin.errors import HamiError
 from hami_plugin.fitting.inquiry import Inquiry, answered
 from hami_plugin.model.views import node_view, pod_view
+from hami_plugin.protocol.register import key
 from hami_plugin.scheduling.offered import lacking
-from hami_plugin.wire.refuses import key
 from tests.support.agreement import Questions, every_family, ground
 from tests.support.live import Ended, Live, live
 from tests.support.machines import Case, Way

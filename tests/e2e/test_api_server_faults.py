@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 
 from hami_plugin.demo.stage import NODE
-from hami_plugin.wire import keys
+from hami_plugin.protocol import keys
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, fail, refusal, sound, take_down
 from tests.e2e.truth import annotation, difference, recorded

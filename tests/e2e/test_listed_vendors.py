@@ -14,7 +14,7 @@ from hami_plugin.model.views import ContainerView, NodeView, pod_view
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.states import Context, idle
-from hami_plugin.wire import keys
+from hami_plugin.protocol import keys
 from tests.e2e.manifests import manifest
 
 XPU = "kunlunxin.com/xpu"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vendors
-from hami_plugin.wire import keys
+from hami_plugin.protocol import keys
 from tests.e2e.manifests import small
 from tests.e2e.steps import confirm, sound, start, take_down
 from tests.e2e.truth import annotation

@@ -6,7 +6,7 @@ from typing import Any
 
 from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.model.views import NodeView, pod_view
-from hami_plugin.wire import keys
+from hami_plugin.protocol import keys
 from tests.e2e.manifests import manifest
 from tests.support.rigs import decision
 

@@ -9,8 +9,8 @@ from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.model.views import ContainerView, PodView, pod_view
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.policy.identity import Held
-from hami_plugin.wire import keys
-from hami_plugin.wire.pods import decode_devices, pending
+from hami_plugin.protocol import keys
+from hami_plugin.protocol.decisions import decode_devices, pending
 
 
 def grants_of(stage: Stage, pod: PodView, container: ContainerView):

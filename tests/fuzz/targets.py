@@ -44,13 +44,14 @@ from hami_plugin.model.views import NodeView, node_view, pod_view, quota_view
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.memory import HealthMemory
 from hami_plugin.node.questions import question_of
-from hami_plugin.policy.claims import claims
+from hami_plugin.protocol import decisions as pods
+from hami_plugin.protocol import handshake, lock, mig, register, scores
+from hami_plugin.protocol.decisions import claims
 from hami_plugin.scheduling.admission import Scheduling, review
 from hami_plugin.scheduling.payloads import offer, readable
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor import Driver, Family, load_vendor, vendor_names
-from hami_plugin.wire import handshake, legacy, lock, mig, nodes, pods, scores
 from vendors import gaudi
 from vendors.awsneuron import places as awsneuron
 from vendors.biren import devices as biren
@@ -116,8 +117,8 @@ def decoding(
     return feed
 
 
-def in_order(infos: Sequence[nodes.DeviceInfo]) -> tuple[nodes.DeviceInfo, ...]:
-    return tuple(nodes.in_order(infos))
+def in_order(infos: Sequence[register.DeviceInfo]) -> tuple[register.DeviceInfo, ...]:
+    return tuple(register.in_order(infos))
 
 
 @cache
@@ -486,10 +487,10 @@ def sysfs(profile: str, kind: str = "/sys/") -> Feed:
 TARGETS: Mapping[str, Feed] = {
     "annotation-decision": decisions,
     "annotation-handshake": wire_handshake,
-    "annotation-legacy": decoding(legacy.decode_legacy, legacy.encode_legacy, in_order),
+    "annotation-legacy": decoding(register.decode_legacy, register.encode_legacy, in_order),
     "annotation-lock": wire_lock,
     "annotation-mig": decoding(mig.decode_mig, mig.encode_mig),
-    "annotation-nodes": decoding(nodes.decode_json, nodes.encode_json, in_order),
+    "annotation-nodes": decoding(register.decode_json, register.encode_json, in_order),
     "annotation-pods": wire_pods,
     "annotation-registers": registers,
     "annotation-scores": wire_scores,

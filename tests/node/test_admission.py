@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.errors import RefusedError
 from hami_plugin.model.views import PodView
-from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
+from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
 from tests.support.builders import ALLOCATED, COUNT, SPLIT, TO_ALLOCATE, container, grant, pod, received
 from tests.support.kubelet import Kubelet
 from tests.support.node import Node

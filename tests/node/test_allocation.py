@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import Health
-from hami_plugin.wire.keys import BIND_PHASE, PHASE_FAILED
+from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from tests.support.builders import (
     FAMILY,
     container,

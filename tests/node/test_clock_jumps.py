@@ -16,7 +16,7 @@ from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.lock import lock_age
 from hami_plugin.node.registration import Registration
-from hami_plugin.wire.keys import NODE_LOCK
+from hami_plugin.protocol.keys import NODE_LOCK
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, grant, pod, snapshot
 from tests.support.cluster import FakeCluster
 from tests.support.node import until

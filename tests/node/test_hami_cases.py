@@ -1,6 +1,6 @@
 """The cases of HAMi's own tests about what the node writes when a pod has its devices, or cannot have them."""
 
-from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK
+from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK
 from tests.support.builders import grant, ids, pod
 from tests.support.hami import asks
 from tests.support.node import Node

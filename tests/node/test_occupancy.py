@@ -8,7 +8,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.node.annotating import Source
 from hami_plugin.node.occupancy import occupied
 from hami_plugin.node.questions import question_of
-from hami_plugin.policy.claims import claims
+from hami_plugin.protocol.decisions import claims
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.vendor import Resources, Units
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, changed, device, grant, held_by, ids, pod, snapshot

@@ -3,7 +3,7 @@
 import asyncio
 
 import hami_plugin.node.settlement
-from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
+from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from tests.support.builders import TO_ALLOCATE, container, grant, ids, pod
 from tests.support.node import until
 from tests.support.sleeping import Sleeping

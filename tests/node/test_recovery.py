@@ -8,7 +8,7 @@ import pytest
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.node.recovery import Recovery
-from hami_plugin.wire.keys import BIND_PHASE, PHASE_SUCCESS
+from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,
     CARD_MIB,

@@ -18,10 +18,9 @@ from hami_plugin.node.annotating import MOST_ANNOTATION_BYTES, Source, Style
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.registration import Registration
+from hami_plugin.protocol.register import decode_json, decode_legacy
+from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.vendor import AnnotationKeys
-from hami_plugin.wire.legacy import decode_legacy
-from hami_plugin.wire.nodes import decode_json
-from hami_plugin.wire.scores import decode_scores
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, REGISTER, SCORE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import ClusterError
-from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_ALLOCATING, PHASE_FAILED, PHASE_SUCCESS
+from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_ALLOCATING, PHASE_FAILED, PHASE_SUCCESS
 from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, held_by, ids, pod, uuid
 from tests.support.node import until
 

@@ -15,7 +15,7 @@ from hami_plugin.policy.groups import by_numa_if
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.selectors import Misfit, consecutive, whole_modules
 from hami_plugin.policy.states import Context, DeviceState
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 
 POLICY = Policy(request=lambda _container: None, serves=standard("W", uuids=("x/use", "x/avoid"), types=("x/t", "x/n")))
 

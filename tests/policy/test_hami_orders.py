@@ -17,8 +17,8 @@ from hami_plugin.policy.order import Weights, ordered, score
 from hami_plugin.policy.scores import fullness
 from hami_plugin.policy.sites import Placed, Site, Stock
 from hami_plugin.policy.states import Context, DeviceState
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduling import rules
-from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import family, renamed
 

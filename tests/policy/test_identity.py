@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.errors import RefusalReason
 from hami_plugin.policy.identity import Again, Found, Unannotated, Unknown, identify, pending
-from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,
     NODE,

@@ -23,7 +23,7 @@ from hami_plugin.policy.linked import best_linked, choose
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.selectors import Misfit, linked_choice
 from hami_plugin.policy.states import Candidate, Charge, Context, idle
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 from tests.support.builders import COUNT, NODE, QUESTION, device
 from tests.support.scale import examples
 

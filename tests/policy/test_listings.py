@@ -11,10 +11,10 @@ from hami_plugin.policy.listings import MOST_BYTES, MOST_NAMES, Listings
 from hami_plugin.policy.nodes import tried
 from hami_plugin.policy.sites import Circumstances, Placed, Site, Stock, Unplaced
 from hami_plugin.policy.states import idle
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduling.admission import Allowed, Denied, Scheduling, review
 from hami_plugin.scheduling.sites import rules
 from hami_plugin.vendor import load_vendor, vendor_names
-from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.pods import nvidia
 
 FAMILIES = tuple(

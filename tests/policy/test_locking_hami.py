@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from hami_plugin.policy.locking import Busy, Mine, Take, claim
-from hami_plugin.wire.keys import NODE_LOCK
-from hami_plugin.wire.lock import parse_lock
+from hami_plugin.protocol.keys import NODE_LOCK
+from hami_plugin.protocol.lock import parse_lock
 from tests.support.hami import Json, asks
 from tests.support.pods import view
 

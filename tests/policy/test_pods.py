@@ -16,7 +16,7 @@ from hami_plugin.policy.pods import demands, place
 from hami_plugin.policy.requests import amount, counted, percentage
 from hami_plugin.policy.sites import Circumstances, Placed, Site, Stock, Unplaced
 from hami_plugin.policy.states import ORDER_KEY, Quota, idle
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 
 
 def policy(word: str, **fields) -> Policy:

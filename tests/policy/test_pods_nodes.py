@@ -14,7 +14,7 @@ from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.scores import Decision, Ranking
 from hami_plugin.policy.sites import Circumstances, Site, Stock
 from hami_plugin.policy.states import idle
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 
 REQUEST = counted("red", count=amount("red/count"), memory=amount("red/memory"))
 PLAIN = Policy(request=REQUEST, serves=standard("red"))

@@ -10,7 +10,7 @@ from hami_plugin.policy.booking import restored
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import idle
 from hami_plugin.policy.usage import Holding, held, used
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 
 request = counted("red", count=amount("red/count"))
 

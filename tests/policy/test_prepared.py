@@ -15,7 +15,7 @@ from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.linked import Solved
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Context, DeviceState, Quota, Slice, Tenant
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 
 CHECKS = standard("W", uuids=("x/use", "x/avoid"), types=("x/type", "x/no-type"))
 STATE = DeviceState(

@@ -5,7 +5,7 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import NodeView
 from hami_plugin.policy.registered import counted_in, summed
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 
 COUNTED = counted_in("a/card", lambda _node, number, _count: DeviceInfo(id=f"c{number}"))
 SUMMED = summed("a/core", "a/memory", each=16, unit=512, name="a", word="A")

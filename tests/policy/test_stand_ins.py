@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from hami_plugin.policy.claims import claims
 from hami_plugin.policy.stand_ins import stand_ins
+from hami_plugin.protocol.decisions import claims
 from tests.support.builders import QUESTION, container, grant, held_by, ids, pod, uuid
 
 TWO = {uuid(card): 2 for card in range(4)}

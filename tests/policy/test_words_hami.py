@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from hami_plugin.model.views import pod_view
-from hami_plugin.policy.claims import Question, claims
 from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.order import WEIGHTS_KEY, Weights, weights
 from hami_plugin.policy.states import ORDER_KEY, Context
+from hami_plugin.protocol.decisions import Question, claims
+from hami_plugin.protocol.keys import NODE_LOCK
+from hami_plugin.protocol.lock import parse_lock
 from hami_plugin.scheduling.decisions import labelled
-from hami_plugin.wire.keys import NODE_LOCK
-from hami_plugin.wire.lock import parse_lock
 from tests.support.hami import Json, asks
 from tests.support.pods import json_of, nvidia, view
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hami_plugin.wire import keys
+from hami_plugin.protocol import keys
 from tests.realnode.api import Object
 from tests.realnode.asked import NAMESPACE, container, manifest
 from tests.realnode.node import Node

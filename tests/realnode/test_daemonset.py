@@ -4,9 +4,9 @@ import pytest
 import yaml
 
 from hami_plugin.cluster.rights import DAEMON
+from hami_plugin.protocol import keys
 from hami_plugin.simulation.hardware import simulate_all
 from hami_plugin.simulation.scheduler import SimulatedScheduler
-from hami_plugin.wire import keys
 from tests.realnode import readme, release
 from tests.realnode.asked import container, manifest
 from tests.realnode.conftest import PROFILE, SHARES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_plugin.wire.nodes import decode_json
+from hami_plugin.protocol.register import decode_json
 from tests.realnode.conftest import SHARES
 from tests.realnode.ground import NAME
 from tests.realnode.servers import until

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hami_plugin.protocol import keys
 from hami_plugin.scheduling.admission import IGNORE
-from hami_plugin.wire import keys
 from tests.realnode.asked import container, manifest
 from tests.realnode.ground import NAME
 from tests.realnode.servers import until

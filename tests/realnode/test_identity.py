@@ -9,9 +9,9 @@ from hami_plugin.kubelet.checkpoint import kept_in
 from hami_plugin.kubelet.podresources.v1.podresources_pb2 import ListPodResourcesRequest
 from hami_plugin.kubelet.podresources.v1.podresources_pb2_grpc import PodResourcesListerStub
 from hami_plugin.policy.replicas import physical_id
+from hami_plugin.protocol import keys
 from hami_plugin.scheduling.admission import IGNORE
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
-from hami_plugin.wire import keys
 from tests.realnode.asked import container, manifest
 
 pytestmark = pytest.mark.case("b", "pods of every shape start with exactly what was decided for them")

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from hami_plugin.protocol.register import decode_json
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.wire.nodes import decode_json
 from tests.realnode.conftest import PROFILE, SHARES
 
 pytestmark = pytest.mark.case("a", "the node registers: shares, annotations and scores")

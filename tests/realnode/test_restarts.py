@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from hami_plugin.wire import keys
+from hami_plugin.protocol import keys
 from tests.realnode.asked import container, manifest
 from tests.realnode.servers import until
 

@@ -12,7 +12,7 @@ from cdi.annotations import annotated
 from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.kubelet.messages import allocate_response
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.wire import keys
+from hami_plugin.protocol import keys
 from tests.e2e.manifests import idle, manifest, small
 from tests.runtimes.image import GREEDY
 from tests.runtimes.inside import Inside

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hami_plugin.errors import ClusterError, WireError
-from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import (
+from hami_plugin.protocol.keys import (
     ASSIGNED_NODE,
     BIND_PHASE,
     BIND_TIME,
@@ -17,7 +16,8 @@ from hami_plugin.wire.keys import (
     PHASE_FAILED,
     PHASE_SUCCESS,
 )
-from hami_plugin.wire.lock import NodeLock, parse_lock, render_lock
+from hami_plugin.protocol.lock import NodeLock, parse_lock, render_lock
+from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.pods import of_vendor
 from tests.support.scheduling import (
     HURRY,

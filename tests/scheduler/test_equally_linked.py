@@ -7,10 +7,10 @@ from itertools import permutations
 import pytest
 
 from hami_plugin.policy.states import ORDER_KEY
+from hami_plugin.protocol.decisions import decode_devices
+from hami_plugin.protocol.scores import encode_scores
 from hami_plugin.scheduler.service import SchedulerService
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.pods import decode_devices
-from hami_plugin.wire.scores import encode_scores
 from tests.support.extender import Rig, listening
 from tests.support.scheduling import KEYS, add_node, annotations, ask, manifest, serving, until
 

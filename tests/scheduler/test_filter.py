@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import WireError
+from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE
 from tests.support.scheduling import (
     CARD_MIB,
     COUNT,

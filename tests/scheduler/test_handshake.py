@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from hami_plugin.protocol.handshake import question, reported
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.handshake import question, reported
 from tests.support.scheduling import KEYS, add_node, annotations, ask, cards, manifest, serving, until
 
 

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.model.views import node_view, pod_view
+from hami_plugin.protocol.register import DeviceInfo, encode_legacy
 from hami_plugin.scheduling.sites import survey
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.legacy import encode_legacy
-from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.pods import nvidia, of_vendor
 from tests.support.scale import examples
 from tests.support.scheduling import ask, cards, daemons, schedule, serving, until

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from hami_plugin.model.views import node_view, pod_view
+from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.scheduling.sites import survey
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import NODE_LOCK
 from tests.support.scheduling import FAMILIES, add_node, annotations, ask, binding, daemons, manifest, serving, until
 
 

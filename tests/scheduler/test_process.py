@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from hami_plugin.protocol.keys import BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import BIND_PHASE, PHASE_ALLOCATING
 from tests.support.certificates import Authority
 from tests.support.scheduler_process import ROOT, started
 from tests.support.scheduling import KEYS, add_node, annotations, ask, binding, daemons, manifest, reasons, until

@@ -11,13 +11,13 @@ from hami_plugin.model.pausing import at_once
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.policy.sites import Site, Stock
 from hami_plugin.policy.states import idle
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler import choosing
 from hami_plugin.scheduling import filtering
 from hami_plugin.scheduling.filtering import Filtered, Scene, searching
 from hami_plugin.scheduling.ledger import entry
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.extender import listening
 from tests.support.scheduling import FAMILIES, HURRY, KEYS, add_node, ask, manifest, schedule, serving, until
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.protocol.keys import ASSIGNED_NODE, NODE_LOCK
+from hami_plugin.protocol.lock import parse_lock
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import ASSIGNED_NODE, NODE_LOCK
-from hami_plugin.wire.lock import parse_lock
 from tests.scheduler.test_bind import lock, locked
 from tests.support.scheduling import HURRY, add_node, annotations, ask, binding, manifest, serving, until
 

@@ -17,6 +17,16 @@ from prometheus_client import CollectorRegistry
 from hami_plugin.aio import Backoff
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.model.views import node_view, pod_view
+from hami_plugin.protocol.keys import (
+    ASSIGNED_NODE,
+    ASSIGNED_TIME,
+    BIND_LOCK,
+    BIND_PHASE,
+    NODE_LOCK,
+    PHASE_ALLOCATING,
+    PHASE_SUCCESS,
+)
+from hami_plugin.protocol.lock import owned_by
 from hami_plugin.scheduler.app import Scheduler
 from hami_plugin.scheduler.metrics import Metrics
 from hami_plugin.scheduler.options import configured
@@ -27,16 +37,6 @@ from hami_plugin.simulation.api_kinds import RESOURCES, Filter
 from hami_plugin.simulation.api_objects import ObjectStore
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import LockRule
-from hami_plugin.wire.keys import (
-    ASSIGNED_NODE,
-    ASSIGNED_TIME,
-    BIND_LOCK,
-    BIND_PHASE,
-    NODE_LOCK,
-    PHASE_ALLOCATING,
-    PHASE_SUCCESS,
-)
-from hami_plugin.wire.lock import owned_by
 from tests.support.builders import changed
 from tests.support.memory import MemoryCluster
 from tests.support.pods import of_vendor

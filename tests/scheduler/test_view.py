@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.model.views import NodeView
+from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduling.sites import registered
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import ASSIGNED_NODE
 from tests.support.builders import changed
 from tests.support.pods import of_vendor
 from tests.support.scheduling import (

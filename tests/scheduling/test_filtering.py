@@ -11,6 +11,8 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.states import Quota
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE
+from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.scheduling.admission import Allowed
 from hami_plugin.scheduling.decisions import assigned, binding, labelled
 from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, confirmed, filtered, simulated
@@ -18,8 +20,6 @@ from hami_plugin.scheduling.ledger import Ledger, entry
 from hami_plugin.scheduling.payloads import admission_response, filter_result, offer
 from hami_plugin.scheduling.quotas import limits
 from hami_plugin.scheduling.sites import registered
-from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE
-from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()

@@ -9,12 +9,12 @@ from hami_plugin.model.pausing import at_once
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.policy.sites import Circumstances
 from hami_plugin.policy.states import Quota
+from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.scheduling.decisions import assigned
 from hami_plugin.scheduling.filtering import Filtered, Scene
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, offer
 from hami_plugin.scheduling.sites import registered
-from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from tests.support.hami import Json, asks
 from tests.support.pods import entry, json_of, nvidia
 

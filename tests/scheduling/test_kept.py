@@ -13,14 +13,14 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.linked import Solved, best_linked, best_places
 from hami_plugin.policy.nodes import choose
 from hami_plugin.policy.states import ORDER_KEY
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.protocol.scores import encode_scores
 from hami_plugin.scheduling.filtering import Filtered, Scene, filtered
 from hami_plugin.scheduling.kept import Occupancy
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.scheduling.sites import registered, rules, survey
-from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo, encode_json
-from hami_plugin.wire.pods import encode_devices
-from hami_plugin.wire.scores import encode_scores
 from tests.support.pods import families
 from tests.support.scale import examples
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduling.ledger import Entry, Ledger
-from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.pods import encode_devices
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()

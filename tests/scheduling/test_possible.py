@@ -8,10 +8,10 @@ from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.decisions import situation
 from hami_plugin.conformance.questions import read
 from hami_plugin.model.views import NodeView, pod_view
+from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.scheduling.filtering import Filtered, Scene, filtered
 from hami_plugin.scheduling.possible import impossible, largest, sizes
 from hami_plugin.scheduling.sites import registered
-from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from tests.support.pods import of_vendor
 from tests.support.scheduling import CARD_MIB, FAMILIES, KEYS, cards, manifest
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from hami_plugin.model.views import NodeView
+from hami_plugin.protocol.handshake import question, reported
 from hami_plugin.scheduling.trust import Trust, trusted
-from hami_plugin.wire.handshake import question, reported
 from tests.support.pods import nvidia, of_vendor
 
 (FAMILY,) = nvidia()

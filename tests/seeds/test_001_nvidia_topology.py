@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from hami_plugin.model.machine import Machine
+from hami_plugin.protocol.decisions import decode_devices
+from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.wire.pods import decode_devices
-from hami_plugin.wire.scores import decode_scores
 from tests.support.live import Live, live
 from tests.support.scale import spread
 

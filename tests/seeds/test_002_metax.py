@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.demo.stage import NODE
-from hami_plugin.wire.pods import decode_devices
+from hami_plugin.protocol.decisions import decode_devices
 from tests.seeds.live import Live, examples, living
 from tests.support.scheduling import reasons, until
 from vendors.metax.node import UNLIMITED

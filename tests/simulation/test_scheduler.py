@@ -10,11 +10,11 @@ import pytest
 from hami_plugin.demo.pods import container, pod
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view
+from hami_plugin.protocol import keys
+from hami_plugin.protocol.lock import parse_lock
+from hami_plugin.protocol.register import encode_legacy
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.scheduler import SimulatedScheduler
-from hami_plugin.wire import keys
-from hami_plugin.wire.legacy import encode_legacy
-from hami_plugin.wire.lock import parse_lock
 from tests.support.rigs import NODE, rig
 
 

@@ -31,6 +31,7 @@ from hami_plugin.policy.admission import Denied
 from hami_plugin.policy.pods import place
 from hami_plugin.policy.sites import Placed
 from hami_plugin.policy.states import Given
+from hami_plugin.protocol.keys import OWN
 from hami_plugin.scheduling import patch, rules, survey
 from hami_plugin.scheduling.admission import Scheduling, defaults, review, stored
 from hami_plugin.scheduling.ages import of_any_age
@@ -43,7 +44,6 @@ from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Reuse, wanted
 from hami_plugin.simulation.kubelet_ledger import Ledger as KubeletLedger
 from hami_plugin.vendor import Family, load_vendor, vendor_names
-from hami_plugin.wire.keys import OWN
 from tests.support.kubelet import FakeCheckpoint
 from tests.support.machines import Case
 from tests.support.node import Node

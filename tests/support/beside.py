@@ -16,12 +16,12 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor import AnnotationKeys, Resources, Vendor
-from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
-from hami_plugin.wire.pods import encode_devices
 
 from .builders import COUNT, FAMILY, NODE, REGISTER, container, device, grant, pod
 from .cluster import FakeCluster

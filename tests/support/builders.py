@@ -10,12 +10,11 @@ from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.claims import Question
 from hami_plugin.policy.identity import Held
+from hami_plugin.protocol.decisions import Question, encode_devices
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import AnnotationKeys, Family, Injection, NodeSide, Resources
-from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
-from hami_plugin.wire.nodes import DeviceInfo
-from hami_plugin.wire.pods import encode_devices
 
 NODE = "n1"
 COUNT, MEMORY, PERCENT, CORES = "toy.io/card", "toy.io/mem", "toy.io/mem-percentage", "toy.io/cores"

@@ -17,8 +17,8 @@ from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Context, DeviceState
+from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.vendor import Family, Vendor
-from hami_plugin.wire.pods import decode_devices, encode_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from typing import Any
 from hami_plugin.aio import Backoff
 from hami_plugin.cluster.watch import Rhythm
 from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
+from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.scheduler.service import Options, SchedulerService
 from hami_plugin.simulation.api_kinds import RESOURCES, Filter
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.wire.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
-from hami_plugin.wire.nodes import DeviceInfo, encode_json
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 from hami_plugin.model.views import NodeView
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.lock import lock_age
+from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.telemetry.condition import Condition
-from hami_plugin.wire.keys import NODE_LOCK
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from hami_plugin.policy.admission import Admitted, Denied
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.states import Context, DeviceState, idle
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 from vendors.amd.family import families
 from vendors.amd.settings import AmdSettings
 

@@ -11,7 +11,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError, RefusedError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
-from hami_plugin.wire.refuses import all_served, refused
+from hami_plugin.protocol.register import all_served, refused
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, rig
 from vendors.amd.devices import Gpu, gpu
 from vendors.amd.kfd import KfdNode, nodes

@@ -19,8 +19,8 @@ from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.scores import Decision
 from hami_plugin.policy.states import Context, DeviceState, idle
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Family
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.ascend import families
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.parity import parity

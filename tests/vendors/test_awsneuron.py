@@ -25,9 +25,9 @@ from hami_plugin.policy.pods import place
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.sites import Placed
 from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
+from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.scheduling.quotas import excess, quota
 from hami_plugin.scheduling.sites import rules, survey
-from hami_plugin.wire.pods import encode_devices
 from tests.support.hami import answers
 from vendors.awsneuron.family import families, lowest
 from vendors.awsneuron.settings import AwsNeuronSettings

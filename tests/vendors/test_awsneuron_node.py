@@ -12,7 +12,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.node.questions import question_of
-from hami_plugin.policy.claims import claims
+from hami_plugin.protocol.decisions import claims
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.awsneuron.chips import chip

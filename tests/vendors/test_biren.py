@@ -6,7 +6,7 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.states import Context, DeviceState, idle
-from hami_plugin.wire.nodes import DeviceInfo, encode_json
+from hami_plugin.protocol.register import DeviceInfo, encode_json
 from vendors.biren import BirenSettings, families
 
 (BIREN,) = families(BirenSettings())

@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.errors import DriverReason
 from hami_plugin.node.questions import question_of
-from hami_plugin.policy.claims import claims
+from hami_plugin.protocol.decisions import claims
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.cambricon.devices import Board
 from vendors.cambricon.tool import Card, Cnmon, cards, linked

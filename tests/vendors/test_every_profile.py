@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_legacy
 from hami_plugin.scheduling.sites import registered as stocks_of
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor import Family, load_vendor, vendor_names
-from hami_plugin.wire.legacy import decode_legacy, encode_legacy
-from hami_plugin.wire.nodes import DeviceInfo, decode_json
 from tests.support.machines import UNLIMITED, Case, Found, cases, expected, found, known, profiles, recorded, registered
 from tests.support.scale import spread
 

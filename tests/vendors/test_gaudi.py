@@ -14,7 +14,7 @@ from hami_plugin.model.views import PodView
 from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.states import Context, idle
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 from tests.support.rigs import Rig, rig
 from vendors.gaudi import CARDS, GaudiSettings, card, families, numbered
 

@@ -13,10 +13,10 @@ from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, fit
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Context
+from hami_plugin.protocol.handshake import believed
+from hami_plugin.protocol.keys import NODE_LOCK
+from hami_plugin.protocol.lock import owned_by
 from hami_plugin.vendor import Family
-from hami_plugin.wire.handshake import believed
-from hami_plugin.wire.keys import NODE_LOCK
-from hami_plugin.wire.lock import owned_by
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import catalog, expected, family, renamed, section, word_of
 

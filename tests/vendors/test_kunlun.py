@@ -21,8 +21,8 @@ from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.scores import Decision
 from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import SHARED_LOCK
-from hami_plugin.wire.nodes import DeviceInfo
 from tests.support.hami import answers
 from vendors.kunlun.family import CARD, families
 from vendors.kunlun.settings import KunlunSettings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.node.questions import question_of
-from hami_plugin.policy.claims import claims
+from hami_plugin.protocol.decisions import claims
 from tests.support.rigs import golden, rig
 from vendors.mthreads.node import card, linked
 

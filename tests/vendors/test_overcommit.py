@@ -21,13 +21,13 @@ from hami_plugin.policy.overcommit import EXACTLY
 from hami_plugin.policy.pods import place
 from hami_plugin.policy.replicas import physical_counts, physical_id
 from hami_plugin.policy.sites import Placed
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduling import rules, survey
 from hami_plugin.scheduling.admission import stored
 from hami_plugin.scheduling.decisions import patch
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.vendor import Family, load_vendor, vendor_names
-from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo
 from tests.support import contract
 from tests.support.machines import UNLIMITED, Case, cases, found, named, share_of
 from tests.support.node import Node

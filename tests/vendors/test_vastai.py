@@ -18,7 +18,7 @@ from hami_plugin.policy.demand import Demand
 from hami_plugin.policy.engine import Granted, Policy, Refused, fit
 from hami_plugin.policy.scores import Decision
 from hami_plugin.policy.states import Context, DeviceState, idle
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo
 from vendors.vastai import VastaiSettings, families
 
 (VASTAI,) = families(VastaiSettings())

@@ -9,7 +9,7 @@ import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.wire.nodes import decode_json
+from hami_plugin.protocol.register import decode_json
 from tests.support.rigs import Rig, golden, lost_alone, rig
 from vendors.vastai import VENDOR
 from vendors.vastai.dies import Dies, dies, listed

@@ -8,8 +8,8 @@ from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Json, Parity
 from hami_plugin.policy.demand import Demand
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Facts, Family, Vendor, as_described
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.amd.devices import GPUS
 from vendors.amd.family import families
 from vendors.amd.node import open_driver

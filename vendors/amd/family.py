@@ -13,8 +13,8 @@ from hami_plugin.policy.checks import free_cores, free_memory, standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
+from hami_plugin.protocol.register import decode_json
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
-from hami_plugin.wire.nodes import decode_json
 from vendors.amd.devices import WORD
 from vendors.amd.node import node_side
 from vendors.amd.settings import AmdSettings

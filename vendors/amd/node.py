@@ -16,10 +16,9 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
+from hami_plugin.protocol.register import DeviceInfo, Refuses
+from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.vendor import Driver, Injection, NodeSide
-from hami_plugin.wire.nodes import DeviceInfo
-from hami_plugin.wire.refuses import Refuses
-from hami_plugin.wire.refuses import key as refuses_key
 from vendors.amd.devices import LIBRARY, WORD, gpu, links, look, unlimited
 from vendors.amd.settings import AmdSettings
 

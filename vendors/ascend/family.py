@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.policy.states import Given
+from hami_plugin.protocol.register import decode_json
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
-from hami_plugin.wire.nodes import decode_json
 from vendors.ascend.admission import admission, soft
 from vendors.ascend.chips import AscendSettings, Chip
 from vendors.ascend.node.family import node_side

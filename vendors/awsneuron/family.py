@@ -22,9 +22,9 @@ from hami_plugin.policy.registered import capacity, counted_in
 from hami_plugin.policy.requests import amount, written
 from hami_plugin.policy.selectors import Choice, consecutive, first
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
-from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.awsneuron.chips import MOST_CORES, WORD, chip, name
 from vendors.awsneuron.node import KIND, node_side
 from vendors.awsneuron.settings import AwsNeuronSettings

@@ -7,8 +7,8 @@ from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import in_percent
 from hami_plugin.policy.requests import amount, counted
+from hami_plugin.protocol.register import decode_json
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
-from hami_plugin.wire.nodes import decode_json
 from vendors.biren.devices import WORD
 from vendors.biren.node import node_side
 from vendors.biren.settings import BirenSettings

@@ -13,8 +13,8 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Driver, Injection, NodeSide
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.biren.devices import WORD, Looker, places
 from vendors.biren.settings import BirenSettings
 

@@ -15,8 +15,8 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
 from hami_plugin.policy.parts import is_part
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Driver, Injection, NodeSide
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.cambricon.devices import Looker
 from vendors.cambricon.names import MLUS, PROFILE, SLOTS, UNIT, WORD, profile
 from vendors.cambricon.settings import CambriconSettings

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import NodeView
-from hami_plugin.wire.grammar import from_json, object_of, objects, text_of
-from hami_plugin.wire.nodes import DeviceInfo
+from hami_plugin.protocol.grammar import from_json, object_of, objects, text_of
+from hami_plugin.protocol.register import DeviceInfo
 from vendors.enflame.profiles import MIB_PER_GB, number, size
 
 WORD = "Enflame"

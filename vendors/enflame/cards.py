@@ -20,9 +20,9 @@ from hami_plugin.policy.registered import counted_in
 from hami_plugin.policy.requests import Request, amount, counted
 from hami_plugin.policy.selectors import enough
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
-from hami_plugin.wire.nodes import DeviceInfo
-from hami_plugin.wire.pods import encode_devices
 from vendors.enflame import drs, node, partitions
 from vendors.enflame.capacity import WORD
 from vendors.enflame.partitions import UNITS, is_cut

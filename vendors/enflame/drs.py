@@ -17,9 +17,9 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.grammar import INT64_MAX, to_json
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules
-from hami_plugin.wire.grammar import INT64_MAX, to_json
-from hami_plugin.wire.pods import encode_devices
 from vendors.enflame import node, partitions
 from vendors.enflame.capacity import CAPACITY, WORD, cards
 from vendors.enflame.profiles import MIB_PER_GB, Profile, Wanted, chosen, in_gb, number, offered

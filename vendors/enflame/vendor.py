@@ -8,8 +8,8 @@ from collections.abc import Callable
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Facts, Family, Vendor
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.enflame import cards, drs
 from vendors.enflame.devices import GCUS
 from vendors.enflame.node import open_driver

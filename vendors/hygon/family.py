@@ -5,8 +5,8 @@ from __future__ import annotations
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
+from hami_plugin.protocol.register import decode_legacy
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
-from hami_plugin.wire.legacy import decode_legacy
 from vendors.hygon.cards import WORD
 from vendors.hygon.node import node_side
 from vendors.hygon.settings import HygonSettings

@@ -18,11 +18,9 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
+from hami_plugin.protocol.register import LEGACY_MODE, DeviceInfo, Refuses, encode_legacy
+from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.vendor import Driver, Injection, NodeSide
-from hami_plugin.wire.legacy import LEGACY_MODE, encode_legacy
-from hami_plugin.wire.nodes import DeviceInfo
-from hami_plugin.wire.refuses import Refuses
-from hami_plugin.wire.refuses import key as refuses_key
 from vendors.hygon.cards import DCUS, WORD, Card, Looker, without_files
 from vendors.hygon.places import Places
 from vendors.hygon.settings import HygonSettings

@@ -7,8 +7,8 @@ from hami_plugin.policy.admission import Admit, Admitted
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
+from hami_plugin.protocol.register import decode_legacy
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
-from hami_plugin.wire.legacy import decode_legacy
 from vendors.iluvatar.settings import Chip, IluvatarSettings
 
 UNIT = 256

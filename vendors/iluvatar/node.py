@@ -16,9 +16,8 @@ from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
+from hami_plugin.protocol.register import DeviceInfo, encode_legacy
 from hami_plugin.vendor import Driver, Family, Injection, NodeSide
-from hami_plugin.wire.legacy import encode_legacy
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.iluvatar.settings import IluvatarSettings
 
 GPUS = Hardware(title="Iluvatar GPU", vendors=("1e3e",), module="iluvatar", node="iluvatar")

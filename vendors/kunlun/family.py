@@ -16,8 +16,8 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import annotated, counted_in
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.states import DeviceState, Given, Piece
+from hami_plugin.protocol.register import DeviceInfo, decode_json
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
-from hami_plugin.wire.nodes import DeviceInfo, decode_json
 from vendors.kunlun.settings import KunlunSettings
 from vendors.kunlun.wiring import BY_NAME, by_wiring, one_size, tidiness
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Facts, Family, Vendor, as_described
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, node, sgpu
 from vendors.metax.cards import GPUS
 from vendors.metax.settings import MetaxSettings

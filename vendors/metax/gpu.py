@@ -10,9 +10,9 @@ from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.registered import counted_in
 from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.scores import Decision
+from hami_plugin.protocol.grammar import from_json
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
-from hami_plugin.wire.grammar import from_json
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax.settings import MetaxSettings
 
 WORD = "Metax-GPU"

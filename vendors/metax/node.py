@@ -16,9 +16,9 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
+from hami_plugin.protocol.grammar import to_json
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Driver, Injection, NodeSide
-from hami_plugin.wire.grammar import to_json
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import gpu, sgpu
 from vendors.metax.cards import CONTROL, GPUS, Card, Looker
 from vendors.metax.settings import MetaxSettings

@@ -18,9 +18,9 @@ from hami_plugin.policy.requests import INT32_MAX, Amount, amount, counted, writ
 from hami_plugin.policy.scores import Decision, Ranking, Score
 from hami_plugin.policy.selectors import first, when
 from hami_plugin.policy.states import Context, DeviceState, Given
+from hami_plugin.protocol.grammar import bool_of, from_json, int_of, objects, text_of, to_json
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
-from hami_plugin.wire.grammar import bool_of, from_json, int_of, objects, text_of, to_json
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.metax import tenants, zones
 from vendors.metax.settings import MetaxSettings
 

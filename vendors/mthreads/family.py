@@ -15,9 +15,9 @@ from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.registered import summed
 from hami_plugin.policy.requests import Request, amount, counted, written
 from hami_plugin.policy.states import Candidate, Context, Given
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
-from hami_plugin.wire.keys import ASSIGNED_NODE
-from hami_plugin.wire.pods import encode_devices
 from vendors.mthreads.settings import MthreadsSettings
 
 WORD = "Mthreads"

@@ -19,8 +19,8 @@ from hami_plugin.listed import Card, ListedCards
 from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import Driver, Family, Injection, NodeSide
-from hami_plugin.wire.nodes import DeviceInfo
 from vendors.mthreads.family import CARD_CORES, UNIT, WORD
 from vendors.mthreads.settings import MthreadsSettings
 

@@ -14,8 +14,8 @@ from hami_plugin.policy.requests import amount, counted
 from hami_plugin.policy.scores import Decision, share_together
 from hami_plugin.policy.selectors import by_group, when
 from hami_plugin.policy.states import Context, DeviceState, Piece
+from hami_plugin.protocol.register import decode_json
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
-from hami_plugin.wire.nodes import decode_json
 from vendors.vastai.dies import CARD, STRATEGY, WORD
 from vendors.vastai.node import node_side
 from vendors.vastai.settings import VastaiSettings

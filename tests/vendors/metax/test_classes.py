@@ -11,11 +11,11 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.policy.admission import Admitted
+from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.scheduling.decisions import patch
 from hami_plugin.scheduling.filtering import Filtered, Scene, filtered
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.scheduling.sites import registered
-from hami_plugin.wire.pods import decode_devices
 from vendors.metax import families
 from vendors.metax.settings import MetaxSettings
 

@@ -17,8 +17,8 @@ from hami_plugin.policy.groups import by_numa_if
 from hami_plugin.policy.requests import written
 from hami_plugin.policy.selectors import Misfit, linked_choice
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Quota, Slice, idle
-from hami_plugin.wire.nodes import DeviceInfo, MigProfile
-from hami_plugin.wire.scores import decode_scores, encode_scores
+from hami_plugin.protocol.register import DeviceInfo, MigProfile
+from hami_plugin.protocol.scores import decode_scores, encode_scores
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import renamed
 from vendors.nvidia.scheduling import mig

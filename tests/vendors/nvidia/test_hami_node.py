@@ -13,11 +13,10 @@ from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.questions import question_of
-from hami_plugin.policy.claims import Claim, Question, claims
 from hami_plugin.policy.identity import Found, Held, Identity, Pending, Unknown, identify, pending
 from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.replicas import physical_id
-from hami_plugin.wire.pods import decode_devices, encode_devices, erase
+from hami_plugin.protocol.decisions import Claim, Question, claims, decode_devices, encode_devices, erase
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import family
 

@@ -14,7 +14,7 @@ from hami_plugin.policy.demand import Demand, Invalid
 from hami_plugin.policy.engine import Granted, Refused, fit
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Context, DeviceState, Quota
-from hami_plugin.wire.nodes import DeviceInfo, MigProfile
+from hami_plugin.protocol.register import DeviceInfo, MigProfile
 from vendors.nvidia.family import families
 from vendors.nvidia.settings import NvidiaSettings
 

@@ -38,10 +38,10 @@ from hami_plugin.node.ports import NullObserver
 from hami_plugin.node.questions import question_of
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.replicas import physical_id
+from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.vendor import Family
-from hami_plugin.wire.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
-from hami_plugin.wire.pods import encode_devices
 from vendors.nvidia.gpu_check.stand_ins import NODE, ScratchHost, TableCluster
 from vendors.nvidia.gpu_check.verdicts import Findings
 

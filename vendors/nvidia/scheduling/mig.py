@@ -12,9 +12,9 @@ from hami_plugin.policy.booking import Booked, booked, restored, taken
 from hami_plugin.policy.charges import asked
 from hami_plugin.policy.reasons import Reason
 from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given, Slice
+from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
+from hami_plugin.protocol.register import MigProfile
 from hami_plugin.vendor import Family, both_keys
-from hami_plugin.wire.mig import MigAllocation, decode_mig, encode_mig
-from hami_plugin.wire.nodes import MigProfile
 
 MODE = "mig"
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"

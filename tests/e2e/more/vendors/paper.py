@@ -6,8 +6,8 @@ from hami_plugin.config.vendors import ResourceName, VendorSettings, setting
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
+from hami_plugin.protocol.register import decode_json
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, Vendor
-from hami_plugin.wire.nodes import decode_json
 
 WORD = "Paper"
 

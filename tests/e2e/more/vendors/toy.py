@@ -15,8 +15,8 @@ from hami_plugin.policy.charges import slot
 from hami_plugin.policy.checks import standard
 from hami_plugin.policy.engine import Policy
 from hami_plugin.policy.requests import amount, counted
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
-from hami_plugin.wire.nodes import DeviceInfo
 
 WORD = "Toy"
 

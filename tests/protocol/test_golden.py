@@ -10,11 +10,10 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.policy.replicas import physical_id
-from hami_plugin.wire.legacy import decode_legacy
-from hami_plugin.wire.lock import NodeLock, parse_lock
-from hami_plugin.wire.mig import decode_mig, encode_mig
-from hami_plugin.wire.nodes import DeviceInfo, decode_json
-from hami_plugin.wire.pods import decode_devices, encode_devices
+from hami_plugin.protocol.decisions import decode_devices, encode_devices
+from hami_plugin.protocol.lock import NodeLock, parse_lock
+from hami_plugin.protocol.mig import decode_mig, encode_mig
+from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy
 
 REFUSED = "refused"
 P4 = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4"

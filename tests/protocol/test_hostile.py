@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
-from hami_plugin.wire.handshake import parse_handshake
-from hami_plugin.wire.legacy import decode_legacy
-from hami_plugin.wire.lock import owned_by, parse_lock
-from hami_plugin.wire.mig import decode_mig
-from hami_plugin.wire.nodes import decode_json
-from hami_plugin.wire.pods import decode_devices, erase
-from hami_plugin.wire.scores import decode_scores
+from hami_plugin.protocol.decisions import decode_devices, erase
+from hami_plugin.protocol.handshake import parse_handshake
+from hami_plugin.protocol.lock import owned_by, parse_lock
+from hami_plugin.protocol.mig import decode_mig
+from hami_plugin.protocol.register import decode_json, decode_legacy
+from hami_plugin.protocol.scores import decode_scores
 from tests.support.scale import examples
 
 FULL = 256 * 1024

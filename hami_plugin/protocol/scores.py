@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hami_plugin.model.links import Links
-from hami_plugin.wire.grammar import (
+from hami_plugin.protocol.grammar import (
     INT64_MAX,
     from_json,
     in_range,

@@ -19,13 +19,12 @@ import pytest
 from hami_plugin.conformance import values
 from hami_plugin.conformance.codecs import allocations, infos
 from hami_plugin.errors import WireError
-from hami_plugin.wire.handshake import believed
-from hami_plugin.wire.legacy import decode_legacy, encode_legacy
-from hami_plugin.wire.lock import NodeLock, owned_by, parse_lock, render_lock
-from hami_plugin.wire.mig import MigAllocation, decode_mig, encode_mig
-from hami_plugin.wire.nodes import DeviceInfo, decode_json, encode_json
-from hami_plugin.wire.pods import decode_devices, encode_devices
-from hami_plugin.wire.scores import decode_scores
+from hami_plugin.protocol.decisions import decode_devices, encode_devices
+from hami_plugin.protocol.handshake import believed
+from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
+from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
+from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
+from hami_plugin.protocol.scores import decode_scores
 from tests.support.hami import answers, recorded
 
 VECTORS = Path(__file__).parents[1] / "vectors"

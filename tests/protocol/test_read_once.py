@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import WireError
-from hami_plugin.policy.claims import ReadOnce, claims
+from hami_plugin.protocol.decisions import ReadOnce, claims
 from tests.support.builders import QUESTION, TO_ALLOCATE, container, grant, pod
 
 

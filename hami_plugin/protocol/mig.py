@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hami_plugin.errors import WireError
-from hami_plugin.wire.grammar import (
+from hami_plugin.protocol.grammar import (
     INT32_MAX,
     MAX_POD_BYTES,
     from_json,

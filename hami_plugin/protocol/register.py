@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from hami_plugin.errors import WireError
 from hami_plugin.model.device import Device
-from hami_plugin.wire.grammar import (
+from hami_plugin.protocol.grammar import (
     INT64_MAX,
     bool_of,
+    bounded,
     from_json,
     in_range,
     int_of,
+    integer,
     object_of,
     objects,
     plain,
@@ -21,6 +24,7 @@ from hami_plugin.wire.grammar import (
     text_of,
     to_json,
 )
+from hami_plugin.protocol.keys import REFUSES, UNHEALTHY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,3 +187,113 @@ def _profile(item: Mapping[str, Any], where: str) -> MigProfile:
         slices=int_of(item, "sliceCount", where),
         placements=tuple((int_of(place, "start", where), int_of(place, "size", where)) for place in placements),
     )
+
+
+LEGACY_MODE = "hami-core"
+"""The mode of a device whose legacy entry has no mode field."""
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+def encode_legacy(infos: Sequence[DeviceInfo]) -> str:
+    """Nine fields a device, each device closed by a colon.
+
+    MIG profiles, vendor and custom information have no place in it.
+    """
+    return "".join(f"{_fields(info)}:" for info in in_order(infos))
+
+
+def decode_legacy(text: str) -> tuple[DeviceInfo, ...]:
+    """Read seven fields (then index 0, mode hami-core) or nine. One bad device spoils the whole, as for HAMi 2.10."""
+    printable(bounded(text, "register annotation"), "register annotation")
+    if ":" not in text:
+        raise WireError(f"register annotation: {shown(text)} has no ':' after a device")
+    segments = text.split(":")
+    return tuple(_legacy(segment, f"device[{i}]") for i, segment in enumerate(segments) if segment)
+
+
+def _fields(info: DeviceInfo) -> str:
+    # The format has no escapes: a separator inside a name would make two fields, or two devices, of one.
+    checked(info, without=",:")
+    health = "true" if info.health else "false"
+    fields = (info.id, info.count, info.devmem, info.devcore, info.type, info.numa, health, info.index, info.mode)
+    return ",".join(str(field) for field in fields)
+
+
+def _legacy(segment: str, where: str) -> DeviceInfo:
+    fields = segment.split(",")
+    if len(fields) not in (7, 9):
+        raise WireError(f"{where}: {shown(segment)} has {len(fields)} fields instead of 7 or 9")
+    index, mode = fields[7:] or ("0", LEGACY_MODE)
+    if fields[6] not in _TRUE | _FALSE:
+        raise WireError(f"{where}.health: {shown(fields[6])} is neither true nor false")
+    return DeviceInfo(
+        id=fields[0],
+        count=integer(fields[1], f"{where}.count"),
+        devmem=integer(fields[2], f"{where}.devmem"),
+        devcore=integer(fields[3], f"{where}.devcore"),
+        type=fields[4],
+        numa=integer(fields[5], f"{where}.numa", -INT64_MAX - 1, INT64_MAX),
+        health=fields[6] in _TRUE,
+        index=integer(index, f"{where}.index", 0, INT64_MAX),
+        mode=mode,
+    )
+
+
+MOST_DEVICES = 4096
+"""Of one node. Lists go no further."""
+MOST_CHARACTERS = 300
+"""Of a reason that is shown to people. Whoever may write nodes could write more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuses:
+    """``parts``: only whole devices are handed out. ``all``: none, as the node hands them out under another name."""
+
+    what: Literal["parts", "all"]
+    why: str
+
+    @property
+    def text(self) -> str:
+        """The annotation's value."""
+        return f"{self.what}: {self.why}"
+
+    def __str__(self) -> str:
+        """For people, behind a scheduler's reason. It has no comma, by which reasons are parted."""
+        begin = "the node serves whole devices only" if self.what == "parts" else "the node serves none of these"
+        return f"{begin}: {self.why.replace(',', ';')}" if self.why else begin
+
+
+def key(word: str) -> str:
+    """The annotation for a family."""
+    return f"{REFUSES}{word}"
+
+
+def refused(annotations: Mapping[str, str], word: str) -> Refuses | None:
+    """What a node's annotations say of a family. None where they say nothing that is understood."""
+    what, _, why = annotations.get(key(word), "").partition(":")
+    told = "".join(one for one in why.strip()[:MOST_CHARACTERS] if one.isprintable())
+    match what.strip():
+        case "parts":
+            return Refuses(what="parts", why=told)
+        case "all":
+            return Refuses(what="all", why=told)
+        case _:
+            return None
+
+
+def unhealthy_key(word: str) -> str:
+    """The annotation for a family."""
+    return f"{UNHEALTHY}{word}"
+
+
+def unhealthy(annotations: Mapping[str, str], word: str) -> frozenset[int]:
+    """The devices, by index, that a node's annotations say are not healthy. What is no number is passed over."""
+    parts = annotations.get(unhealthy_key(word), "").split(",")[:MOST_DEVICES]
+    return frozenset(int(one) for part in parts if (one := part.strip()).isascii() and one.isdecimal() and len(one) < 9)
+
+
+def all_served(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """A node's annotations as if its daemon refused nothing."""
+    return {name: text for name, text in annotations.items() if not name.startswith(REFUSES)}

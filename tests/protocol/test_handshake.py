@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hami_plugin.wire.handshake import Belief, Handshake, Word, asking, believed, parse_handshake, reported
+from hami_plugin.protocol.handshake import Belief, Handshake, Word, asking, believed, parse_handshake, reported
 
 AT = datetime(2026, 8, 21, 10, 11, 12)  # noqa: DTZ001  # the wire has no zone
 NOW = AT + timedelta(seconds=60)

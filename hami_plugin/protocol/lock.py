@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 
 from hami_plugin.errors import WireError
-from hami_plugin.wire.grammar import bounded, printable, shown
+from hami_plugin.protocol.grammar import bounded, printable, shown
 
 # RFC 3339 as Go reads it: capital letters, seconds, any number of decimals, an offset or Z.
 _RFC3339 = re.compile(

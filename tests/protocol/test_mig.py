@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
-from hami_plugin.wire.mig import MigAllocation, MigInstance, decode_mig, encode_mig
+from hami_plugin.protocol.mig import MigAllocation, MigInstance, decode_mig, encode_mig
 
 small = st.integers(0, 2**31 - 1)
 words = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=10)
