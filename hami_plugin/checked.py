@@ -8,7 +8,7 @@ from dataclasses import replace
 from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery
 from hami_plugin.model.links import Links
-from hami_plugin.policy.plausible import limited, of_kind, plausible, plausible_fault, plausible_links
+from hami_plugin.model.validation import limited, of_kind, plausible, plausible_fault, plausible_links
 from hami_plugin.vendor import Driver, HealthEvent
 
 log = logger(__name__)

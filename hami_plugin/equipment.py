@@ -12,6 +12,7 @@ from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
+from hami_plugin.model.ports import Checkpoint
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.discovery import Pace, Watch
 from hami_plugin.node.events import EventRecorder
@@ -22,7 +23,6 @@ from hami_plugin.node.memory import HealthMemory
 from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Checkpoint
 from hami_plugin.node.preparation import HostCheck
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.node.spec_files import SpecFiles

@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 import aiohttp
 
 from hami_plugin.errors import ClusterError
+from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import Json, anonymous, misshapen
-from hami_plugin.node.ports import Observer
 
 from .clients import Clients
 from .credentials import Credentials

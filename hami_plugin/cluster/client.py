@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import ConfigError
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
-from hami_plugin.node.ports import Annotations, NullObserver, Observer, PodFeed, Subject
+from hami_plugin.model.ports import Annotations, NullObserver, Observer, PodFeed, Subject
+from hami_plugin.model.views import Feed, NodeView, PodView, node_view, pod_view
 
 from .calls import ApiCalls
 from .credentials import SERVICE_ACCOUNT, Credentials, find_credentials
@@ -38,7 +37,7 @@ def pod_path(namespace: str, name: str) -> str:
 
 
 class ApiServer:
-    """Implements ``hami_plugin.node.ports.Cluster`` for one node. Made by ``connect``."""
+    """Implements ``hami_plugin.model.ports.Cluster`` for one node. Made by ``connect``."""
 
     def __init__(self, node: str, calls: ApiCalls, rhythm: Rhythm) -> None:
         self._node = node

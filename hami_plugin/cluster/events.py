@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from hami_plugin.errors import ClusterError
-from hami_plugin.node.ports import Subject
+from hami_plugin.model.ports import Subject
 
 from .calls import ApiCalls
 from .replies import Call

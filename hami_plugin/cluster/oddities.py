@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from hami_plugin.log import logger
-from hami_plugin.node.ports import Observer
+from hami_plugin.model.ports import Observer
 
 SAY_AGAIN_S = 600.0
 MOST_SAID = 64

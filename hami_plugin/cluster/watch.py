@@ -15,8 +15,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import Json, anonymous, misshapen
+from hami_plugin.model.views import Feed, Json, anonymous, misshapen
 
 from .calls import ApiCalls, TooLongError
 from .lines import lines

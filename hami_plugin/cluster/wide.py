@@ -10,9 +10,8 @@ from typing import NoReturn, TypeVar
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import Json, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
-from hami_plugin.node.ports import Annotations, NullObserver, Observer, Subject
+from hami_plugin.model.ports import Annotations, NullObserver, Observer, Subject
+from hami_plugin.model.views import Feed, Json, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
 from hami_plugin.scheduling.decisions import Changes
 
 from .calls import ApiCalls

@@ -19,7 +19,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.drivers import StuckError, WorkThread
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.model.delivery import ANSWERED_FOR
-from hami_plugin.node.ports import Kept
+from hami_plugin.model.ports import Kept
 
 NAME = "kubelet_internal_checkpoint"
 MOST_BYTES = 32 << 20

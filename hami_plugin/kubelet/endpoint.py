@@ -25,7 +25,7 @@ from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.kubelet.timing import Patience, Timing
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
-from hami_plugin.node.ports import DevicePlugin, EndpointState, Observer
+from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer
 
 log = logger(__name__)
 

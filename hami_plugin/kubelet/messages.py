@@ -14,7 +14,7 @@ from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.model.delivery import Answer
-from hami_plugin.node.ports import Offer
+from hami_plugin.model.ports import Offer
 from hami_plugin.policy.replicas import physical_counts, physical_id, replica_ids
 
 API_VERSION = "v1beta1"

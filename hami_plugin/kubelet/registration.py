@@ -12,7 +12,7 @@ from hami_plugin.kubelet.channels import dial, words
 from hami_plugin.kubelet.messages import API_VERSION
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
-from hami_plugin.node.ports import DevicePlugin
+from hami_plugin.model.ports import DevicePlugin
 
 KUBELET_SOCKET = "kubelet.sock"
 _RESOURCE = re.compile(r"([a-z0-9][a-z0-9-]*)(?:\.[a-z0-9.-]+)?/([A-Za-z0-9][A-Za-z0-9._-]*)")

@@ -21,7 +21,7 @@ from hami_plugin.kubelet.messages import (
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.log import logger
-from hami_plugin.node.ports import DevicePlugin, Observer, Offer
+from hami_plugin.model.ports import DevicePlugin, Observer, Offer
 
 log = logger(__name__)
 

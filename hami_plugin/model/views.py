@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from hami_plugin.model.quantity import whole
 
@@ -258,3 +258,17 @@ def _kind(value: object) -> str:
             return "an object"
         case _:
             return "a list"
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)  # a frozen class with slots cannot be made by an alias such as Feed[PodView]
+class Feed(Generic[T]):
+    """``replace`` is a whole list (after a start or a gap), in no particular order; ``update`` and ``delete`` follow in
+    the order of the API server.
+    """
+
+    replace: Callable[[Sequence[T]], None]
+    update: Callable[[T], None]
+    delete: Callable[[T], None]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from hami_plugin.errors import HamiError
+from hami_plugin.model.ports import Holder
 from hami_plugin.node.ledger import Ledger
-from hami_plugin.node.ports import Holder
 from hami_plugin.policy.identity import Held
 
 

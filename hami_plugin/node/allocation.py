@@ -13,6 +13,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment
+from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.granting import Granting
 from hami_plugin.node.guarding import Guard
@@ -20,7 +21,6 @@ from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.offering import Offering
 from hami_plugin.node.overcommit import Overcommitment
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Checkpoint, Observer, Offer
 from hami_plugin.node.preparation import Preparation
 from hami_plugin.node.questions import question_of
 from hami_plugin.node.refusals import Refusals

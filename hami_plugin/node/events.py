@@ -15,8 +15,8 @@ from typing import Protocol
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
+from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import PodView
-from hami_plugin.node.ports import Subject
 
 log = logger(__name__)
 

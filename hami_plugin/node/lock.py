@@ -9,11 +9,11 @@ from datetime import datetime
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, WireError
 from hami_plugin.log import logger
+from hami_plugin.model.ports import Cluster
 from hami_plugin.model.views import PodView, revision
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Cluster
 from hami_plugin.policy.consumed import record
 from hami_plugin.protocol.decisions import Question
 from hami_plugin.protocol.keys import NODE_LOCK

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hami_plugin.errors import VendorMistakeError
 from hami_plugin.log import logger
-from hami_plugin.node.ports import NullObserver, Observer
+from hami_plugin.model.ports import NullObserver, Observer
 
 log = logger(__name__)
 

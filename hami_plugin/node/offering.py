@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.ports import Offer
+from hami_plugin.model.ports import Offer
 from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
 from hami_plugin.vendor import Family, Units
 

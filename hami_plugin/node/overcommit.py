@@ -11,11 +11,11 @@ from hami_plugin.errors import RefusalReason
 from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Grant
+from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import PodView
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.measure import Measure
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Observer
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.policy.identity import Found, Held, Identity
 from hami_plugin.policy.overcommit import Account, Excess, let_go, overcommitted, wants_none

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hami_plugin.aio import Watched
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot
+from hami_plugin.model.ports import Offer
 from hami_plugin.node.allocation import Allocator
-from hami_plugin.node.ports import Offer
 from hami_plugin.node.starts import StartCheck
 from hami_plugin.protocol.decisions import Question
 

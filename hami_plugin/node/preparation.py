@@ -17,11 +17,11 @@ from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.node.ports import Observer
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.policy.answers import answered
 from hami_plugin.policy.identity import Held

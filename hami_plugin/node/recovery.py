@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
+from hami_plugin.model.ports import Checkpoint, Kept
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.ledger import Key, Ledger
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Checkpoint, Kept
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_id

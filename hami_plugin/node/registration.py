@@ -13,6 +13,7 @@ from typing import TypeVar
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
+from hami_plugin.model.ports import Cluster
 from hami_plugin.node.annotating import (
     Source,
     Style,
@@ -22,7 +23,6 @@ from hami_plugin.node.annotating import (
 )
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.ports import Cluster
 from hami_plugin.protocol.handshake import reported
 from hami_plugin.vendor import Family
 

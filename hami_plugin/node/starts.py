@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.log import logger
+from hami_plugin.model.ports import Checkpoint, Kept, Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import Checkpoint, Kept, Observer
 from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_counts
 from hami_plugin.protocol.decisions import Question, claims

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.quantity import whole
+from hami_plugin.model.validation import MOST_DEVICES
 from hami_plugin.model.views import NodeView
-from hami_plugin.policy.plausible import MOST_DEVICES
 from hami_plugin.protocol.register import DeviceInfo
 
 Decode = Callable[[str], tuple[DeviceInfo, ...]]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from hami_plugin.aio import Watched
 from hami_plugin.log import logger
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import QuotaView
+from hami_plugin.model.views import Feed, QuotaView
 from hami_plugin.policy.states import Quota
 from hami_plugin.scheduling.ledger import Ledger
 from hami_plugin.scheduling.quotas import limits, used

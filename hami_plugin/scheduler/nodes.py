@@ -8,8 +8,7 @@ from datetime import datetime
 
 from hami_plugin.aio import Watched
 from hami_plugin.log import logger
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import NodeView, revision
+from hami_plugin.model.views import Feed, NodeView, revision
 from hami_plugin.policy.sites import Site
 from hami_plugin.protocol.keys import BIND_LOCK
 from hami_plugin.scheduling.possible import Sizes, largest, sizes

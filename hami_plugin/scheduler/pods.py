@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_plugin.aio import Watched
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import PodView, revision
+from hami_plugin.model.views import Feed, PodView, revision
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
 from hami_plugin.scheduler.standing import Standing
 from hami_plugin.scheduling.ledger import Entry, Ledger

@@ -6,9 +6,8 @@ import asyncio
 from typing import NoReturn, Protocol
 
 from hami_plugin.aio import Watched
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import NodeView, PodView, QuotaView
-from hami_plugin.node.ports import Annotations, Subject
+from hami_plugin.model.ports import Annotations, Subject
+from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView
 from hami_plugin.scheduling.decisions import Changes
 from hami_plugin.scheduling.payloads import Json
 

@@ -14,8 +14,8 @@ from functools import cached_property
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.messages import allocate_response
 from hami_plugin.model.delivery import Answer
+from hami_plugin.model.ports import Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node.ports import Offer
 
 
 class AdmissionError(HamiError):

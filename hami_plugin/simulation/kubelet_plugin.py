@@ -13,7 +13,7 @@ from hami_plugin.kubelet.messages import answer_of, offers_of
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.model.delivery import Answer
-from hami_plugin.node.ports import Offer
+from hami_plugin.model.ports import Offer
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 
 # The kubelet leaves gRPC's limit of 4 MiB for a received message as it is, and so do we.

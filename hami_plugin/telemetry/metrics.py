@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.ports import EndpointState
+from hami_plugin.model.ports import EndpointState
 from hami_plugin.telemetry.calls import BUCKETS, ApiCalls
 from hami_plugin.telemetry.gauges import gauge
 

@@ -6,8 +6,8 @@ import pytest
 
 from hami_plugin.cluster.client import CONNECTIONS
 from hami_plugin.errors import LONGEST_RETRY_AFTER_S, ClusterError
+from hami_plugin.model.ports import PodFeed, Subject
 from hami_plugin.model.views import pod_view
-from hami_plugin.node.ports import PodFeed, Subject
 from tests.support.watching import reachable, running
 
 PATCH_NODE = r"PATCH /api/v1/nodes/n1"

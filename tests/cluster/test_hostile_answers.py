@@ -11,10 +11,9 @@ from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.replies import read
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import NodeView, PodView, QuotaView, node_view, pod_view, quota_view
+from hami_plugin.model.ports import PodFeed
+from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import PodFeed
 from tests.support.scale import spread
 from tests.support.scheduling import until
 from tests.support.watching import LIST_PODS, WATCH_PODS, Nodes, Pods, manifest, requested, running

@@ -9,9 +9,8 @@ from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.rights import DAEMON, SCHEDULER
 from hami_plugin.cluster.watch import Rhythm
 from hami_plugin.cluster.wide import connect_wide
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import pod_view
-from hami_plugin.node.ports import Cluster, Subject
+from hami_plugin.model.ports import Cluster, Subject
+from hami_plugin.model.views import Feed, pod_view
 from hami_plugin.scheduler.ports import Cluster as Wide
 from hami_plugin.scheduling.decisions import Changes
 from hami_plugin.simulation.apiserver import SimulatedApiServer

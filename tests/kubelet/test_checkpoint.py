@@ -15,7 +15,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.checkpoint import MOST_BYTES, NAME, CheckpointFile
 from hami_plugin.kubelet.messages import allocate_response
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
-from hami_plugin.node.ports import Kept
+from hami_plugin.model.ports import Kept
 
 RESOURCE = "example.com/gpu"
 KEPT = Kept(uid="u", container="init", ids=frozenset({"a", "b"}), answered_for="u/init")

@@ -15,7 +15,7 @@ from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.registration import socket_name
 from hami_plugin.kubelet.watch import DirectoryWatch
-from hami_plugin.node.ports import NullObserver, Offer
+from hami_plugin.model.ports import NullObserver, Offer
 from hami_plugin.simulation.kubelet import Manners
 
 RESOURCE = "example.com/gpu"

@@ -15,7 +15,7 @@ from hami_plugin.kubelet.messages import (
     require_list_fits,
 )
 from hami_plugin.model.delivery import Answer
-from hami_plugin.node.ports import Offer
+from hami_plugin.model.ports import Offer
 from hami_plugin.policy.replicas import replica_ids
 
 UUIDS = [f"GPU-e290caca-2f0c-9582-acab-67a142b6{n:04x}" for n in range(8)]

@@ -8,7 +8,7 @@ from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.podresources.client import holders_of
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as pb
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as rpc
-from hami_plugin.node.ports import Holder
+from hami_plugin.model.ports import Holder
 
 RESOURCE = "example.com/gpu"
 

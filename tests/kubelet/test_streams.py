@@ -8,7 +8,7 @@ from hami_plugin.kubelet.channels import dial
 from hami_plugin.kubelet.messages import offers_of
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
-from hami_plugin.node.ports import Offer
+from hami_plugin.model.ports import Offer
 
 
 @pytest.fixture

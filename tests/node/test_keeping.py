@@ -6,9 +6,9 @@ import pytest
 
 from hami_plugin.aio import Backoff, cancelled
 from hami_plugin.errors import HamiError
+from hami_plugin.model.ports import NullObserver
 from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.mistakes import AGAIN_S, Mistakes
-from hami_plugin.node.ports import NullObserver
 from tests.support.node import until
 
 

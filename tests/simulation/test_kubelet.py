@@ -14,8 +14,8 @@ from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.model.delivery import Answer
+from hami_plugin.model.ports import Holder, NullObserver, Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node.ports import Holder, NullObserver, Offer
 from hami_plugin.simulation.kubelet import FakeKubelet, Manners, StartError
 from hami_plugin.simulation.kubelet_ledger import AdmissionError
 

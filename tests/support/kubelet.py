@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.model.delivery import ANSWERED_FOR, whose
+from hami_plugin.model.ports import Kept
 from hami_plugin.model.views import PodView
-from hami_plugin.node.ports import Kept
 
 from .builders import COUNT
 

@@ -9,6 +9,7 @@ from hami_plugin.aio import Backoff, Watched
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.model.ports import NullObserver
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
@@ -18,7 +19,6 @@ from hami_plugin.node.lock import LockReaper
 from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import NullObserver
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.node.starts import StartCheck
 from hami_plugin.policy.overcommit import AS_HAMI, Account

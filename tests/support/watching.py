@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hami_plugin.aio import Watched
-from hami_plugin.node.ports import PodFeed
+from hami_plugin.model.ports import PodFeed
 
 WATCH_PODS = r"GET /api/v1/pods\?.*watch"
 LIST_PODS = r"GET /api/v1/pods\?(?!.*watch)"

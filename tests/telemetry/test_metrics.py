@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.node.ports import EndpointState, Observer
+from hami_plugin.model.ports import EndpointState, Observer
 from hami_plugin.telemetry.metrics import Metrics
 
 

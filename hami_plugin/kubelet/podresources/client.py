@@ -13,7 +13,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.channels import dial, words
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as pb
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as rpc
-from hami_plugin.node.ports import Holder
+from hami_plugin.model.ports import Holder
 
 
 class PodResourcesClient:

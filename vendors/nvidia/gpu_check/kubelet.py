@@ -25,6 +25,7 @@ from hami_plugin.kubelet.registration import register, socket_name
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Grant
+from hami_plugin.model.ports import NullObserver
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.events import EventRecorder
@@ -34,7 +35,6 @@ from hami_plugin.node.live import LiveNode
 from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.node.pods import PodTable
-from hami_plugin.node.ports import NullObserver
 from hami_plugin.node.questions import question_of
 from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.replicas import physical_id

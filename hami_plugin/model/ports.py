@@ -9,8 +9,7 @@ from typing import NoReturn, Protocol
 from hami_plugin.aio import Watched
 from hami_plugin.model.delivery import Answer, whose
 from hami_plugin.model.device import Snapshot
-from hami_plugin.model.feeds import Feed
-from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.model.views import Feed, NodeView, PodView
 
 Annotations = Mapping[str, str | None]
 """Changes to annotations: a value sets a key, None removes it."""
