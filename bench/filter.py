@@ -16,11 +16,10 @@ from bench.figures import Figure, median
 from bench.occupation import Cluster, asking, cluster
 from bench.selection import held, peak
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.states import ORDER_KEY
-from hami_plugin.scheduling.decisions import patch
-from hami_plugin.scheduling.filtering import Filtered, Scene, filtered
-from hami_plugin.scheduling.kept import Kept
-from hami_plugin.scheduling.sites import registered
+from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.filtering import Filtered, Kept, Scene, filtered
+from hami_plugin.scheduler.engine.states import ORDER_KEY
+from hami_plugin.scheduler.engine.survey import registered
 
 SEED = 16
 WORST = 2.5

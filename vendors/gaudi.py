@@ -22,12 +22,12 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.model.placement import Assignment
-from hami_plugin.policy.charges import whole
-from hami_plugin.policy.checks import CHARGED, standard
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.requests import amount, counted
-from hami_plugin.policy.selectors import by_group, when
 from hami_plugin.protocol.register import DeviceInfo, decode_json
+from hami_plugin.scheduler.engine.checks import CHARGED, standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.selectors import by_group, when
+from hami_plugin.scheduler.engine.states import whole
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Told, Tool
 from hami_plugin.simulation.trees import Files, Link, on_bus

@@ -12,7 +12,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, Subject
 from hami_plugin.model.views import Feed, Json, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
-from hami_plugin.scheduling.decisions import Changes
+from hami_plugin.scheduler.engine.assignment import Changes
 
 from .calls import ApiCalls
 from .client import NODES, PODS, calling, node_path, pod_path

@@ -10,12 +10,10 @@ from hami_plugin.conformance.codecs import CODECS
 from hami_plugin.conformance.room import sound_decision
 from hami_plugin.errors import HamiError
 from hami_plugin.parity import Json, Parity
-from hami_plugin.policy.admission import Denied
-from hami_plugin.policy.collapse import added, collapsed
-from hami_plugin.policy.demand import Demand, Invalid
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.order import WEIGHTS_KEY, ordered, score, weights
-from hami_plugin.policy.scores import Decision, Ranking, fullness
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
+from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY, Decision, Ranking, fullness, ordered, score, weights
+from hami_plugin.scheduler.engine.states import added, collapsed
 
 NO_REQUEST = {"nums": 0, "type": "", "memreq": 0, "mempercentagereq": 0, "coresreq": 0}
 

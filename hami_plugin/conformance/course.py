@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from hami_plugin.conformance import values
 from hami_plugin.conformance.decisions import CIRCUMSTANCES, Situation, timeless
 from hami_plugin.parity import Json
-from hami_plugin.policy.engine import Granted, Refused
-from hami_plugin.policy.order import Weights
-from hami_plugin.policy.sites import Demands, Placed, Site, Step
-from hami_plugin.policy.states import DeviceState
-from hami_plugin.policy.walk import Walk, refusal
+from hami_plugin.scheduler.engine.fit import Granted, Refused
+from hami_plugin.scheduler.engine.pods import Demands, Placed, Site, Step, Walk, refusal
+from hami_plugin.scheduler.engine.scores import Weights
+from hami_plugin.scheduler.engine.states import DeviceState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

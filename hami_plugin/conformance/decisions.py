@@ -11,14 +11,14 @@ from hami_plugin.conformance import values
 from hami_plugin.conformance.catalog import Catalog, Known
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Json
-from hami_plugin.policy.demand import Demand, Invalid
-from hami_plugin.policy.nodes import Choice, choose
-from hami_plugin.policy.pods import demands
-from hami_plugin.policy.sites import Circumstances, Rules, Site
-from hami_plugin.policy.states import Given, Piece
-from hami_plugin.policy.usage import Holding
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.scheduling import patch, rules, stock
+from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.nodes import Choice, choose
+from hami_plugin.scheduler.engine.pods import Circumstances, Rules, Site, demands
+from hami_plugin.scheduler.engine.requests import Demand, Invalid
+from hami_plugin.scheduler.engine.states import Given, Piece
+from hami_plugin.scheduler.engine.survey import rules, stock
+from hami_plugin.scheduler.engine.usage import Holding
 from hami_plugin.vendor import Family
 
 MOMENT = re.compile(r"^[0-9]{10,}$")

@@ -10,7 +10,7 @@ from typing import Any
 
 from hami_plugin.conformance import values
 from hami_plugin.parity import NO_PERCENTAGE, REQUEST, Json, differences, whole_amount
-from hami_plugin.policy.order import ordered
+from hami_plugin.scheduler.engine.scores import ordered
 
 INT32_MAX = 2**31 - 1
 UNITS = (1, 256, 512, 1024)

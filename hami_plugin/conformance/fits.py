@@ -9,12 +9,12 @@ from hami_plugin.conformance import values
 from hami_plugin.conformance.compare import compared
 from hami_plugin.model.placement import Grant
 from hami_plugin.parity import Json, Parity
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, Policy, candidate, fit, walked
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.reasons import told as told_as
-from hami_plugin.policy.selectors import first
-from hami_plugin.policy.states import Candidate, Context, Quota
+from hami_plugin.scheduler.engine.fit import Granted, Policy, candidate, fit, walked
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.reasons import told as told_as
+from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.selectors import first
+from hami_plugin.scheduler.engine.states import Candidate, Context, Quota
 
 QUESTION = "fit"
 OF_SEVERAL = (Reason.TOO_FEW, Reason.NUMA)

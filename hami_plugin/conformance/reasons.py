@@ -10,10 +10,9 @@ from hami_plugin.conformance import values
 from hami_plugin.conformance.compare import excused
 from hami_plugin.conformance.course import Course
 from hami_plugin.parity import Difference, Json
-from hami_plugin.policy.engine import Granted, Refused, fit
-from hami_plugin.policy.order import score
-from hami_plugin.policy.sites import Site, Step
-from hami_plugin.policy.walk import in_order
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.pods import Site, Step, in_order
+from hami_plugin.scheduler.engine.scores import score
 
 EQUAL = "D-221"
 """Devices or nodes that are equally full but for the last digits of HAMi's 32-bit numbers."""

@@ -17,13 +17,12 @@ from hami_plugin.conformance.course import Course
 from hami_plugin.conformance.decisions import CIRCUMSTANCES, NODE_ORDER, requests, situation, timeless
 from hami_plugin.conformance.reasons import CLOSE, EQUAL, Answer, Consistent, Reasons, Unexplained
 from hami_plugin.parity import Difference, Json
-from hami_plugin.policy.demand import Invalid
-from hami_plugin.policy.nodes import Scored, node_order, ranked, worth
-from hami_plugin.policy.order import weights
-from hami_plugin.policy.pods import demands, place
-from hami_plugin.policy.sites import Placed, Site
-from hami_plugin.policy.states import Given
-from hami_plugin.scheduling import patch
+from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.nodes import Scored, node_order, ranked, worth
+from hami_plugin.scheduler.engine.pods import Placed, Site, demands, place
+from hami_plugin.scheduler.engine.requests import Invalid
+from hami_plugin.scheduler.engine.scores import weights
+from hami_plugin.scheduler.engine.states import Given
 
 PADDING = "D-220"
 """HAMi forgets the entries of containers without devices, or writes entries for families without any."""

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.decisions import Situation, situation
 from hami_plugin.parity import Json
-from hami_plugin.policy.demand import Invalid
-from hami_plugin.policy.pods import demands
-from hami_plugin.policy.sites import Demands, Site
+from hami_plugin.scheduler.engine.pods import Demands, Site, demands
+from hami_plugin.scheduler.engine.requests import Invalid
 
 Pieces = Sequence[Sequence[Json]]
 

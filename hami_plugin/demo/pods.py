@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.admission import Admitted
-from hami_plugin.policy.pods import place
-from hami_plugin.policy.sites import Placed
-from hami_plugin.scheduling import rules, survey
+from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.requests import Admitted
+from hami_plugin.scheduler.engine.survey import rules, survey
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
 from hami_plugin.vendor import Family, Resources
 

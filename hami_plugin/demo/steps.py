@@ -20,11 +20,11 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import PodView
 from hami_plugin.node.annotating import Style, wanted_annotations
-from hami_plugin.policy.reasons import Reason
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.decisions import decode_devices, pending
 from hami_plugin.protocol.register import Refuses, all_served
 from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.simulation.scheduler import DoesNotFitError
 from hami_plugin.vendor import Family
 

@@ -10,12 +10,12 @@ from hami_plugin.fitting.remedies import remedies
 from hami_plugin.fitting.words import because, overall, unit
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.engine import Granted, Refused
-from hami_plugin.policy.nodes import Scored
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.sites import Step, Unplaced
-from hami_plugin.policy.states import DeviceState
 from hami_plugin.protocol.register import refused
+from hami_plugin.scheduler.engine.fit import Granted, Refused
+from hami_plugin.scheduler.engine.nodes import Scored
+from hami_plugin.scheduler.engine.pods import Step, Unplaced
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.states import DeviceState
 from hami_plugin.vendor import Family
 
 Facts = Mapping[str, Any]

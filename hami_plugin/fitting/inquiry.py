@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.policy.admission import Denied
-from hami_plugin.policy.nodes import Choice, Scored, choose
-from hami_plugin.policy.pods import place
-from hami_plugin.policy.sites import Circumstances, Placed, Unplaced
-from hami_plugin.policy.states import Quota
-from hami_plugin.scheduling import admitted, patch, quota, rules, survey
-from hami_plugin.scheduling.offered import exhausted, lacking, miscounted
-from hami_plugin.scheduling.possible import impossible, sizes
-from hami_plugin.scheduling.sites import registered
+from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.nodes import Choice, Scored, choose
+from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Unplaced, place
+from hami_plugin.scheduler.engine.quotas import quota
+from hami_plugin.scheduler.engine.requests import Denied
+from hami_plugin.scheduler.engine.satisfiable import exhausted, impossible, lacking, miscounted, sizes
+from hami_plugin.scheduler.engine.states import Quota
+from hami_plugin.scheduler.engine.survey import registered, rules, survey
+from hami_plugin.scheduling import admitted
 from hami_plugin.vendor import Family
 
 

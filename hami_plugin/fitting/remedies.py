@@ -12,8 +12,8 @@ from itertools import islice, product
 from hami_plugin.fitting.inquiry import Inquiry
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.sites import Placed, Step, Unplaced
-from hami_plugin.policy.states import Quota
+from hami_plugin.scheduler.engine.pods import Placed, Step, Unplaced
+from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.vendor import Family
 
 MOST_TRIED = 12

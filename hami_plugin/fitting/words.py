@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.reasons import OURS, Reason
-from hami_plugin.policy.states import Charge, Context, DeviceState
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.reasons import OURS, Reason
+from hami_plugin.scheduler.engine.states import Charge, Context, DeviceState
 from hami_plugin.vendor import Family
 
 WHOLE_NODE = {

@@ -13,10 +13,10 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.refusals import Refusals
 from hami_plugin.policy.identity import Held
-from hami_plugin.policy.parts import is_part
 from hami_plugin.policy.replicas import physical_id
 from hami_plugin.protocol.decisions import Claim, Question, excess
 from hami_plugin.protocol.register import DeviceInfo, Refuses
+from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.vendor import Family
 
 

@@ -14,9 +14,9 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.annotating import Source
-from hami_plugin.policy.collapse import added
 from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_id
+from hami_plugin.scheduler.engine.states import added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

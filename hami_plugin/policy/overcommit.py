@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.collapse import added, collapsed
 from hami_plugin.policy.identity import Held
 from hami_plugin.protocol.decisions import Question, asking
+from hami_plugin.scheduler.engine.states import added, collapsed
 
 MOST_NAMED = 5
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from hami_plugin.model.device import Snapshot
 from hami_plugin.policy.identity import Held, Pending, reusing
-from hami_plugin.policy.linked import best_linked
 from hami_plugin.policy.replicas import physical_counts, physical_id
 from hami_plugin.protocol.decisions import Claim
+from hami_plugin.scheduler.engine.topology.choice import best_linked
 
 
 def preferred(

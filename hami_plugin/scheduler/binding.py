@@ -10,16 +10,16 @@ from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.demand import Demand
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_LOCK, BIND_PHASE, PHASE_ALLOCATING, PHASE_FAILED
+from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, binding
+from hami_plugin.scheduler.engine.filtering import confirmed
+from hami_plugin.scheduler.engine.ledger import entry
+from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.locks import Hold, NodeLocks
 from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE, TRIES, OvertakenError, present, write
-from hami_plugin.scheduling.decisions import TAKEN_BACK, Changes, binding
-from hami_plugin.scheduling.filtering import confirmed
-from hami_plugin.scheduling.ledger import entry
 from hami_plugin.vendor import Family, LockRule
 
 log = logger(__name__)

@@ -12,17 +12,16 @@ from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.policy.sites import Circumstances, Placed
 from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, assigned
+from hami_plugin.scheduler.engine.filtering import Filtered, Kept, Scene, Unasked, offered_by, searching
+from hami_plugin.scheduler.engine.pods import Circumstances, Placed
 from hami_plugin.scheduler.limits import Limits
 from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE, OvertakenError, repeated, write
 from hami_plugin.scheduler.standing import Standing
-from hami_plugin.scheduling.decisions import TAKEN_BACK, Changes, assigned
-from hami_plugin.scheduling.filtering import Filtered, Scene, Unasked, offered_by, searching
-from hami_plugin.scheduling.kept import Kept
 from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, standing_result
 from hami_plugin.vendor import Family
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hami_plugin.aio import Watched
 from hami_plugin.log import logger
 from hami_plugin.model.views import Feed, QuotaView
-from hami_plugin.policy.states import Quota
-from hami_plugin.scheduling.ledger import Ledger
-from hami_plugin.scheduling.quotas import limits, used
+from hami_plugin.scheduler.engine.ledger import Ledger
+from hami_plugin.scheduler.engine.quotas import limits, used
+from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.vendor import Family
 
 log = logger(__name__)

@@ -12,8 +12,8 @@ from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.policy.locking import Busy, Take, claim
 from hami_plugin.protocol.lock import owned_by, parse_lock
+from hami_plugin.scheduler.engine.node_lock import Busy, Take, claim
 from hami_plugin.scheduler.nodes import Clock, Nodes
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE, TRIES

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.policy.reasons import Reason, plain, read
-from hami_plugin.scheduling.filtering import UNREGISTERED
+from hami_plugin.scheduler.engine.filtering import UNREGISTERED
+from hami_plugin.scheduler.engine.reasons import Reason, plain, read
 from hami_plugin.telemetry.calls import ApiCalls
 from hami_plugin.telemetry.gauges import gauge
 

@@ -9,11 +9,11 @@ from datetime import datetime
 from hami_plugin.aio import Watched
 from hami_plugin.log import logger
 from hami_plugin.model.views import Feed, NodeView, revision
-from hami_plugin.policy.sites import Site
 from hami_plugin.protocol.keys import BIND_LOCK
-from hami_plugin.scheduling.possible import Sizes, largest, sizes
-from hami_plugin.scheduling.sites import registered
-from hami_plugin.scheduling.trust import Trust, trusted
+from hami_plugin.scheduler.engine.handshake import Trust, trusted
+from hami_plugin.scheduler.engine.pods import Site
+from hami_plugin.scheduler.engine.satisfiable import Sizes, largest, sizes
+from hami_plugin.scheduler.engine.survey import registered
 from hami_plugin.vendor import Family
 
 log = logger(__name__)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from hami_plugin.aio import Watched
 from hami_plugin.model.views import Feed, PodView, revision
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
+from hami_plugin.scheduler.engine.ledger import Entry, Ledger
+from hami_plugin.scheduler.engine.ledger import entry as entry_of
 from hami_plugin.scheduler.standing import Standing
-from hami_plugin.scheduling.ledger import Entry, Ledger
-from hami_plugin.scheduling.ledger import entry as entry_of
 from hami_plugin.vendor import Family
 
 

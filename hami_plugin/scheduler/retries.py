@@ -10,8 +10,8 @@ from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME
+from hami_plugin.scheduler.engine.assignment import Changes
 from hami_plugin.scheduler.ports import Cluster
-from hami_plugin.scheduling.decisions import Changes
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ from hami_plugin.model.views import PodView
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.scheduler.binding import Binder, UnsureError
 from hami_plugin.scheduler.choosing import Chooser, Known, Preferences
+from hami_plugin.scheduler.engine.survey import of_any_age
 from hami_plugin.scheduler.limits import Limits
 from hami_plugin.scheduler.locks import NodeLocks
 from hami_plugin.scheduler.nodes import Nodes
@@ -30,7 +31,6 @@ from hami_plugin.scheduler.retries import PACE
 from hami_plugin.scheduler.reviewing import Reviewer
 from hami_plugin.scheduler.upkeep import Upkeep
 from hami_plugin.scheduling.admission import Scheduling, crowded
-from hami_plugin.scheduling.ages import of_any_age
 from hami_plugin.scheduling.payloads import mapping, name, offer
 from hami_plugin.vendor import Family
 

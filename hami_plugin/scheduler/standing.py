@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduling.ledger import Ledger
+from hami_plugin.scheduler.engine.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

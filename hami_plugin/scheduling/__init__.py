@@ -3,9 +3,9 @@
 Values and functions, without a watch, a clock or HTTP: those belong to whoever asks.
 """
 
+from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.quotas import quota
+from hami_plugin.scheduler.engine.survey import Surveyed, rules, stock, survey
 from hami_plugin.scheduling.admission import admitted
-from hami_plugin.scheduling.decisions import patch
-from hami_plugin.scheduling.quotas import quota
-from hami_plugin.scheduling.sites import Surveyed, rules, stock, survey
 
 __all__ = ["Surveyed", "admitted", "patch", "quota", "rules", "stock", "survey"]

@@ -8,15 +8,14 @@ from typing import Any
 
 from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import ContainerView, PodView, pod_view
-from hami_plugin.policy.admission import Admitted, Denied
-from hami_plugin.policy.demand import Invalid
-from hami_plugin.policy.order import weights
-from hami_plugin.policy.pods import demands, overlong, requested
-from hami_plugin.policy.states import Quota
-from hami_plugin.scheduling.offered import without_device
+from hami_plugin.scheduler.engine.pods import demands, overlong, requested
+from hami_plugin.scheduler.engine.quotas import beyond
+from hami_plugin.scheduler.engine.requests import Admitted, Denied, Invalid
+from hami_plugin.scheduler.engine.satisfiable import without_device
+from hami_plugin.scheduler.engine.scores import weights
+from hami_plugin.scheduler.engine.states import Quota
+from hami_plugin.scheduler.engine.survey import rules
 from hami_plugin.scheduling.patches import Operation, difference
-from hami_plugin.scheduling.quotas import beyond
-from hami_plugin.scheduling.sites import rules
 from hami_plugin.vendor import Family
 
 IGNORE = ("hami.io/webhook", "ignore")

@@ -12,17 +12,14 @@ from typing import Any
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
-from hami_plugin.policy.admission import Denied
-from hami_plugin.policy.pods import place
-from hami_plugin.policy.sites import Placed
-from hami_plugin.policy.states import ORDER_KEY
 from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduling import rules, survey
+from hami_plugin.scheduler.engine.assignment import assigned, binding
+from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.requests import Denied
+from hami_plugin.scheduler.engine.states import ORDER_KEY
+from hami_plugin.scheduler.engine.survey import of_any_age, registered, rules, survey
 from hami_plugin.scheduling.admission import stored
-from hami_plugin.scheduling.ages import of_any_age
-from hami_plugin.scheduling.decisions import assigned, binding
-from hami_plugin.scheduling.sites import registered
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.states import Given
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import NODE_LOCK
+from hami_plugin.scheduler.engine.states import Given
 
 if TYPE_CHECKING:  # a family holds these, and one of them is given the family
     from hami_plugin.vendor.family import Family

@@ -14,10 +14,10 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant
-from hami_plugin.policy.admission import Admit, if_limited, not_asked
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.registered import NodeDevices, annotated, none_known
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
+from hami_plugin.scheduler.engine.requests import Admit, if_limited, not_asked
 from hami_plugin.vendor import defaults
 from hami_plugin.vendor.annotations import SHARED_LOCK, AnnotationKeys, Announce, LockRule, Patch, both_keys
 from hami_plugin.vendor.resources import Resources

@@ -18,7 +18,7 @@ from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.decisions import situation
 from hami_plugin.conformance.questions import Case, read
 from hami_plugin.conformance.run import Outcome, asked, documented_in
-from hami_plugin.scheduling import survey
+from hami_plugin.scheduler.engine.survey import survey
 from tests.support.scale import sized, spread
 
 ROOT = Path(__file__).parents[2]

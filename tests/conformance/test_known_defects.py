@@ -19,10 +19,10 @@ from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.decisions import situation
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView
-from hami_plugin.policy.demand import Invalid
-from hami_plugin.policy.linked import choose
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.scheduling import survey
+from hami_plugin.scheduler.engine.requests import Invalid
+from hami_plugin.scheduler.engine.survey import survey
+from hami_plugin.scheduler.engine.topology.choice import choose
 
 PAGE = (Path(__file__).parents[2] / "docs" / "differences.md").read_text(encoding="utf-8")
 LETTERS = "ACDEFGHIJKLMNOQ"

@@ -21,8 +21,8 @@ from hami_plugin.conformance.compare import compared
 from hami_plugin.conformance.questions import Case, read
 from hami_plugin.conformance.run import Explained, documented_in, explaining
 from hami_plugin.parity import Difference
-from hami_plugin.policy.engine import candidate
-from hami_plugin.policy.states import Candidate
+from hami_plugin.scheduler.engine.fit import candidate
+from hami_plugin.scheduler.engine.states import Candidate
 from tests.support import hami_fits
 from tests.support.scale import sized, spread
 

@@ -16,7 +16,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.fitting.inquiry import Inquiry, answered
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.register import key
-from hami_plugin.scheduling.offered import lacking
+from hami_plugin.scheduler.engine.satisfiable import lacking
 from tests.support.agreement import Questions, every_family, ground
 from tests.support.live import Ended, Live, live
 from tests.support.machines import Case, Way

@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from hami_plugin.policy.states import ORDER_KEY
 from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.scores import encode_scores
+from hami_plugin.scheduler.engine.states import ORDER_KEY
 from hami_plugin.scheduler.service import SchedulerService
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import Rig, listening

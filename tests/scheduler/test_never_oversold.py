@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.register import DeviceInfo, encode_legacy
-from hami_plugin.scheduling.sites import survey
+from hami_plugin.scheduler.engine.survey import survey
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.pods import nvidia, of_vendor
 from tests.support.scale import examples

@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.scheduling.sites import survey
+from hami_plugin.scheduler.engine.survey import survey
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import FAMILIES, add_node, annotations, ask, binding, daemons, manifest, serving, until
 

@@ -9,14 +9,14 @@ import pytest
 from hami_plugin.aio import in_slices
 from hami_plugin.model.pausing import at_once
 from hami_plugin.model.views import NodeView, pod_view
-from hami_plugin.policy.sites import Site, Stock
-from hami_plugin.policy.states import idle
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler import choosing
-from hami_plugin.scheduling import filtering
-from hami_plugin.scheduling.filtering import Filtered, Scene, searching
-from hami_plugin.scheduling.ledger import entry
+from hami_plugin.scheduler.engine import filtering
+from hami_plugin.scheduler.engine.filtering import Filtered, Scene, searching
+from hami_plugin.scheduler.engine.ledger import entry
+from hami_plugin.scheduler.engine.pods import Site, Stock
+from hami_plugin.scheduler.engine.states import idle
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import listening
 from tests.support.scheduling import FAMILIES, HURRY, KEYS, add_node, ask, manifest, schedule, serving, until

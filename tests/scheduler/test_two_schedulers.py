@@ -28,11 +28,11 @@ from hami_plugin.protocol.keys import (
 )
 from hami_plugin.protocol.lock import owned_by
 from hami_plugin.scheduler.app import Scheduler
+from hami_plugin.scheduler.engine.ledger import entry
+from hami_plugin.scheduler.engine.survey import contested, registered, survey
 from hami_plugin.scheduler.metrics import Metrics
 from hami_plugin.scheduler.options import configured
 from hami_plugin.scheduler.service import Options, SchedulerService
-from hami_plugin.scheduling.ledger import entry
-from hami_plugin.scheduling.sites import contested, registered, survey
 from hami_plugin.simulation.api_kinds import RESOURCES, Filter
 from hami_plugin.simulation.api_objects import ObjectStore
 from hami_plugin.simulation.apiserver import SimulatedApiServer

@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.scheduling.sites import registered
+from hami_plugin.scheduler.engine.survey import registered
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.builders import changed
 from tests.support.pods import of_vendor

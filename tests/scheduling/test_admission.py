@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.policy.admission import Denied
-from hami_plugin.policy.order import WEIGHTS_KEY
-from hami_plugin.policy.states import Quota
+from hami_plugin.scheduler.engine.requests import Denied
+from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
+from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduling.admission import Allowed, Scheduling, review
 from hami_plugin.scheduling.patches import difference
 from tests.support.pods import of_vendor

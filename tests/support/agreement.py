@@ -27,19 +27,16 @@ from hami_plugin.node.annotating import Source, Style, wishes
 from hami_plugin.node.offering import Offering
 from hami_plugin.node.parts import part
 from hami_plugin.node.questions import question_of
-from hami_plugin.policy.admission import Denied
-from hami_plugin.policy.pods import place
-from hami_plugin.policy.sites import Placed
-from hami_plugin.policy.states import Given
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.scheduling import patch, rules, survey
+from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.filtering import Scene, Unasked, filtered
+from hami_plugin.scheduler.engine.ledger import Ledger
+from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.requests import Denied
+from hami_plugin.scheduler.engine.satisfiable import impossible, lacking, named, sizes, without_device
+from hami_plugin.scheduler.engine.states import Given
+from hami_plugin.scheduler.engine.survey import of_any_age, registered, rules, survey
 from hami_plugin.scheduling.admission import Scheduling, defaults, review, stored
-from hami_plugin.scheduling.ages import of_any_age
-from hami_plugin.scheduling.filtering import Scene, Unasked, filtered
-from hami_plugin.scheduling.ledger import Ledger
-from hami_plugin.scheduling.offered import lacking, named, without_device
-from hami_plugin.scheduling.possible import impossible, sizes
-from hami_plugin.scheduling.sites import registered
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Reuse, wanted
 from hami_plugin.simulation.kubelet_ledger import Ledger as KubeletLedger

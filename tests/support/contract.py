@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.admission import Admitted
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, fit
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import Context, DeviceState
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
+from hami_plugin.scheduler.engine.fit import Granted, fit
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import Admitted, Demand
+from hami_plugin.scheduler.engine.states import Context, DeviceState
 from hami_plugin.vendor import Family, Vendor
 
 

@@ -21,7 +21,7 @@ from hami_plugin.demo.stage import daemon_options, environment, install_core
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import pod_view
-from hami_plugin.scheduling.filtering import UNREGISTERED
+from hami_plugin.scheduler.engine.filtering import UNREGISTERED
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.simulation.kubelet_ledger import AdmissionError

@@ -16,13 +16,12 @@ from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.policy.pods import place
 from hami_plugin.policy.replicas import physical_id
-from hami_plugin.policy.sites import Placed
 from hami_plugin.protocol.register import DeviceInfo, all_served
-from hami_plugin.scheduling import rules, survey
+from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.survey import rules, survey
 from hami_plugin.scheduling.admission import stored
-from hami_plugin.scheduling.decisions import patch
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 from hami_plugin.vendor import Family

@@ -8,8 +8,8 @@ from typing import Any
 
 from hami_plugin.conformance import values
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.policy.usage import Holding
-from hami_plugin.scheduling.ledger import Entry
+from hami_plugin.scheduler.engine.ledger import Entry
+from hami_plugin.scheduler.engine.usage import Holding
 from hami_plugin.vendor import Family, load_vendor, vendor_names
 from tests.support.hami import Json
 

@@ -23,12 +23,12 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node.annotating import Style, wanted_annotations
 from hami_plugin.node.questions import question_of
 from hami_plugin.policy.answers import answered
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, Refused, fit
-from hami_plugin.policy.states import Context
 from hami_plugin.protocol.decisions import claims, excess
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.scheduling import stock
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.states import Context
+from hami_plugin.scheduler.engine.survey import stock
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor import Driver, Family, Simulator

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.admission import Admitted, Denied
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, Refused, fit
-from hami_plugin.policy.states import Context, DeviceState, idle
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
+from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
 from vendors.amd.family import families
 from vendors.amd.settings import AmdSettings
 

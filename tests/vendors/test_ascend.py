@@ -14,12 +14,11 @@ from hami_plugin.config.hami import device_config
 from hami_plugin.conformance import fits
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.parity import Parity
-from hami_plugin.policy.admission import Admitted, Denied
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, Refused, fit
-from hami_plugin.policy.scores import Decision
-from hami_plugin.policy.states import Context, DeviceState, idle
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
+from hami_plugin.scheduler.engine.scores import Decision
+from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
 from hami_plugin.vendor import Family
 from vendors.ascend import families
 from vendors.ascend.chips import CHIPS, AscendSettings

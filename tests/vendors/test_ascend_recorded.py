@@ -13,11 +13,10 @@ from hami_plugin.conformance import values
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView
 from hami_plugin.parity import Parity
-from hami_plugin.policy.admission import Denied
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, Policy, fit
-from hami_plugin.policy.scores import Decision
-from hami_plugin.policy.states import Context
+from hami_plugin.scheduler.engine.fit import Granted, Policy, fit
+from hami_plugin.scheduler.engine.requests import Demand, Denied
+from hami_plugin.scheduler.engine.scores import Decision
+from hami_plugin.scheduler.engine.states import Context
 from hami_plugin.vendor import Family
 from tests.support.hami import answers
 from vendors.ascend import families

@@ -18,16 +18,14 @@ from hami_plugin.conformance.run import asked, documented_in
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.admission import Admitted, Denied
-from hami_plugin.policy.demand import Demand, Invalid
-from hami_plugin.policy.engine import Granted, Refused, fit
-from hami_plugin.policy.pods import place
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.sites import Placed
-from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
 from hami_plugin.protocol.decisions import encode_devices
-from hami_plugin.scheduling.quotas import excess, quota
-from hami_plugin.scheduling.sites import rules, survey
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.quotas import excess, quota
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
+from hami_plugin.scheduler.engine.states import ORDER_KEY, Context, DeviceState, idle
+from hami_plugin.scheduler.engine.survey import rules, survey
 from tests.support.hami import answers
 from vendors.awsneuron.family import families, lowest
 from vendors.awsneuron.settings import AwsNeuronSettings

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hami_plugin.conformance import values
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, Refused, fit
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import Context, Quota, idle
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.states import Context, Quota, idle
 from hami_plugin.vendor import LockRule
 from vendors.cambricon import VENDOR
 from vendors.cambricon.family import WAITING, families

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.conformance import values
 from hami_plugin.conformance.questions import read
-from hami_plugin.policy.states import DeviceState, idle
+from hami_plugin.scheduler.engine.states import DeviceState, idle
 from hami_plugin.vendor import Family, Vendor, load_vendor, vendor_names
 from tests.support import contract
 from tests.support.scale import examples

@@ -15,11 +15,10 @@ from hami_plugin.conformance.differences import DIFFERENCES
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.admission import Admitted, Denied
-from hami_plugin.policy.demand import Demand, Invalid
-from hami_plugin.policy.engine import Granted, Refused, fit
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import Context, DeviceState, idle
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
+from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
 from tests.support.hami import asks
 from tests.support.hami_questions import renamed
 from vendors.enflame import VENDOR

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_legacy
-from hami_plugin.scheduling.sites import registered as stocks_of
+from hami_plugin.scheduler.engine.survey import registered as stocks_of
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor import Family, load_vendor, vendor_names

@@ -11,10 +11,10 @@ import pytest
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, fit
-from hami_plugin.policy.states import Context, idle
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.fit import Granted, fit
+from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.states import Context, idle
 from tests.support.rigs import Rig, rig
 from vendors.gaudi import CARDS, GaudiSettings, card, families, numbered
 

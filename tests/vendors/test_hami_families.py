@@ -9,13 +9,13 @@ import yaml
 from hami_plugin.conformance import values
 from hami_plugin.conformance.answers import NO_REQUEST
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, fit
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import Context
 from hami_plugin.protocol.handshake import believed
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.lock import owned_by
+from hami_plugin.scheduler.engine.fit import Granted, fit
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.states import Context
 from hami_plugin.vendor import Family
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import catalog, expected, family, renamed, section, word_of

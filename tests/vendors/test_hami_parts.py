@@ -7,10 +7,10 @@ from itertools import combinations
 
 from hami_plugin.conformance import values
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.demand import Demand, Invalid
-from hami_plugin.policy.engine import Granted, fit
-from hami_plugin.policy.selectors import Misfit, Select, by_group, whole_modules
-from hami_plugin.policy.states import Candidate, Charge, Context
+from hami_plugin.scheduler.engine.fit import Granted, fit
+from hami_plugin.scheduler.engine.requests import Demand, Invalid
+from hami_plugin.scheduler.engine.selectors import Misfit, Select, by_group, whole_modules
+from hami_plugin.scheduler.engine.states import Candidate, Charge, Context
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import catalog, family, renamed, word_of
 from vendors.ascend.policy import network

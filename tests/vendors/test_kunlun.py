@@ -15,13 +15,12 @@ from hami_plugin.conformance import values
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.admission import Admitted, Denied
-from hami_plugin.policy.demand import Demand, Invalid
-from hami_plugin.policy.engine import Granted, Refused, fit
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.scores import Decision
-from hami_plugin.policy.states import ORDER_KEY, Context, DeviceState, idle
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
+from hami_plugin.scheduler.engine.scores import Decision
+from hami_plugin.scheduler.engine.states import ORDER_KEY, Context, DeviceState, idle
 from hami_plugin.vendor import SHARED_LOCK
 from tests.support.hami import answers
 from vendors.kunlun.family import CARD, families

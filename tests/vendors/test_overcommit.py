@@ -18,14 +18,13 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node.measure import Measure, registered
 from hami_plugin.policy.overcommit import EXACTLY
-from hami_plugin.policy.pods import place
 from hami_plugin.policy.replicas import physical_counts, physical_id
-from hami_plugin.policy.sites import Placed
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduling import rules, survey
+from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.survey import rules, survey
 from hami_plugin.scheduling.admission import stored
-from hami_plugin.scheduling.decisions import patch
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.vendor import Family, load_vendor, vendor_names
 from tests.support import contract

@@ -14,11 +14,11 @@ from hami_plugin.conformance.questions import Case
 from hami_plugin.conformance.run import Outcome, asked
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import Granted, Policy, Refused, fit
-from hami_plugin.policy.scores import Decision
-from hami_plugin.policy.states import Context, DeviceState, idle
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused, fit
+from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.scores import Decision
+from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
 from vendors.vastai import VastaiSettings, families
 
 (VASTAI,) = families(VastaiSettings())

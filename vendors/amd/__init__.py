@@ -7,8 +7,8 @@ from dataclasses import replace
 from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Json, Parity
-from hami_plugin.policy.demand import Demand
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.vendor import Facts, Family, Vendor, as_described
 from vendors.amd.devices import GPUS
 from vendors.amd.family import families

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.admission import Admit, Admitted, Denied
-from hami_plugin.policy.charges import WHOLE, memory_of
-from hami_plugin.policy.checks import free_cores, free_memory, standard
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.requests import amount, counted
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState
 from hami_plugin.protocol.register import decode_json
+from hami_plugin.scheduler.engine.checks import free_cores, free_memory, standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, counted
+from hami_plugin.scheduler.engine.states import WHOLE, Candidate, Charge, Context, DeviceState, memory_of
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.amd.devices import WORD
 from vendors.amd.node import node_side

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.admission import Admit, Admitted, Denied
-from hami_plugin.policy.requests import INT32_MAX, Request, amount, counted, written
+from hami_plugin.scheduler.engine.requests import INT32_MAX, Admit, Admitted, Denied, Request, amount, counted, written
 from vendors.ascend.chips import MODULES, Chip
 
 MODE = "huawei.com/vnpu-mode"

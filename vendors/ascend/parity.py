@@ -19,7 +19,7 @@ from hami_plugin.parity import (
     sound,
     uuids,
 )
-from hami_plugin.policy.requests import INT32_MAX
+from hami_plugin.scheduler.engine.requests import INT32_MAX
 from vendors.ascend.admission import MODE, SOFT
 from vendors.ascend.chips import CHIPS, MODULES, AscendSettings
 from vendors.ascend.family import families

@@ -12,18 +12,15 @@ from dataclasses import replace
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.admission import Admitted, Denied
-from hami_plugin.policy.booking import restored
-from hami_plugin.policy.checks import standard
-from hami_plugin.policy.demand import Asked, Demand, Invalid
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.registered import capacity, counted_in
-from hami_plugin.policy.requests import amount, written
-from hami_plugin.policy.selectors import Choice, consecutive, first
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.registered import capacity, counted_in
+from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, written
+from hami_plugin.scheduler.engine.selectors import Choice, consecutive, first
+from hami_plugin.scheduler.engine.states import Candidate, Charge, Context, DeviceState, Given, restored
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
 from vendors.awsneuron.chips import MOST_CORES, WORD, chip, name
 from vendors.awsneuron.node import KIND, node_side

@@ -11,10 +11,9 @@ from hami_plugin.conformance import fits, values
 from hami_plugin.conformance.compare import compared
 from hami_plugin.model.placement import Grant
 from hami_plugin.parity import ADMISSION, PLACED, REQUEST, Json, Parity, differences, pod_annotations, uuids
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.requests import INT32_MAX
-from hami_plugin.policy.states import DeviceState
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import INT32_MAX, Demand
+from hami_plugin.scheduler.engine.states import DeviceState
 from vendors.awsneuron.chips import WORD
 from vendors.awsneuron.family import SELECTORS, WHOLE, families
 from vendors.awsneuron.node import KIND

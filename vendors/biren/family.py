@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hami_plugin.policy.charges import slot
-from hami_plugin.policy.checks import standard
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.registered import in_percent
-from hami_plugin.policy.requests import amount, counted
 from hami_plugin.protocol.register import decode_json
+from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.registered import in_percent
+from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.states import slot
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.biren.devices import WORD
 from vendors.biren.node import node_side

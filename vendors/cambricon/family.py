@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Json, Parity, differences
-from hami_plugin.policy.admission import if_limited
-from hami_plugin.policy.checks import CHARGED, standard, within_quota
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.registered import summed
-from hami_plugin.policy.requests import amount, counted
-from hami_plugin.policy.states import Given
+from hami_plugin.scheduler.engine.checks import CHARGED, standard, within_quota
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.registered import summed
+from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
+from hami_plugin.scheduler.engine.states import Given
 from hami_plugin.vendor import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys
 from vendors.cambricon.names import AGENT, PROFILE, SLOTS, UNIT, WORD, profile
 from vendors.cambricon.node import node_side

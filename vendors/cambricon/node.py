@@ -14,8 +14,8 @@ from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
-from hami_plugin.policy.parts import is_part
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.vendor import Driver, Injection, NodeSide
 from vendors.cambricon.devices import Looker
 from vendors.cambricon.names import MLUS, PROFILE, SLOTS, UNIT, WORD, profile

@@ -9,19 +9,15 @@ from functools import partial
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.admission import Admit, Admitted, Denied, if_limited
-from hami_plugin.policy.booking import Booked
-from hami_plugin.policy.charges import asked
-from hami_plugin.policy.checks import CHARGED, for_word, healthy, idle_device, standard
-from hami_plugin.policy.demand import Invalid
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.registered import counted_in
-from hami_plugin.policy.requests import Request, amount, counted
-from hami_plugin.policy.selectors import enough
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.checks import CHARGED, for_word, healthy, idle_device, standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.registered import counted_in
+from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, Request, amount, counted, if_limited
+from hami_plugin.scheduler.engine.selectors import enough
+from hami_plugin.scheduler.engine.states import Booked, Candidate, Charge, Context, DeviceState, Given, asked
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from vendors.enflame import drs, node, partitions
 from vendors.enflame.capacity import WORD

@@ -9,16 +9,24 @@ from functools import partial
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.admission import Admit, Admitted, Denied
-from hami_plugin.policy.booking import Booked
-from hami_plugin.policy.checks import free_cores, free_memory, standard
-from hami_plugin.policy.demand import Asked, Demand, Invalid
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.requests import Request, amount, counted, written
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.grammar import INT64_MAX, to_json
+from hami_plugin.scheduler.engine.checks import free_cores, free_memory, standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import (
+    Admit,
+    Admitted,
+    Asked,
+    Demand,
+    Denied,
+    Invalid,
+    Request,
+    amount,
+    counted,
+    written,
+)
+from hami_plugin.scheduler.engine.states import Booked, Candidate, Charge, Context, DeviceState, Given
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules
 from vendors.enflame import node, partitions
 from vendors.enflame.capacity import CAPACITY, WORD, cards

@@ -7,7 +7,7 @@ from math import ceil
 from hami_plugin.conformance import values
 from hami_plugin.conformance.compare import compared
 from hami_plugin.parity import REQUEST, Json, Parity, amount, differences, whole_amount
-from hami_plugin.policy.demand import Demand
+from hami_plugin.scheduler.engine.requests import Demand
 from vendors.enflame import drs
 from vendors.enflame.capacity import WORD
 from vendors.enflame.profiles import Wanted

@@ -10,13 +10,12 @@ from typing import Final
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.policy.booking import Booked, restored, taken
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import Context, DeviceState
 from hami_plugin.protocol.decisions import asking
 from hami_plugin.protocol.grammar import from_json, int_of, object_of, to_json
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.states import Booked, Context, DeviceState, restored, taken
 from vendors.enflame.profiles import MIB_PER_GB, size
 from vendors.enflame.tool import Cut
 

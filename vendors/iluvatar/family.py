@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.admission import Admit, Admitted
-from hami_plugin.policy.checks import standard
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.requests import amount, counted
 from hami_plugin.protocol.register import decode_legacy
+from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.requests import Admit, Admitted, amount, counted
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.iluvatar.settings import Chip, IluvatarSettings
 

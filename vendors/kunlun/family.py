@@ -7,16 +7,12 @@ from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.policy.admission import Admitted, Denied, if_limited
-from hami_plugin.policy.booking import Booked
-from hami_plugin.policy.charges import whole
-from hami_plugin.policy.checks import alone_if_mutex, for_word, free_memory, free_slot, healthy, idle_device
-from hami_plugin.policy.demand import Asked, Demand, Invalid
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.registered import annotated, counted_in
-from hami_plugin.policy.requests import amount, counted
-from hami_plugin.policy.states import DeviceState, Given, Piece
 from hami_plugin.protocol.register import DeviceInfo, decode_json
+from hami_plugin.scheduler.engine.checks import alone_if_mutex, for_word, free_memory, free_slot, healthy, idle_device
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.registered import annotated, counted_in
+from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, counted, if_limited
+from hami_plugin.scheduler.engine.states import Booked, DeviceState, Given, Piece, whole
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
 from vendors.kunlun.settings import KunlunSettings
 from vendors.kunlun.wiring import BY_NAME, by_wiring, one_size, tidiness

@@ -20,8 +20,8 @@ from hami_plugin.parity import (
     pod_annotations,
     sound,
 )
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import DeviceState
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.states import DeviceState
 from vendors.kunlun.family import CARD, PART, WHOLE, families
 from vendors.kunlun.settings import KunlunSettings
 

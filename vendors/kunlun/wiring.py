@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from hami_plugin.policy.charges import asked
-from hami_plugin.policy.checks import DeviceCheck, free_memory, healthy, named
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.scores import Decision, Score
-from hami_plugin.policy.selectors import Choice, Misfit, Select
-from hami_plugin.policy.states import Candidate, Context, DeviceState
+from hami_plugin.scheduler.engine.checks import DeviceCheck, free_memory, healthy, named
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.scores import Decision, Score
+from hami_plugin.scheduler.engine.selectors import Choice, Misfit, Select
+from hami_plugin.scheduler.engine.states import Candidate, Context, DeviceState, asked
 
 CARDS = 8
 WINGS = (range(4), range(4, CARDS))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import NodeView
-from hami_plugin.policy.admission import if_limited
-from hami_plugin.policy.checks import standard
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.registered import counted_in
-from hami_plugin.policy.requests import amount, counted
-from hami_plugin.policy.scores import Decision
 from hami_plugin.protocol.grammar import from_json
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.registered import counted_in
+from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
+from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.metax.settings import MetaxSettings
 

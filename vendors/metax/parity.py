@@ -23,9 +23,9 @@ from hami_plugin.parity import (
     uuids,
     whole_amount,
 )
-from hami_plugin.policy.checks import on_the_pods_device
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.requests import INT32_MAX
+from hami_plugin.scheduler.engine.checks import on_the_pods_device
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import INT32_MAX
 from vendors.metax import gpu, sgpu
 from vendors.metax.settings import MetaxSettings
 from vendors.metax.tenants import APP_CLASS, OFFLINE, ONLINE, QOS

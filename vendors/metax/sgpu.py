@@ -6,20 +6,26 @@ from collections.abc import Callable, Mapping
 
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.admission import Admit, Admitted, Denied
-from hami_plugin.policy.charges import WHOLE
-from hami_plugin.policy.checks import CHARGED, for_word, standard
-from hami_plugin.policy.demand import Invalid
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.groups import GO_TRUE
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.registered import annotated
-from hami_plugin.policy.requests import INT32_MAX, Amount, amount, counted, written
-from hami_plugin.policy.scores import Decision, Ranking, Score
-from hami_plugin.policy.selectors import first, when
-from hami_plugin.policy.states import Context, DeviceState, Given
 from hami_plugin.protocol.grammar import bool_of, from_json, int_of, objects, text_of, to_json
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.checks import CHARGED, for_word, standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.registered import annotated
+from hami_plugin.scheduler.engine.requests import (
+    INT32_MAX,
+    Admit,
+    Admitted,
+    Amount,
+    Denied,
+    Invalid,
+    amount,
+    counted,
+    written,
+)
+from hami_plugin.scheduler.engine.scores import Decision, Ranking, Score
+from hami_plugin.scheduler.engine.selectors import GO_TRUE, first, when
+from hami_plugin.scheduler.engine.states import WHOLE, Context, DeviceState, Given
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.metax import tenants, zones
 from vendors.metax.settings import MetaxSettings

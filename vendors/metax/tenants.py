@@ -12,13 +12,21 @@ from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.booking import Booked, taken
-from hami_plugin.policy.charges import WHOLE, memory_of
-from hami_plugin.policy.checks import ChargeCheck
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.scores import Decision
-from hami_plugin.policy.selectors import enough
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Tenant
+from hami_plugin.scheduler.engine.checks import ChargeCheck
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.scores import Decision
+from hami_plugin.scheduler.engine.selectors import enough
+from hami_plugin.scheduler.engine.states import (
+    WHOLE,
+    Booked,
+    Candidate,
+    Charge,
+    Context,
+    DeviceState,
+    Tenant,
+    memory_of,
+    taken,
+)
 
 QOS = "metax-tech.com/sgpu-qos-policy"
 QOS_CLASSES = ("best-effort", "fixed-share", "burst-share")

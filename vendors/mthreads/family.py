@@ -7,16 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.admission import Admit, Admitted, Denied
-from hami_plugin.policy.checks import CHARGED, on_the_pods_device, standard
-from hami_plugin.policy.demand import Asked, Demand
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.registered import summed
-from hami_plugin.policy.requests import Request, amount, counted, written
-from hami_plugin.policy.states import Candidate, Context, Given
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.scheduler.engine.checks import CHARGED, on_the_pods_device, standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.registered import summed
+from hami_plugin.scheduler.engine.requests import (
+    Admit,
+    Admitted,
+    Asked,
+    Demand,
+    Denied,
+    Request,
+    amount,
+    counted,
+    written,
+)
+from hami_plugin.scheduler.engine.states import Candidate, Context, Given
 from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from vendors.mthreads.settings import MthreadsSettings
 

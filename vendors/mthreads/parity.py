@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hami_plugin.conformance import fits
 from hami_plugin.parity import PLACED, Json, Parity, asks_fit, but_for, differences, granted, sound
-from hami_plugin.policy.checks import on_the_pods_device
-from hami_plugin.policy.reasons import Reason
+from hami_plugin.scheduler.engine.checks import on_the_pods_device
+from hami_plugin.scheduler.engine.reasons import Reason
 from vendors.mthreads.family import INDICES, WORD, all_of, families, shares_on_one_card
 from vendors.mthreads.settings import MthreadsSettings
 

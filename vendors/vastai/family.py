@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hami_plugin.policy.charges import slot
-from hami_plugin.policy.checks import standard
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.registered import in_percent
-from hami_plugin.policy.requests import amount, counted
-from hami_plugin.policy.scores import Decision, share_together
-from hami_plugin.policy.selectors import by_group, when
-from hami_plugin.policy.states import Context, DeviceState, Piece
 from hami_plugin.protocol.register import decode_json
+from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.registered import in_percent
+from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.scores import Decision, share_together
+from hami_plugin.scheduler.engine.selectors import by_group, when
+from hami_plugin.scheduler.engine.states import Context, DeviceState, Piece, slot
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.vastai.dies import CARD, STRATEGY, WORD
 from vendors.vastai.node import node_side

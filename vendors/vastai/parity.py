@@ -6,9 +6,9 @@ from collections import Counter
 
 from hami_plugin.conformance import values
 from hami_plugin.parity import CHOICE, Json, Parity, asks_fit, differences, sound
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.engine import fit
-from hami_plugin.policy.states import Context
+from hami_plugin.scheduler.engine.fit import fit
+from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.states import Context
 from vendors.vastai.dies import WORD
 from vendors.vastai.family import by_die, card, families
 from vendors.vastai.settings import VastaiSettings

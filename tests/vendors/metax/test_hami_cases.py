@@ -11,10 +11,10 @@ from hami_plugin.conformance.answers import ABOUT_A_FAMILY
 from hami_plugin.conformance.catalog import Known
 from hami_plugin.conformance.compare import compared
 from hami_plugin.errors import WireError
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.scores import Decision
-from hami_plugin.policy.selectors import Misfit, Select
-from hami_plugin.policy.states import Candidate, Charge, Context
+from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.scores import Decision
+from hami_plugin.scheduler.engine.selectors import Misfit, Select
+from hami_plugin.scheduler.engine.states import Candidate, Charge, Context
 from tests.support.hami import FOLDER, asks
 from vendors.metax import VENDOR, families, gpu, sgpu, tenants, zones
 from vendors.metax.settings import MetaxSettings

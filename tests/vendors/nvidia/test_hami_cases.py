@@ -11,14 +11,12 @@ from pydantic import ValidationError
 from hami_plugin.conformance import values
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.checks import within_quota
-from hami_plugin.policy.demand import Demand
-from hami_plugin.policy.groups import by_numa_if
-from hami_plugin.policy.requests import written
-from hami_plugin.policy.selectors import Misfit, linked_choice
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Quota, Slice, idle
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
 from hami_plugin.protocol.scores import decode_scores, encode_scores
+from hami_plugin.scheduler.engine.checks import within_quota
+from hami_plugin.scheduler.engine.requests import Demand, written
+from hami_plugin.scheduler.engine.selectors import Misfit, by_numa_if, linked_choice
+from hami_plugin.scheduler.engine.states import Candidate, Charge, Context, DeviceState, Quota, Slice, idle
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import renamed
 from vendors.nvidia.scheduling import mig

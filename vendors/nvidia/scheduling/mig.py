@@ -8,12 +8,22 @@ from dataclasses import replace
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.booking import Booked, booked, restored, taken
-from hami_plugin.policy.charges import asked
-from hami_plugin.policy.reasons import Reason
-from hami_plugin.policy.states import Candidate, Charge, Context, DeviceState, Given, Slice
 from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
 from hami_plugin.protocol.register import MigProfile
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.states import (
+    Booked,
+    Candidate,
+    Charge,
+    Context,
+    DeviceState,
+    Given,
+    Slice,
+    asked,
+    booked,
+    restored,
+    taken,
+)
 from hami_plugin.vendor import Family, both_keys
 
 MODE = "mig"

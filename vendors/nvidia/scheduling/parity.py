@@ -18,11 +18,10 @@ from hami_plugin.parity import (
     sound,
     uuids,
 )
-from hami_plugin.policy.charges import asked
-from hami_plugin.policy.engine import Policy, trial, walked
-from hami_plugin.policy.groups import GO_TRUE
-from hami_plugin.policy.reasons import Reason, told
-from hami_plugin.policy.states import ORDER_KEY, Candidate, Context, DeviceState, Slice
+from hami_plugin.scheduler.engine.fit import Policy, trial, walked
+from hami_plugin.scheduler.engine.reasons import Reason, told
+from hami_plugin.scheduler.engine.selectors import GO_TRUE
+from hami_plugin.scheduler.engine.states import ORDER_KEY, Candidate, Context, DeviceState, Slice, asked
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.scheduling import mig
 from vendors.nvidia.scheduling.pairs import even_pairs_alike, odd_pairs, pair_scores

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hami_plugin.config.vendors import ResourceName, VendorSettings, setting
-from hami_plugin.policy.checks import standard
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.requests import amount, counted
 from hami_plugin.protocol.register import decode_json
+from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, Vendor
 
 WORD = "Paper"

@@ -11,11 +11,11 @@ from hami_plugin.config.vendors import ResourceName, ServedSettings, setting
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
-from hami_plugin.policy.charges import slot
-from hami_plugin.policy.checks import standard
-from hami_plugin.policy.engine import Policy
-from hami_plugin.policy.requests import amount, counted
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.states import slot
 from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
 
 WORD = "Toy"

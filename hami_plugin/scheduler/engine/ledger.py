@@ -1,0 +1,96 @@
+"""Which pods have what on which node, as a watch and our own decisions tell it, without reading anything twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hami_plugin.model.views import PodView
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.scheduler.engine.survey import holdings, whereabouts
+from hami_plugin.scheduler.engine.usage import Holding
+from hami_plugin.vendor import Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One pod's part of a node, by family word. ``problems`` are annotations that could not be read."""
+
+    pod: PodView
+    node: str
+    held: Mapping[str, Holding] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def told(self, pod: PodView) -> Entry:
+        """The same part, of a newer version of the pod: usage depends on its phase."""
+        return replace(self, pod=pod, held={word: replace(one, pod=pod) for word, one in self.held.items()})
+
+
+def entry(pod: PodView, families: Iterable[Family]) -> Entry | None:
+    """What a pod's annotations say. None when no scheduler has decided on it."""
+    if not pod.annotations.get(ASSIGNED_NODE):
+        return None
+    problems: list[str] = []
+    held = holdings(pod, families, problems)
+    return Entry(pod=pod, node=whereabouts(pod), held=held, problems=tuple(problems))
+
+
+class Ledger:
+    """Entries by the pod's UID, and by node. What is asked often is kept: a node's entries are not searched for."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._nodes: dict[str, dict[str, Entry]] = {}
+        for one in entries:
+            self.put(one)
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        return self._entries
+
+    def on(self, node: str, *, without: str | None = None) -> Sequence[Entry]:
+        """A node's entries, without that of one pod."""
+        return [one for uid, one in self._nodes.get(node, {}).items() if uid != without]
+
+    def of(self, namespace: str, *, without: str | None = None) -> Sequence[Entry]:
+        """A namespace's entries, without that of one pod."""
+        return [one for uid, one in self._entries.items() if one.pod.namespace == namespace and uid != without]
+
+    def see(self, pod: PodView, families: Iterable[Family]) -> None:
+        """A watch tells of a pod. One that has ended has nothing; one that is being deleted keeps what it has.
+
+        A version without a decision may be older than our own: then the decision stands. One that was taken back says
+        so.
+        """
+        if pod.terminal or (not pod.node and pod.annotations.get(ASSIGNED_NODE) == ""):
+            self.drop(pod.uid)
+        elif pod.deleted and pod.uid in self._entries:
+            self.update(pod)
+        elif found := entry(pod, families):
+            self.put(found)
+        else:
+            self.update(pod)
+
+    def put(self, one: Entry) -> bool:
+        """Enter a pod, in place of what was known of it. Whether it is new."""
+        new = not self.drop(one.pod.uid)
+        self._entries[one.pod.uid] = one
+        self._nodes.setdefault(one.node, {})[one.pod.uid] = one
+        return new
+
+    def update(self, pod: PodView) -> None:
+        """A newer version of a pod that is known. What it has stays as it is."""
+        known = self._entries.get(pod.uid)
+        if known:
+            self._entries[pod.uid] = self._nodes[known.node][pod.uid] = known.told(pod)
+
+    def drop(self, uid: str) -> bool:
+        """The pod is gone. Whether it was known."""
+        known = self._entries.pop(uid, None)
+        if known is None:
+            return False
+        pods = self._nodes[known.node]
+        del pods[uid]
+        if not pods:
+            del self._nodes[known.node]
+        return True

@@ -1,0 +1,339 @@
+"""What a scheduling rule looks at: devices with what is taken of them, and the circumstances of the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import Demand, Invalid
+from hami_plugin.scheduler.engine.topology.choice import Solved
+
+MOST_BYTES = 4096
+MOST_NAMES = 256
+_SHOWN = 64
+
+
+def oversized(annotations: Mapping[str, str], keys: Iterable[str]) -> Invalid | None:
+    """The first of these annotations that is too long to be read for every device."""
+    for key in keys:
+        text = annotations.get(key, "")
+        size, names = len(text.encode("utf-8", "replace")), text.count(",") + 1
+        if size > MOST_BYTES or names > MOST_NAMES:
+            why = (
+                f"has {size} bytes and {names} names; at most {MOST_BYTES} bytes and {MOST_NAMES} names are read: "
+                "list fewer, or select devices by a part of their type's name"
+            )
+            return Invalid(resource=key, text=shortened(text), why=why)
+    return None
+
+
+def shortened(text: str) -> str:
+    """The beginning of an annotation, for a message."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+class Listings:
+    """The lists of one pod. Nothing in here changes an answer; it saves reading them again for every node."""
+
+    def __init__(self, annotations: Mapping[str, str]) -> None:
+        self._annotations = annotations
+        self._names: dict[Hashable, frozenset[str] | None] = {}
+        self._verdicts: dict[Hashable, bool] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
+
+    def names(self, key: str, spelt: Callable[[str], str] = str) -> frozenset[str] | None:
+        """The names in an annotation; None when it says nothing. One that has only commas lists nobody."""
+        kept = (key, spelt)
+        if kept not in self._names:
+            text = self._annotations.get(key)
+            names = (spelt(name.strip()) for name in text.split(",")) if text and text.strip() else None
+            self._names[kept] = None if names is None else frozenset(filter(None, names))
+        return self._names[kept]
+
+    def verdict(self, subject: Hashable, judge: Callable[[], bool]) -> bool:
+        """What ``judge`` says of the subject, asked once for each."""
+        found = self._verdicts.get(subject)
+        if found is None:
+            found = self._verdicts[subject] = judge()
+        return found
+
+    def words(self, text: str) -> tuple[str, ...]:
+        """The words of an order, one after the other."""
+        found = self._words.get(text)
+        if found is None:
+            found = self._words[text] = tuple([word.strip() for word in text.split(",")])
+        return found
+
+
+def mentioned(names: Collection[str], kind: str) -> bool:
+    """Whether one of the names is a part of a type's."""
+    return any(name in kind for name in names)
+
+
+ORDER_KEY = "hami.io/gpu-scheduler-policy"
+
+Piece = tuple[Grant, ...]
+"""What one container has."""
+
+Given = Mapping[str, tuple[Piece, ...]]
+"""What a pod has so far by family word: one piece for each container, init containers first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A pod that has a share of a device."""
+
+    name: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A part of a card that is cut off for one container: its profile, and where, in memory slices."""
+
+    profile: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """A device as registered, and what is taken of it. ``memory`` in MiB, ``cores`` in the family's unit.
+
+    ``notes`` are the family's own words about the device: what it registered, then what bookings made of it.
+    ``whole``: its node hands it out whole or not at all.
+    """
+
+    info: DeviceInfo
+    slots: int = 0
+    memory: int = 0
+    cores: int = 0
+    tenants: tuple[Tenant, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    whole: bool = False
+
+    @property
+    def uuid(self) -> str:
+        return self.info.id
+
+    @property
+    def index(self) -> int:
+        return self.info.index
+
+    @property
+    def free_memory(self) -> int:
+        return self.info.devmem - self.memory
+
+    @property
+    def free_cores(self) -> int:
+        return self.info.devcore - self.cores
+
+    def less(self, *, slots: int, memory: int, cores: int) -> DeviceState:
+        """The device when so much more of it is taken."""
+        return DeviceState(  # some three times as quick as ``replace``
+            info=self.info,
+            slots=self.slots + slots,
+            memory=self.memory + memory,
+            cores=self.cores + cores,
+            tenants=self.tenants,
+            slices=self.slices,
+            notes=self.notes,
+            whole=self.whole,
+        )
+
+
+def idle(info: DeviceInfo, *, whole: bool = False) -> DeviceState:
+    """A registered device that nobody uses. ``whole``: its node hands it out whole or not at all."""
+    return DeviceState(info=info, notes=info.custom or {}, whole=whole)
+
+
+class Charge(NamedTuple):
+    """What one device is billed for one container. ``word`` stands in the annotation, unless it is the family's."""
+
+    memory: int = 0
+    cores: int = 0
+    word: str = ""
+    notes: Mapping[str, Any] | None = None
+
+
+class Candidate(NamedTuple):
+    """A device that would serve, and its bill."""
+
+    state: DeviceState
+    charge: Charge
+
+    @property
+    def uuid(self) -> str:
+        return self.state.info.id
+
+    def grant(self, word: str) -> Grant:
+        info, charge = self.state.info, self.charge
+        return Grant(
+            uuid=info.id,
+            word=charge.word or word,
+            memory=charge.memory,
+            cores=charge.cores,
+            index=info.index,
+            notes=charge.notes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A namespace's limits of extended resources, and what its pods use. A resource without limit is not in there."""
+
+    limits: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)
+
+    def allows(self, resource: str, more: int, factor: int = 1) -> bool:
+        """Whether ``more`` MiB or cores fit; the limit counts units of ``factor`` MiB."""
+        limit = self.limits.get(resource)
+        return limit is None or self.used.get(resource, 0) + more <= limit * max(1, factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """All that a rule may look at beside the device. ``fit`` fills ``states`` with the devices it was given.
+
+    ``order`` is the cluster's device order, which the pod's annotation overrides. ``solved`` are questions about links
+    that were answered before, and ``listings`` what of the pod's annotations was read before.
+    """
+
+    demand: Demand
+    pod: PodView
+    node: NodeView = field(default_factory=lambda: NodeView(name=""))
+    links: Links = NO_LINKS
+    given: Given = field(default_factory=dict)
+    quota: Quota = field(default_factory=Quota)
+    order: str = "spread"
+    states: Sequence[DeviceState] = ()
+    solved: Solved | None = None
+    listings: Listings | None = field(default=None, compare=False, repr=False)
+
+    def among(self, states: Sequence[DeviceState]) -> Context:
+        """The same beside these devices."""
+        return Context(  # some three times as quick as ``replace``
+            demand=self.demand,
+            pod=self.pod,
+            node=self.node,
+            links=self.links,
+            given=self.given,
+            quota=self.quota,
+            order=self.order,
+            states=states,
+            solved=self.solved,
+            listings=self.listings,
+        )
+
+    @property
+    def lists(self) -> Listings:
+        """What the pod's annotations list."""
+        return self.listings or Listings(self.pod.annotations)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the device order in force: ``binpack``, ``spread``, ``numa``, ``mutex``, ``topology-aware``."""
+        return self.lists.words(self.pod.annotations.get(ORDER_KEY, self.order))
+
+    @property
+    def inits(self) -> int:
+        """How many of the pod's containers are plain init containers, which never run beside another container."""
+        return sum(container.alone for container in self.pod.containers)
+
+
+WHOLE = 100
+
+
+def memory_of(demand: Demand, state: DeviceState) -> int:
+    """MiB of this device: what was asked for, or the percentage of what it has, rounded down."""
+    if demand.memory:
+        return demand.memory
+    return state.info.devmem * demand.percent // 100 if demand.percent else 0
+
+
+def asked(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """Memory and cores as asked. More cores than a whole device mean a whole device."""
+    demand = context.demand
+    return Charge(memory_of(demand, state), min(demand.cores, WHOLE))
+
+
+def whole(state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """All memory and all cores."""
+    return Charge(memory=state.info.devmem, cores=state.info.devcore)
+
+
+def slot(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
+    """A slot, and cores if the family's requests name any. What the device registered of its own is noted."""
+    return Charge(cores=context.demand.cores, notes=state.info.custom)
+
+
+Booked = tuple[DeviceState, Grant]
+"""The device afterwards, and the grant as it is recorded."""
+
+Book = Callable[[DeviceState, Grant, PodView], Booked | Reason]
+
+Restore = Callable[[DeviceState, Grant, PodView], DeviceState]
+"""The device with what a pod has of it already, as its annotations say."""
+
+
+def booked(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
+    """One slot, and the grant's memory and cores."""
+    return taken(state, grant), grant
+
+
+def taken(state: DeviceState, grant: Grant, slots: int = 1) -> DeviceState:
+    return state.less(slots=slots, memory=grant.memory, cores=grant.cores)
+
+
+def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+    """The grant's slots, memory and cores; the pod is a tenant."""
+    tenant = Tenant(name=pod.name, annotations=pod.annotations)
+    return replace(taken(state, grant, max(1, grant.slots)), tenants=(*state.tenants, tenant))
+
+
+def collapsed(pieces: Sequence[Piece], inits: int, *, bits: bool = False) -> Piece:
+    """One grant for each device, by UUID: the largest init container or the sum of the others, whichever is more.
+
+    ``bits``: cores are masks. None of them is more than another, so all that any container has are joined.
+    """
+    peak: dict[str, Grant] = {}
+    for grant in (grant for piece in pieces[:inits] for grant in piece):
+        known = peak.get(grant.uuid, grant)
+        memory, cores = max(known.memory, grant.memory), _most(known.cores, grant.cores, bits=bits)
+        peak[grant.uuid] = replace(known, memory=memory, cores=cores, slots=1)
+    running = {grant.uuid: grant for grant in added(pieces[inits:], bits=bits)}
+    return tuple(_larger(peak.get(uuid), running.get(uuid), bits=bits) for uuid in sorted({*peak, *running}))
+
+
+def added(pieces: Sequence[Piece], *, bits: bool = False) -> Piece:
+    """One grant for each device, by UUID, with everything that these containers have of it. ``bits`` as above."""
+    total: dict[str, Grant] = {}
+    for grant in (grant for piece in pieces for grant in piece):
+        known = total.get(grant.uuid, replace(grant, memory=0, cores=0, slots=0))
+        total[grant.uuid] = replace(
+            known,
+            memory=known.memory + grant.memory,
+            cores=known.cores | grant.cores if bits else known.cores + grant.cores,
+            slots=known.slots + grant.slots,
+        )
+    return tuple(total[uuid] for uuid in sorted(total))
+
+
+def _larger(peak: Grant | None, running: Grant | None, *, bits: bool) -> Grant:
+    if peak is None or running is None:
+        only = running or peak
+        assert only is not None
+        return only
+    memory, cores = max(peak.memory, running.memory), _most(peak.cores, running.cores, bits=bits)
+    return replace(running, memory=memory, cores=cores, slots=max(1, running.slots))
+
+
+def _most(one: int, other: int, *, bits: bool) -> int:
+    return one | other if bits else max(one, other)

@@ -1,0 +1,200 @@
+"""What a node has and lacks: its devices as registered, less what pods have of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hami_plugin.errors import WireError
+from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
+from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.protocol.decisions import SEPARATORS, decode_devices
+from hami_plugin.protocol.grammar import in_range, printable
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.register import DeviceInfo, decode_legacy, refused, unhealthy
+from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.scheduler.engine.pods import Rules, Site, Stock
+from hami_plugin.scheduler.engine.satisfiable import kubelets, most
+from hami_plugin.scheduler.engine.states import Slice, idle
+from hami_plugin.scheduler.engine.usage import Holding
+from hami_plugin.scheduler.engine.usage import used as in_use
+from hami_plugin.vendor import Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """What a node has, and the annotations that could not be read."""
+
+    site: Site
+    problems: tuple[str, ...] = ()
+
+
+def rules(families: Iterable[Family]) -> Rules:
+    """The families that can be scheduled, by word."""
+    return {family.word: family.rules.policy for family in families if family.rules.policy}
+
+
+def survey(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> Surveyed:
+    """The node's devices, less what these pods have of them. Pods of other nodes and finished ones have nothing."""
+    problems: list[str] = []
+    held = [holdings(pod, families, problems) for pod in pods if whereabouts(pod) == node.name and not pod.terminal]
+    idle_site = registered(node, families)
+    return Surveyed(site=occupied(idle_site.site, families, held), problems=(*problems, *idle_site.problems))
+
+
+def whereabouts(pod: PodView) -> str:
+    """The node of a pod. One that is bound is where it is, whatever its author has written."""
+    return pod.node or pod.annotations.get(ASSIGNED_NODE, "")
+
+
+def registered(node: NodeView, families: Iterable[Family]) -> Surveyed:
+    """The node's devices, as if nobody had anything of them. It only changes with the node, so it can be kept."""
+    problems: list[str] = []
+    stocks: dict[str, Stock] = {}
+    for family in families:
+        try:
+            idle_stock = _idle(node, family)
+        except WireError as error:
+            problems.append(f"node {node.name}, {family.word}: {error}")
+            continue
+        if idle_stock.states:
+            stocks[family.word] = idle_stock
+    return Surveyed(site=Site(node=node, stocks=stocks), problems=tuple(problems))
+
+
+def occupied(site: Site, families: Sequence[Family], held: Sequence[Mapping[str, Holding]]) -> Site:
+    """The node, less what is held of it, by family word for each pod."""
+    stocks = dict(site.stocks)
+    for family in families:
+        if theirs := [one[family.word] for one in held if family.word in one and family.word in stocks]:
+            stocks[family.word] = _taken(stocks[family.word], family, theirs)
+    return replace(site, stocks=stocks, kept=_kept(site, families, held))
+
+
+def _kept(site: Site, families: Sequence[Family], held: Sequence[Mapping[str, Holding]]) -> Mapping[str, int]:
+    """The ids of healthy devices that the kubelet keeps for these pods, by resource. A plain init container's stay with
+    its pod until that ends; without one, what the devices tell is enough.
+    """
+    pods = [next(iter(one.values())).pod for one in held if one]
+    if not any(container.alone for pod in pods for container in pod.containers):
+        return {}
+    names, total = kubelets(families), Counter[str]()
+    for pod in pods:
+        total += most(pod, names)
+    for family in families:
+        stock = site.stocks.get(family.word)
+        sick = {state.uuid for state in stock.states if not state.info.health} if stock else set()
+        for one in held if sick else ():
+            if family.word in one:
+                total -= _ids_of(sick, family, one[family.word])
+    return total
+
+
+def _ids_of(devices: Collection[str], family: Family, holding: Holding) -> Counter[str]:
+    """The ids that go with a pod's shares of these devices, by resource; not those of init containers that are over."""
+    pieces = [piece for piece in holding.pieces if piece]
+    asking = [
+        one for one in holding.pod.containers if family.rules.policy and family.rules.policy.request(one) is not None
+    ]
+    counted = (
+        (family.resources.count, family.resources.ids),
+        *((one.resource, one.of_grant) for one in family.resources.units),
+    )
+    found: Counter[str] = Counter()
+    for container, piece in zip(asking, pieces, strict=False):
+        if container.alone and holding.pod.phase == "Running":
+            continue
+        for resource, ids in counted:
+            if container.amount(resource) > 0:
+                found[resource] += sum(ids(grant) for grant in piece if grant.uuid in devices)
+    return found
+
+
+def contested(
+    site: Site, families: Iterable[Family], own: Mapping[str, Holding], others: Sequence[Mapping[str, Holding]]
+) -> str:
+    """Which part of a device, of those that have parts of their own, both this pod and another have; empty for none."""
+    families = tuple(families)
+    mine, theirs = occupied(site, families, [own]), occupied(site, families, others)
+    for family in families:
+        if family.word not in own or family.word not in site.stocks:
+            continue
+        for one, other in zip(mine.stocks[family.word].states, theirs.stocks[family.word].states, strict=True):
+            if family.resources.cores_are_bits and one.cores & other.cores:
+                return f"{one.uuid}: cores {one.cores & other.cores:b} (a mask) are another pod's"
+            if any(overlap(a, b) for a in one.slices for b in other.slices):
+                return f"{one.uuid}: its slices are another pod's"
+    return ""
+
+
+def overlap(one: Slice, other: Slice) -> bool:
+    """Whether two parts of a card have memory slices in common."""
+    return one.start < other.start + other.size and other.start < one.start + one.size
+
+
+def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:
+    """The node's devices of one family, less what is held. WireError when an annotation of the node is damaged."""
+    return _taken(_idle(node, family), family, held)
+
+
+def _idle(node: NodeView, family: Family) -> Stock:
+    refuses = refused(node.annotations, family.word)
+    infos = () if refuses and refuses.what == "all" else family.rules.node_devices(node)
+    if sick := unhealthy(node.annotations, family.word):
+        infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
+    states = tuple(idle(_tellable(info), whole=refuses is not None) for info in infos)
+    known = states and family.rules.policy
+    return Stock(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
+
+
+def _tellable(info: DeviceInfo) -> DeviceInfo:
+    """The device, if a decision can name it, and tell all of its memory and cores."""
+    printable(info.id, "a device's name", without=SEPARATORS)
+    in_range(info.devmem, f"memory of {info.id}", 0)
+    in_range(info.devcore, f"cores of {info.id}", 0)
+    return info
+
+
+def _taken(stock: Stock, family: Family, held: Iterable[Holding]) -> Stock:
+    if family.rules.policy is None or not stock.states:
+        return stock
+    policy, bits = family.rules.policy, family.resources.cores_are_bits
+    return replace(stock, states=in_use(stock.states, held, policy.request, policy.restore, bits=bits))
+
+
+def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, Holding]:
+    """What the pod's annotations say it has, by family word. What cannot be read is noted among the problems."""
+    found: dict[str, Holding] = {}
+    for family in families:
+        try:
+            pieces = decode_devices(pod.annotations.get(family.annotations.allocated, ""))
+        except WireError as error:
+            problems.append(f"pod {pod.key}, {family.annotations.allocated}: {error}")
+            continue
+        if any(pieces):
+            found[family.word] = Holding(pod=pod, pieces=pieces)
+    return found
+
+
+def _links(node: NodeView, key: str) -> Links:
+    text = node.annotations.get(key, "") if key else ""
+    if not text:
+        return NO_LINKS
+    scores = decode_scores(text)
+    return symmetric(
+        {(a, b): Link(score=score, label="") for a, peers in scores.items() for b, score in peers.items() if a != b}
+    )
+
+
+def of_any_age(family: Family) -> Family:
+    """The family for a scheduler that also reads HAMi 2.7's register, where the family has no format of its own."""
+    key = family.annotations.register
+    if not key or family.node.encode:
+        return family
+
+    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
+        text = node.annotations.get(key, "")
+        return decode_legacy(text) if text and not text.startswith("[") else family.rules.node_devices(node)
+
+    return replace(family, rules=replace(family.rules, node_devices=devices))

@@ -1,0 +1,1 @@
+"""Which of several devices are linked best with each other."""

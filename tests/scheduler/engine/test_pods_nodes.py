@@ -1,0 +1,78 @@
+"""Which of several nodes a pod goes to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.nodes import ORDER_KEY, choose
+from hami_plugin.scheduler.engine.pods import Circumstances, Site, Stock
+from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.scores import Decision, Ranking
+from hami_plugin.scheduler.engine.states import idle
+
+REQUEST = counted("red", count=amount("red/count"), memory=amount("red/memory"))
+PLAIN = Policy(request=REQUEST, serves=standard("red"))
+POD = PodView(
+    uid="u",
+    namespace="n",
+    name="p",
+    containers=(ContainerView(name="c", limits={"red/count": "1", "red/memory": "10"}),),
+)
+
+
+def node(name: str, memory: int = 0) -> Site:
+    info = DeviceInfo(id=f"{name}-R", count=10, devmem=100, devcore=100, health=True)
+    stock = Stock(states=(replace(idle(info), memory=memory, slots=1 if memory else 0),))
+    return Site(node=NodeView(name=name), stocks={"red": stock})
+
+
+def chosen(policy: Policy, *sites: Site, order: str | None = None) -> str | None:
+    pod = replace(POD, annotations={ORDER_KEY: order}) if order else POD
+    best = choose(pod, {"red": policy}, sites, Circumstances()).best
+    return best.site.node.name if best else None
+
+
+@pytest.mark.parametrize(("order", "expected"), [(None, "full"), ("binpack", "full"), ("spread", "empty")])
+def test_the_fullest_node_unless_the_pod_wants_to_be_spread(order, expected):
+    assert chosen(PLAIN, node("empty"), node("full", 50), order=order) == expected
+
+
+def test_equal_nodes_come_out_the_same_in_whatever_order_they_stand():
+    nodes = [node("a", 30), node("b", 30), node("c", 30)]
+
+    assert chosen(PLAIN, *nodes) == chosen(PLAIN, *nodes[::-1]) == "c"
+
+
+def test_how_full_a_node_is_counts_before_the_pod_is_on_it():
+    choice = choose(POD, {"red": PLAIN}, [node("n", 40)], Circumstances())
+
+    assert choice.fitting[0].score == pytest.approx(10 * (1 / 10 + 0 / 100 + 40 / 100))
+
+
+@pytest.mark.parametrize("order", ["binpack", "spread"])
+def test_a_ranking_outweighs_how_full_a_node_is_under_every_order(order):
+    def score(decision: Decision) -> Ranking:
+        return Ranking(value=2 if decision.node.name == "good" else 1)
+
+    policy = replace(PLAIN, score=score)
+
+    assert chosen(policy, node("good", 50), node("other"), order=order) == "good"
+    assert chosen(policy, node("good"), node("other", 50), order=order) == "good"
+
+
+def test_nodes_where_it_does_not_fit_say_why():
+    choice = choose(
+        POD, {"red": PLAIN}, [node("full", 95), Site(node=NodeView(name="bare"), stocks={})], Circumstances()
+    )
+
+    assert choice.best is None
+    assert {one.site.node.name: one.why for one in choice.failed} == {
+        "full": "1/1 CardInsufficientMemory",
+        "bare": "NodeInsufficientDevice",
+    }
