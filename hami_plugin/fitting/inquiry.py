@@ -15,7 +15,7 @@ from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.satisfiable import exhausted, impossible, lacking, miscounted, sizes
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import registered, rules, survey
-from hami_plugin.scheduling import admitted
+from hami_plugin.scheduler.webhook.admission import admitted
 from hami_plugin.vendor import Family
 
 

@@ -26,7 +26,7 @@ from hami_plugin.scheduler.metrics import Metrics
 from hami_plugin.scheduler.options import families
 from hami_plugin.scheduler.ports import Extender
 from hami_plugin.scheduler.service import Options, SchedulerService
-from hami_plugin.scheduling.admission import Scheduling
+from hami_plugin.scheduler.webhook.admission import Scheduling
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
 

@@ -28,9 +28,9 @@ from hami_plugin.scheduler.nodes import Nodes
 from hami_plugin.scheduler.pods import Pods
 from hami_plugin.scheduler.ports import Cluster
 from hami_plugin.scheduler.retries import PACE
-from hami_plugin.scheduler.reviewing import Reviewer
 from hami_plugin.scheduler.upkeep import Upkeep
-from hami_plugin.scheduling.admission import Scheduling, crowded
+from hami_plugin.scheduler.webhook.admission import Scheduling, crowded
+from hami_plugin.scheduler.webhook.review import Reviewer
 from hami_plugin.scheduling.payloads import mapping, name, offer
 from hami_plugin.vendor import Family
 

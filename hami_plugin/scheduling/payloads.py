@@ -13,7 +13,7 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView, node_view
 from hami_plugin.scheduler.engine.filtering import Filtered, Scene, Search, Unasked, searching, simulating
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduling.admission import Allowed
+from hami_plugin.scheduler.webhook.admission import Allowed
 
 Json = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.states import ORDER_KEY
 from hami_plugin.scheduler.engine.survey import of_any_age, registered, rules, survey
-from hami_plugin.scheduling.admission import stored
+from hami_plugin.scheduler.webhook.admission import stored
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hami_plugin.protocol import keys
-from hami_plugin.scheduling.admission import IGNORE
+from hami_plugin.scheduler.webhook.admission import IGNORE
 from tests.realnode.asked import container, manifest
 from tests.realnode.ground import NAME
 from tests.realnode.servers import until

@@ -10,7 +10,7 @@ from hami_plugin.kubelet.podresources.v1.podresources_pb2 import ListPodResource
 from hami_plugin.kubelet.podresources.v1.podresources_pb2_grpc import PodResourcesListerStub
 from hami_plugin.policy.replicas import physical_id
 from hami_plugin.protocol import keys
-from hami_plugin.scheduling.admission import IGNORE
+from hami_plugin.scheduler.webhook.admission import IGNORE
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
 from tests.realnode.asked import container, manifest
 

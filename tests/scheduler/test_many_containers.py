@@ -3,7 +3,7 @@
 import pytest
 
 from hami_plugin.scheduler import nodes
-from hami_plugin.scheduling.admission import MOST_CONTAINERS
+from hami_plugin.scheduler.webhook.admission import MOST_CONTAINERS
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import add_node, ask, manifest, reasons, schedule, serving, until
 

@@ -36,7 +36,7 @@ from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.satisfiable import impossible, lacking, named, sizes, without_device
 from hami_plugin.scheduler.engine.states import Given
 from hami_plugin.scheduler.engine.survey import of_any_age, registered, rules, survey
-from hami_plugin.scheduling.admission import Scheduling, defaults, review, stored
+from hami_plugin.scheduler.webhook.admission import Scheduling, defaults, review, stored
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Reuse, wanted
 from hami_plugin.simulation.kubelet_ledger import Ledger as KubeletLedger

@@ -21,7 +21,7 @@ from hami_plugin.protocol.register import DeviceInfo, all_served
 from hami_plugin.scheduler.engine.assignment import patch
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.survey import rules, survey
-from hami_plugin.scheduling.admission import stored
+from hami_plugin.scheduler.webhook.admission import stored
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 from hami_plugin.vendor import Family

@@ -12,7 +12,7 @@ from hami_plugin.scheduler.engine.nodes import tried
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Site, Stock, Unplaced
 from hami_plugin.scheduler.engine.states import MOST_BYTES, MOST_NAMES, Listings, idle
 from hami_plugin.scheduler.engine.survey import rules
-from hami_plugin.scheduling.admission import Allowed, Denied, Scheduling, review
+from hami_plugin.scheduler.webhook.admission import Allowed, Denied, Scheduling, review
 from hami_plugin.vendor import load_vendor, vendor_names
 from tests.support.pods import nvidia
 

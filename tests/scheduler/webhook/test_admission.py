@@ -9,8 +9,7 @@ import pytest
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
 from hami_plugin.scheduler.engine.states import Quota
-from hami_plugin.scheduling.admission import Allowed, Scheduling, review
-from hami_plugin.scheduling.patches import difference
+from hami_plugin.scheduler.webhook.admission import Allowed, Scheduling, difference, review
 from tests.support.pods import of_vendor
 
 OURS = Scheduling(name="hami-scheduler")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import WireError
-from hami_plugin.scheduling.admission import Scheduling
+from hami_plugin.scheduler.webhook.admission import Scheduling
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import (
     CARD_MIB,

@@ -1,0 +1,1 @@
+"""The admission webhook: a pod is given defaults and a scheduler, or refused."""
