@@ -79,8 +79,11 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
     (/webhook). It takes the place of HAMi's scheduler, and serves nodes of HAMi's device plugins as well as ours.
     """
     from hami_plugin.log import logger  # noqa: PLC0415
-    from hami_plugin.scheduler.app import Process, serve  # noqa: PLC0415  # other commands need no Kubernetes
-    from hami_plugin.scheduler.options import configured  # noqa: PLC0415
+    from hami_plugin.scheduler.extender.app import (  # noqa: PLC0415  # other commands need no Kubernetes
+        Process,
+        configured,  # noqa: PLC0415
+        serve,
+    )
     from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
 
     configuration = configured(options, os.environ)

@@ -30,7 +30,7 @@ LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class WholeCluster:
-    """Implements ``hami_plugin.scheduler.ports.Cluster``. Made by ``connect_wide``."""
+    """Implements ``hami_plugin.scheduler.extender.ports.Cluster``. Made by ``connect_wide``."""
 
     def __init__(self, calls: ApiCalls, rhythm: Rhythm, events: EventLog) -> None:
         self._calls = calls

@@ -13,7 +13,7 @@ from hami_plugin.node.annotating import Source, Style
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.registration import Registration
-from hami_plugin.scheduler.service import local_time
+from hami_plugin.scheduler.extender.service import local_time
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.builders import FAMILY, snapshot
 from tests.support.scheduling import until

@@ -12,7 +12,7 @@ from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.model.ports import Cluster, Subject
 from hami_plugin.model.views import Feed, pod_view
 from hami_plugin.scheduler.engine.assignment import Changes
-from hami_plugin.scheduler.ports import Cluster as Wide
+from hami_plugin.scheduler.extender.ports import Cluster as Wide
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 
 PATH = re.compile(r"/api/v1(?:/namespaces/[^/]+)?/(?P<kind>nodes|pods|events|resourcequotas)(?:/[^/]+(?P<sub>/.*)?)?$")

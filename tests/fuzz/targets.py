@@ -47,8 +47,8 @@ from hami_plugin.node.questions import question_of
 from hami_plugin.protocol import decisions as pods
 from hami_plugin.protocol import handshake, lock, mig, register, scores
 from hami_plugin.protocol.decisions import claims
+from hami_plugin.scheduler.extender.payloads import offer, readable
 from hami_plugin.scheduler.webhook.admission import Scheduling, review
-from hami_plugin.scheduling.payloads import offer, readable
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor import Driver, Family, load_vendor, vendor_names

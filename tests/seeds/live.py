@@ -18,7 +18,7 @@ from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
-from tests.scheduler.test_process import review
+from tests.scheduler.extender.test_process import review
 from tests.support.scheduler_process import Running, started
 from tests.support.scheduling import ask, binding, until
 

@@ -12,7 +12,7 @@ import pytest
 
 from hami_plugin.demo.stage import NODE
 from hami_plugin.protocol.decisions import decode_devices
-from tests.scheduler.test_process import review
+from tests.scheduler.extender.test_process import review
 from tests.seeds.live import Live, examples, living
 from tests.support.scale import spread
 

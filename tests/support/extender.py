@@ -18,10 +18,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_plugin.config.scheduler import SchedulerSettings
-from hami_plugin.scheduler.calls import kinds
-from hami_plugin.scheduler.http import Server
-from hami_plugin.scheduler.metrics import Metrics
-from hami_plugin.scheduler.ports import Extender
+from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.ports import Extender
+from hami_plugin.scheduler.extender.request_handler import kinds
+from hami_plugin.scheduler.extender.server import Server
 from hami_plugin.telemetry.http import Probes
 
 ARGS = {"Pod": {"metadata": {"name": "p", "namespace": "n"}}, "NodeNames": ["n1", "n2"]}

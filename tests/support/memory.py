@@ -19,7 +19,7 @@ from hami_plugin.simulation.api_objects import ObjectStore
 
 
 class MemoryCluster:
-    """``hami_plugin.scheduler.ports.Cluster`` straight over the objects. ``refuses`` gives errors by call."""
+    """``hami_plugin.scheduler.extender.ports.Cluster`` straight over the objects. ``refuses`` gives errors by call."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store

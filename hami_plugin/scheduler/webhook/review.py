@@ -8,11 +8,11 @@ from typing import Any
 from hami_plugin.aio import in_slices
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.choosing import Known
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.satisfiable import impossible
+from hami_plugin.scheduler.extender.filter import Known
+from hami_plugin.scheduler.extender.payloads import admission_response, member, name, readable
 from hami_plugin.scheduler.webhook.admission import Allowed, Scheduling, crowded, reviewing
-from hami_plugin.scheduling.payloads import admission_response, member, name, readable
 
 Json = Mapping[str, Any]
 

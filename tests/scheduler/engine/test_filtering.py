@@ -18,8 +18,8 @@ from hami_plugin.scheduler.engine.ledger import Ledger, entry
 from hami_plugin.scheduler.engine.quotas import limits
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import registered
+from hami_plugin.scheduler.extender.payloads import admission_response, filter_result, offer
 from hami_plugin.scheduler.webhook.admission import Allowed
-from hami_plugin.scheduling.payloads import admission_response, filter_result, offer
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()

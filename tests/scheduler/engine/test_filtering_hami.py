@@ -14,7 +14,7 @@ from hami_plugin.scheduler.engine.ledger import Ledger
 from hami_plugin.scheduler.engine.pods import Circumstances
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import registered
-from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, offer
+from hami_plugin.scheduler.extender.payloads import Offer, deciding, filter_result, offer
 from tests.support.hami import Json, asks
 from tests.support.pods import entry, json_of, nvidia
 

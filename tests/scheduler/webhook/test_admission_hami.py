@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hami_plugin.scheduler.extender.payloads import admission_response
 from hami_plugin.scheduler.webhook.admission import Scheduling, review
-from hami_plugin.scheduling.payloads import admission_response
 from tests.support.hami import Json, asks
 from tests.support.pods import nvidia
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.scheduler.service import Options, SchedulerService
+from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.simulation.api_kinds import RESOURCES
 from hami_plugin.simulation.api_objects import ObjectStore
 from tests.support.memory import MemoryCluster

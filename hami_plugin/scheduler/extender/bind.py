@@ -15,11 +15,9 @@ from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, binding
 from hami_plugin.scheduler.engine.filtering import confirmed
 from hami_plugin.scheduler.engine.ledger import entry
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.locks import Hold, NodeLocks
-from hami_plugin.scheduler.nodes import Clock, Nodes
-from hami_plugin.scheduler.pods import Pods
-from hami_plugin.scheduler.ports import Cluster
-from hami_plugin.scheduler.retries import PACE, TRIES, OvertakenError, present, write
+from hami_plugin.scheduler.extender.cache import Clock, Nodes, Pods
+from hami_plugin.scheduler.extender.node_lock import PACE, TRIES, Hold, NodeLocks, OvertakenError, present, write
+from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.vendor import Family, LockRule
 
 log = logger(__name__)

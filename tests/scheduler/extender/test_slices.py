@@ -11,12 +11,12 @@ from hami_plugin.model.pausing import at_once
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler import choosing
 from hami_plugin.scheduler.engine import filtering
 from hami_plugin.scheduler.engine.filtering import Filtered, Scene, searching
 from hami_plugin.scheduler.engine.ledger import entry
 from hami_plugin.scheduler.engine.pods import Site, Stock
 from hami_plugin.scheduler.engine.states import idle
+from hami_plugin.scheduler.extender import filter as extender_filter
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import listening
 from tests.support.scheduling import FAMILIES, HURRY, KEYS, add_node, ask, manifest, schedule, serving, until
@@ -35,7 +35,7 @@ async def server():
 def slowly(monkeypatch):
     """Every slice is over after one step, as if each step took long."""
     ticks = count()
-    monkeypatch.setattr(choosing, "in_slices", lambda work: in_slices(work, clock=lambda: float(next(ticks))))
+    monkeypatch.setattr(extender_filter, "in_slices", lambda work: in_slices(work, clock=lambda: float(next(ticks))))
 
 
 async def test_a_long_filter_gives_others_their_turn_once_for_each_slice():

@@ -8,10 +8,8 @@ from typing import NoReturn
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
-from hami_plugin.scheduler.nodes import Nodes
-from hami_plugin.scheduler.pods import Pods, Promise
-from hami_plugin.scheduler.ports import Cluster
-from hami_plugin.scheduler.standing import Binding
+from hami_plugin.scheduler.extender.cache import Binding, Nodes, Pods, Promise
+from hami_plugin.scheduler.extender.ports import Cluster
 
 log = logger(__name__)
 

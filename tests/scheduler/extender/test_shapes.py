@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.scheduler.service import SchedulerService
+from hami_plugin.scheduler.extender.service import SchedulerService
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import Rig, listening
 from tests.support.pods import of_vendor

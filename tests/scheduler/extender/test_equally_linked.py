@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.scores import encode_scores
 from hami_plugin.scheduler.engine.states import ORDER_KEY
-from hami_plugin.scheduler.service import SchedulerService
+from hami_plugin.scheduler.extender.service import SchedulerService
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import Rig, listening
 from tests.support.scheduling import KEYS, add_node, annotations, ask, manifest, serving, until

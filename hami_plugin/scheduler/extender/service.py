@@ -19,19 +19,16 @@ from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.scheduler.binding import Binder, UnsureError
-from hami_plugin.scheduler.choosing import Chooser, Known, Preferences
 from hami_plugin.scheduler.engine.survey import of_any_age
-from hami_plugin.scheduler.limits import Limits
-from hami_plugin.scheduler.locks import NodeLocks
-from hami_plugin.scheduler.nodes import Nodes
-from hami_plugin.scheduler.pods import Pods
-from hami_plugin.scheduler.ports import Cluster
-from hami_plugin.scheduler.retries import PACE
-from hami_plugin.scheduler.upkeep import Upkeep
+from hami_plugin.scheduler.extender.bind import Binder, UnsureError
+from hami_plugin.scheduler.extender.cache import Limits, Nodes, Pods
+from hami_plugin.scheduler.extender.filter import Chooser, Known, Preferences
+from hami_plugin.scheduler.extender.node_lock import PACE, NodeLocks
+from hami_plugin.scheduler.extender.payloads import mapping, name, offer
+from hami_plugin.scheduler.extender.ports import Cluster
+from hami_plugin.scheduler.extender.upkeep import Upkeep
 from hami_plugin.scheduler.webhook.admission import Scheduling, crowded
 from hami_plugin.scheduler.webhook.review import Reviewer
-from hami_plugin.scheduling.payloads import mapping, name, offer
 from hami_plugin.vendor import Family
 
 Json = Mapping[str, Any]

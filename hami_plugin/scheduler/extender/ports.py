@@ -9,7 +9,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.model.ports import Annotations, Subject
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView
 from hami_plugin.scheduler.engine.assignment import Changes
-from hami_plugin.scheduling.payloads import Json
+from hami_plugin.scheduler.extender.payloads import Json
 
 
 class Extender(Protocol):

@@ -16,13 +16,10 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, assigned
 from hami_plugin.scheduler.engine.filtering import Filtered, Kept, Scene, Unasked, offered_by, searching
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed
-from hami_plugin.scheduler.limits import Limits
-from hami_plugin.scheduler.nodes import Clock, Nodes
-from hami_plugin.scheduler.pods import Pods
-from hami_plugin.scheduler.ports import Cluster
-from hami_plugin.scheduler.retries import PACE, OvertakenError, repeated, write
-from hami_plugin.scheduler.standing import Standing
-from hami_plugin.scheduling.payloads import Offer, deciding, filter_result, standing_result
+from hami_plugin.scheduler.extender.cache import Clock, Limits, Nodes, Pods, Standing
+from hami_plugin.scheduler.extender.node_lock import PACE, OvertakenError, repeated, write
+from hami_plugin.scheduler.extender.payloads import Offer, deciding, filter_result, standing_result
+from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.vendor import Family
 
 Json = Mapping[str, Any]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_plugin.scheduler import nodes
+from hami_plugin.scheduler.extender import cache
 from hami_plugin.scheduler.webhook.admission import MOST_CONTAINERS
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import add_node, ask, manifest, reasons, schedule, serving, until
@@ -70,8 +70,8 @@ async def test_a_filter_refuses_what_admission_did_not_see_and_goes_on(server, s
 
 async def test_what_nodes_have_is_added_up_once_for_each_change_of_the_nodes(server, service, monkeypatch):
     added = []
-    real = nodes.largest
-    monkeypatch.setattr(nodes, "largest", lambda known: added.append(1) or real(known))
+    real = cache.largest
+    monkeypatch.setattr(cache, "largest", lambda known: added.append(1) or real(known))
 
     for count in (1, 100, 500):
         assert (await reviewed(service, crowd(count)))["allowed"]

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.errors import HamiError
-from hami_plugin.scheduler.certificates import Certificates
-from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.extender.certificates import Certificates
+from hami_plugin.scheduler.extender.metrics import Metrics
 from tests.support.certificates import Authority, Files, Mount
 from tests.support.extender import ARGS, REVIEW, FakeExtender, Rig, listening, other_address
 from tests.support.node import until

@@ -10,25 +10,82 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.cluster.wide import connect_wide
-from hami_plugin.config.load import Configuration
+from hami_plugin.config.load import Configuration, load
 from hami_plugin.config.scheduler import SchedulerSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
-from hami_plugin.scheduler.calls import kinds
-from hami_plugin.scheduler.certificates import Certificates
-from hami_plugin.scheduler.choosing import Preferences
-from hami_plugin.scheduler.http import Server
-from hami_plugin.scheduler.metrics import Metrics
-from hami_plugin.scheduler.options import families
-from hami_plugin.scheduler.ports import Extender
-from hami_plugin.scheduler.service import Options, SchedulerService
+from hami_plugin.scheduler.extender.certificates import Certificates
+from hami_plugin.scheduler.extender.filter import Preferences
+from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.ports import Extender
+from hami_plugin.scheduler.extender.request_handler import kinds
+from hami_plugin.scheduler.extender.server import Server
+from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.scheduler.webhook.admission import Scheduling
+from hami_plugin.startup import HAMI_DEVICE_CONFIG
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
+from hami_plugin.vendor import Family, load_vendor, vendor_names
+
+_KEYS = {
+    "scheduler_name": "name",
+    "tls_cert": "tlsCert",
+    "tls_key": "tlsKey",
+    "client_ca": "clientCa",
+    "webhook_client_ca": "webhookClientCa",
+    "extender_peers": "extenderPeers",
+    "gpu_scheduler_policy": "gpuSchedulerPolicy",
+    "node_scheduler_policy": "nodeSchedulerPolicy",
+}
+_NODE = {"NODE_NAME": "scheduler"}
+"""The same file serves the daemons, which need a node's name. This process has none."""
+
+
+def configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> Configuration:
+    """Read the configuration. ``ConfigError`` holds everything that is wrong with it."""
+    section: dict[str, Any] = {key: _text(options.get(option)) for option, key in _KEYS.items()}
+    if names := options.get("webhook_client_name"):
+        section["webhookClientNames"] = list(names)
+    section |= _address(options.get("listen"), "listen") | _address(options.get("http"), "http")
+    return load(
+        config=options.get("config"),
+        device_config=options.get("device_config") or (HAMI_DEVICE_CONFIG if HAMI_DEVICE_CONFIG.exists() else None),
+        node_config=None,
+        overrides={
+            "logLevel": options.get("log_level"),
+            "logFormat": options.get("log_format"),
+            "scheduler": section,
+        },
+        environment={**_NODE, **environment},
+        vendor_settings=lambda name: load_vendor(name).settings,
+        vendor_names=vendor_names(),
+    )
+
+
+def families(configuration: Configuration) -> tuple[Family, ...]:
+    """All families of the vendors that are not disabled. Which of them a node has, its annotations tell."""
+    return tuple(
+        family for name, section in configuration.vendors.items() for family in load_vendor(name).families(section)
+    )
+
+
+def _address(text: str | None, what: str) -> dict[str, str | None]:
+    """``HOST:PORT`` as the two keys of the file; their own checks find what is wrong with it."""
+    if text is None:
+        return {}
+    host, _, port = text.rpartition(":")
+    return {f"{what}Host": host.strip("[]"), f"{what}Port": port}
+
+
+def _text(value: object) -> str | None:
+    """Paths as they are written in a file, made absolute: a shell's user may be anywhere."""
+    return str(value.absolute()) if isinstance(value, Path) else None if value is None else str(value)
+
 
 log = logger(__name__)
 

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from hami_plugin.scheduler.calls import Kind
-from hami_plugin.scheduler.desk import Desk, refusal
-from hami_plugin.scheduler.metrics import Metrics
+from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.request_handler import Desk, Kind, refusal
 from hami_plugin.telemetry.connections import Connections
 from hami_plugin.telemetry.http import Probes, cannot_listen, listening
 

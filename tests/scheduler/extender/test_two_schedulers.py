@@ -27,12 +27,11 @@ from hami_plugin.protocol.keys import (
     PHASE_SUCCESS,
 )
 from hami_plugin.protocol.lock import owned_by
-from hami_plugin.scheduler.app import Scheduler
 from hami_plugin.scheduler.engine.ledger import entry
 from hami_plugin.scheduler.engine.survey import contested, registered, survey
-from hami_plugin.scheduler.metrics import Metrics
-from hami_plugin.scheduler.options import configured
-from hami_plugin.scheduler.service import Options, SchedulerService
+from hami_plugin.scheduler.extender.app import Scheduler, configured
+from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.simulation.api_kinds import RESOURCES, Filter
 from hami_plugin.simulation.api_objects import ObjectStore
 from hami_plugin.simulation.apiserver import SimulatedApiServer
@@ -366,7 +365,7 @@ async def application(server: SimulatedApiServer, folder: Path):
 
 
 async def test_two_scheduler_processes_give_the_last_share_to_one_pod_each_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("hami_plugin.scheduler.app.asyncio.sleep", _no_linger(asyncio.sleep))
+    monkeypatch.setattr("hami_plugin.scheduler.extender.app.asyncio.sleep", _no_linger(asyncio.sleep))
     rounds, twice = 25, 0
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(SimulatedApiServer())
@@ -400,7 +399,7 @@ async def test_two_scheduler_processes_give_the_last_share_to_one_pod_each_time(
 async def test_two_scheduler_processes_that_are_asked_about_the_same_pod_bind_it_with_the_decision_of_one(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("hami_plugin.scheduler.app.asyncio.sleep", _no_linger(asyncio.sleep))
+    monkeypatch.setattr("hami_plugin.scheduler.extender.app.asyncio.sleep", _no_linger(asyncio.sleep))
     rounds, refusals = 25, []
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(SimulatedApiServer())

@@ -19,7 +19,7 @@ from hami_plugin.conformance.run import documented_in, explaining
 from hami_plugin.conformance.values import pieces
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
-from hami_plugin.scheduler.service import SchedulerService
+from hami_plugin.scheduler.extender.service import SchedulerService
 from hami_plugin.simulation.api_kinds import RESOURCES
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.vendor import Family

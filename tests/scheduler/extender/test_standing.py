@@ -8,7 +8,7 @@ import pytest
 from hami_plugin.protocol.keys import ASSIGNED_NODE, NODE_LOCK
 from hami_plugin.protocol.lock import parse_lock
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from tests.scheduler.test_bind import lock, locked
+from tests.scheduler.extender.test_bind import lock, locked
 from tests.support.scheduling import HURRY, add_node, annotations, ask, binding, manifest, serving, until
 
 COUNT = "nvidia.com/gpu"

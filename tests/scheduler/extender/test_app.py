@@ -15,14 +15,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-import hami_plugin.scheduler.app
+import hami_plugin.scheduler.extender.app
 from hami_plugin.cluster.watch import Follower
 from hami_plugin.errors import HamiError
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.scheduler.app import Process, Scheduler, serve
-from hami_plugin.scheduler.metrics import Metrics
-from hami_plugin.scheduler.nodes import Nodes
-from hami_plugin.scheduler.options import configured
+from hami_plugin.scheduler.extender.app import Process, Scheduler, configured, serve
+from hami_plugin.scheduler.extender.cache import Nodes
+from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority, Mount
 from tests.support.extender import ARGS, BINDING, FakeExtender
@@ -93,7 +92,7 @@ async def test_told_to_stop_it_is_unready_at_once_and_still_answers_for_a_while(
     extender = FakeExtender()
     process = scheduler(extender, {}, tmp_path / "c.json", lingerSeconds=0.5)
     over = asyncio.Event()
-    monkeypatch.setattr(hami_plugin.scheduler.app, "asyncio", Sleeping(lambda _seconds: over.wait()))
+    monkeypatch.setattr(hami_plugin.scheduler.extender.app, "asyncio", Sleeping(lambda _seconds: over.wait()))
     async with running(process) as stop:
         stop.set()
         async with asyncio.timeout(30):
@@ -249,7 +248,7 @@ def test_an_authority_of_clients_needs_tls(tmp_path: Path) -> None:
 
 
 async def test_once_pods_can_be_decided_on_and_not_before_the_process_is_told(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(hami_plugin.scheduler.app, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(hami_plugin.scheduler.extender.app, "LOOK_EVERY_S", 0.01)
     extender, told = FakeExtender(unready=("no list",)), []
     file = tmp_path / "c.json"
     file.write_text(json.dumps({"scheduler": {"lingerSeconds": 0}}))

@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.scheduler.service import Options, SchedulerService
+from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.simulation.api_kinds import RESOURCES
 from hami_plugin.simulation.api_objects import ObjectStore
 from tests.support.memory import MemoryCluster, kept

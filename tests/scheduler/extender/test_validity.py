@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
-from hami_plugin.scheduler.validity import expiry, leaf
+from hami_plugin.scheduler.extender.certificates import expiry, leaf
 from tests.support.certificates import Authority
 
 

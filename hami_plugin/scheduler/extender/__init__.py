@@ -1,0 +1,1 @@
+"""The server that kube-scheduler asks: filter, bind, and the cache behind both."""

@@ -1,0 +1,407 @@
+"""Who has what, as a watch and our own decisions tell it. A decision counts from the moment it is made.
+
+Several replicas of the process may run: what another one decided is read from the pod, like our own after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from weakref import WeakValueDictionary
+
+from hami_plugin.aio import Watched
+from hami_plugin.log import logger
+from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, revision
+from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
+from hami_plugin.scheduler.engine.handshake import Trust, trusted
+from hami_plugin.scheduler.engine.ledger import Entry, Ledger
+from hami_plugin.scheduler.engine.ledger import entry as entry_of
+from hami_plugin.scheduler.engine.pods import Site
+from hami_plugin.scheduler.engine.quotas import limits, used
+from hami_plugin.scheduler.engine.satisfiable import Sizes, largest, sizes
+from hami_plugin.scheduler.engine.states import Quota
+from hami_plugin.scheduler.engine.survey import registered
+from hami_plugin.vendor import Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """A pod that is being bound, or was, and that the watch has not shown at its node yet."""
+
+    pod: PodView
+    node: str
+    doubtful: bool = False
+
+
+class Standing:
+    """Which pods have a node for good, and whose turn it is to write to a pod.
+
+    A pod is kept from the beginning of its bind until the watch shows it at a node, or gone.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._binding: dict[str, Binding] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def unsettled(self) -> Mapping[str, Binding]:
+        """By the pod's UID, what the watch has not settled yet."""
+        return self._binding
+
+    def turn(self, uid: str) -> asyncio.Lock:
+        """Held while a decision about this pod is written, so that no bind begins with half of it."""
+        return self._turns.setdefault(uid, asyncio.Lock())
+
+    def node_of(self, uid: str) -> str:
+        """The node to which the pod is bound or being bound; empty while it may still go anywhere."""
+        binding = self._binding.get(uid)
+        return self._bound(uid) or (binding.node if binding else "")
+
+    def begin(self, pod: PodView, node: str) -> None:
+        """The pod is being bound from now on. Once the watch shows it at its node, that counts instead."""
+        self._binding[pod.uid] = Binding(pod=pod, node=node)
+
+    def end(self, uid: str) -> None:
+        """The pod was not bound, or is gone."""
+        self._binding.pop(uid, None)
+
+    def doubt(self, uid: str) -> None:
+        """Nobody knows whether the pod was bound. Its node stands until somebody has looked."""
+        if binding := self._binding.get(uid):  # else the watch knows meanwhile
+            self._binding[uid] = replace(binding, doubtful=True)
+
+    def doubtful(self, uid: str) -> bool:
+        """Whether it is still to be seen if the pod was bound."""
+        binding = self._binding.get(uid)
+        return binding is not None and binding.doubtful
+
+    def seen(self, pod: PodView) -> None:
+        """The API server has shown the pod. At a node it is settled."""
+        if pod.node:
+            self._binding.pop(pod.uid, None)
+
+    def _bound(self, uid: str) -> str:
+        known = self._ledger.entries.get(uid)
+        return known.pod.node if known else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """A decision of ours that the watch has not shown yet. ``revision`` is 0 until the API server has taken it;
+    ``before`` is what was known of the pod until then.
+    """
+
+    entry: Entry
+    before: Entry | None
+    revision: int = 0
+
+
+class Pods:
+    """The ledger of all pods with a decision, kept by a watch."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = tuple(families)
+        self.ledger = Ledger()
+        self.standing = Standing(self.ledger)
+        self.listed = Watched(False)
+        self.shown = Watched(0)
+        self.feed: Feed[PodView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
+        self._promises: dict[str, Promise] = {}
+        self._withdrawn: dict[str, tuple[str, str]] = {}
+
+    @property
+    def promises(self) -> Mapping[str, Promise]:
+        """By the pod's UID."""
+        return self._promises
+
+    def promise(self, decided: PodView) -> None:
+        """Enter what was just decided: ``decided`` is the pod with its new annotations."""
+        entry = entry_of(decided, self._families)
+        assert entry, "a decision names a node"
+        before = self.ledger.entries.get(decided.uid)
+        self._promises[decided.uid] = Promise(entry=entry, before=before)
+        self._withdrawn.pop(decided.uid, None)
+        self.ledger.put(entry)
+
+    def newest(self, pod: PodView) -> PodView:
+        """The pod as we know it, if that is a newer version than this one: kube-scheduler's may be from before our own
+        last decision.
+        """
+        known = self.ledger.entries.get(pod.uid)
+        newer = known and revision(known.pod.resource_version) > revision(pod.resource_version)
+        return known.pod if known and newer else pod
+
+    def confirm(self, written: PodView) -> None:
+        """The API server has taken a decision of ours, in this version of the pod."""
+        if promise := self._promises.get(written.uid):  # else the pod is gone
+            version = revision(written.resource_version)
+            self._promises[written.uid] = replace(promise, revision=version)
+            self.ledger.update(written)
+
+    def break_off(self, uid: str, found: PodView | None = None) -> None:
+        """The API server has not taken a decision of ours: what was known before counts again, or the pod as it was
+        ``found`` with another scheduler's decision.
+        """
+        promise = self._promises.pop(uid, None)
+        if promise is None:
+            return
+        self.ledger.drop(uid)
+        if found:
+            self.see(found)
+        elif promise.before:
+            self.ledger.put(promise.before)
+
+    def withdraw(self, uid: str) -> bool:
+        """Nothing fits any more: what was decided earlier on a pod that waits holds nothing. Whether there was any."""
+        known = self.ledger.entries.get(uid)
+        if known is None or known.pod.node:
+            return False
+        self._promises.pop(uid, None)
+        self._withdrawn[uid] = _stamp(known.pod)
+        self.ledger.drop(uid)
+        return True
+
+    def see(self, pod: PodView) -> None:
+        """A version of a pod from the watch. One that is older than our own decision says nothing of it; one at a node
+        is final, also where another scheduler has bound it while our decision is on its way.
+        """
+        self.standing.seen(pod)
+        promise = self._promises.get(pod.uid)
+        shown = promise and 0 < promise.revision <= revision(pod.resource_version)
+        if promise and not shown and not pod.terminal and not pod.node:
+            return
+        self._promises.pop(pod.uid, None)
+        if not pod.node and self._withdrawn.get(pod.uid) == _stamp(pod):
+            return
+        self._withdrawn.pop(pod.uid, None)
+        self.ledger.see(pod, self._families)
+
+    def answered(self, pod: PodView) -> None:
+        """A version of a pod as an answer to a call of ours. One that the watch has shown to be gone stays gone."""
+        if pod.uid in self._promises or pod.uid in self.ledger.entries or pod.uid in self.standing.unsettled:
+            self.see(pod)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self.standing.end(uid)
+        self._promises.pop(uid, None)
+        self._withdrawn.pop(uid, None)
+        self.ledger.drop(uid)
+
+    async def shown_up_to(self, version: str, *, within: float) -> bool:
+        """Whether the watch has shown everything up to this version of a pod, at the latest after so many seconds.
+
+        The API server gives versions in the order of its writes, and a watch keeps that order.
+        """
+        wanted = revision(version)
+        try:
+            async with asyncio.timeout(within):
+                while self.shown.value < wanted:
+                    await self.shown.changed(self.shown.version)
+        except TimeoutError:
+            return False
+        return True
+
+    def _update(self, pod: PodView) -> None:
+        self.see(pod)
+        self._advance(pod)
+
+    def _advance(self, pod: PodView) -> None:
+        self.shown.set(max(self.shown.value, revision(pod.resource_version)))
+
+    def _replace(self, pods: Sequence[PodView]) -> None:
+        """A list may be older than our last decisions: those that it does not show are asked about one by one later."""
+        there = {pod.uid for pod in pods} | self._promises.keys()
+        for uid in (self.ledger.entries.keys() | self._withdrawn.keys()) - there:
+            self.forget(uid)
+        for pod in pods:
+            self._update(pod)
+        self.listed.set(True)
+
+    def _delete(self, pod: PodView) -> None:
+        self.forget(pod.uid)
+        self._advance(pod)
+
+
+def _stamp(pod: PodView) -> tuple[str, str]:
+    return pod.annotations.get(ASSIGNED_NODE, ""), pod.annotations.get(ASSIGNED_TIME, "")
+
+
+log = logger(__name__)
+
+Clock = Callable[[], datetime]
+"""The present time, with its zone."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """One node. ``site`` has all that it registered, whether its daemons live or not, and ``sizes`` what is largest."""
+
+    live: Watched[NodeView | None]
+    facts: Hashable = None
+    site: Site
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
+    trust: Trust = field(default_factory=lambda: Trust(offered=frozenset()))
+
+
+class Nodes:
+    """Every node. A node's devices are read once for each change of what they are written in."""
+
+    def __init__(self, families: Sequence[Family], now: Clock) -> None:
+        self._families = {family.word: family for family in families}
+        self._volatile = frozenset(
+            key
+            for family in families
+            for key in (family.annotations.handshake, family.rules.lock.annotation if family.rules.lock else "")
+        )
+        self._volatile |= {BIND_LOCK}
+        self._now = now
+        self._known: dict[str, _Known] = {}
+        self._sites: dict[str, Site] = {}
+        self._largest: Mapping[str, Sizes] | None = None
+        self.listed = Watched(False)
+        self.feed: Feed[NodeView] = Feed(replace=self._replace, update=self.deliver, delete=self._delete)
+
+    @property
+    def sites(self) -> Mapping[str, Site]:
+        """What each node offers: its devices whose daemon is believed to live, as if nobody had anything of them."""
+        return self._sites
+
+    @property
+    def largest(self) -> Mapping[str, Sizes]:
+        """What is largest of all that nodes have registered, also while their daemons are away, by family word."""
+        if self._largest is None:
+            self._largest = largest(known.sizes for known in self._known.values())
+        return self._largest
+
+    def live(self, name: str) -> Watched[NodeView | None]:
+        """The node at each change; a closed one for a node that nobody knows."""
+        if known := self._known.get(name):
+            return known.live
+        nobody: Watched[NodeView | None] = Watched(None)
+        nobody.close()
+        return nobody
+
+    def answered(self, node: NodeView) -> None:
+        """Take the answer to a call of ours. That of a node which the watch does not know, or knows to be another by
+        now, is dropped: nothing would ever tell that it is gone.
+        """
+        known = self._known.get(node.name)
+        if known and known.live.value and known.live.value.uid == node.uid:
+            self.deliver(node)
+
+    def deliver(self, node: NodeView) -> None:
+        """Take a view from the watch. An older one of the same node is dropped."""
+        known = self._known.get(node.name)
+        seen = known.live.value if known else None
+        if seen and seen.uid == node.uid and revision(node.resource_version) < revision(seen.resource_version):
+            return
+        self._see(node)
+
+    def judge(self) -> Mapping[str, Mapping[str, str | None]]:
+        """Time has passed: judge every node again. What is to be written to which node, if anything."""
+        for known in self._known.values():
+            if known.live.value:
+                self._trust(known, known.live.value, known.live.value)
+        return {name: known.trust.write for name, known in self._known.items() if known.trust.write}
+
+    def _replace(self, nodes: Sequence[NodeView]) -> None:
+        for name in self._known.keys() - {node.name for node in nodes}:
+            self._forget(name)
+        for node in nodes:
+            self._see(node)
+        self.listed.set(True)
+
+    def _delete(self, node: NodeView) -> None:
+        self._forget(node.name)
+
+    def _forget(self, name: str) -> None:
+        known = self._known.pop(name, None)
+        self._sites.pop(name, None)
+        self._largest = None
+        if known:
+            known.live.set(None)
+            known.live.close()
+
+    def _see(self, node: NodeView) -> None:
+        known = self._known.get(node.name)
+        facts = self._facts(node)
+        if known is None:
+            known = _Known(live=Watched(None), site=Site(node=node, stocks={}))
+            self._known[node.name] = known
+        before = known.live.value
+        if before is not None and before.uid != node.uid:
+            before = None
+        if known.facts != facts:
+            known.facts, known.site = facts, self._read(node)
+            before_sizes, known.sizes = known.sizes, sizes(known.site, self._families.values())
+            if known.sizes != before_sizes:
+                self._largest = None
+            self._sites.pop(node.name, None)
+        known.live.set(node)
+        self._trust(known, node, before)
+
+    def _read(self, node: NodeView) -> Site:
+        surveyed = registered(node, self._families.values())
+        for problem in surveyed.problems:
+            log.warning("devices of a node cannot be read", node=node.name, problem=problem)
+        stocks = {word: stock for word, stock in surveyed.site.stocks.items() if stock.states}
+        return replace(surveyed.site, stocks=stocks)
+
+    def _trust(self, known: _Known, node: NodeView, before: NodeView | None) -> None:
+        """Judge the node's daemons, and offer what is theirs. The offer stays the same object while it is the same."""
+        there = {word: self._families[word] for word in known.site.stocks}
+        now = self._now().astimezone().replace(tzinfo=None)  # the wire has the writer's local time
+        trust = trusted(node, there, now, before=before, silent=known.trust.silent)
+        if trust.silent != known.trust.silent:
+            log.info("a node's daemons fell silent, or are heard again", node=node.name, silent=sorted(trust.silent))
+        if node.name not in self._sites or trust.offered != known.trust.offered:
+            stocks = {word: stock for word, stock in known.site.stocks.items() if word in trust.offered}
+            self._sites[node.name] = replace(known.site, stocks=stocks)
+        known.trust = trust
+
+    def _facts(self, node: NodeView) -> Hashable:
+        annotations = {key: text for key, text in node.annotations.items() if key not in self._volatile}
+        return tuple(frozenset(texts.items()) for texts in (annotations, node.labels, node.capacity, node.allocatable))
+
+
+class Limits:
+    """Every ResourceQuota, and what of it is left."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = tuple(families)
+        self._known: dict[str, dict[str, QuotaView]] = {}
+        self.listed = Watched(False)
+        self.feed: Feed[QuotaView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
+
+    def quota(self, namespace: str, ledger: Ledger, *, without: str) -> Quota:
+        """What a namespace may have of each resource, and what its pods have, without that of one pod."""
+        allowed = limits((one.hard for one in self._known.get(namespace, {}).values()), self._families)
+        if not allowed:
+            return Quota()
+        there = [one.held for one in ledger.of(namespace, without=without)]
+        return Quota(limits=allowed, used=used(self._families, there))
+
+    def _update(self, quota: QuotaView) -> None:
+        try:
+            limits([quota.hard], self._families)
+        except ValueError as error:
+            log.warning("a quota cannot be read", quota=f"{quota.namespace}/{quota.name}", problem=str(error))
+            self._delete(quota)
+            return
+        self._known.setdefault(quota.namespace, {})[quota.name] = quota
+
+    def _delete(self, quota: QuotaView) -> None:
+        there = self._known.get(quota.namespace, {})
+        there.pop(quota.name, None)
+        if not there:
+            self._known.pop(quota.namespace, None)
+
+    def _replace(self, quotas: Sequence[QuotaView]) -> None:
+        self._known.clear()
+        for quota in quotas:
+            self._update(quota)
+        self.listed.set(True)
