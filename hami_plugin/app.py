@@ -16,13 +16,17 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from hami_plugin.aio import happened
+from hami_plugin.allocation.journal import Journal, JournalWriter
+from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.pods import PodTable
+from hami_plugin.allocation.recovery import Account, Recovery
+from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
 from hami_plugin.equipment import Equipment
 from hami_plugin.errors import HamiError
 from hami_plugin.host.drivers import WorkThread
 from hami_plugin.host.files import StateLock
-from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.company import Company
@@ -30,18 +34,12 @@ from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
-from hami_plugin.node.account import Account
 from hami_plugin.node.annotating import Style
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.lock import LockReaper, lock_age
 from hami_plugin.node.memory import HealthMemory
 from hami_plugin.node.occupancy import occupied
-from hami_plugin.node.pods import PodTable
-from hami_plugin.node.recovery import Recovery
 from hami_plugin.node.registration import Registration
-from hami_plugin.node.settlement import Settlement
 from hami_plugin.opening import tell_handover, tell_unlimited, tidy_specs
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.condition import Condition

@@ -6,6 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hami_plugin.aio import Watched
+from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin
+from hami_plugin.allocation.container_start import StartCheck
+from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.overcommit import AS_HAMI, EXACTLY
+from hami_plugin.allocation.pods import PodTable
+from hami_plugin.allocation.preparation import HostCheck
+from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.config.settings import Settings
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.kubelet.company import Company
@@ -13,23 +20,15 @@ from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import Checkpoint
-from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.discovery import Pace, Watch
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
 from hami_plugin.node.inventory import Inventory
-from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.memory import HealthMemory
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.node.plugin import ResourcePlugin
-from hami_plugin.node.pods import PodTable
-from hami_plugin.node.preparation import HostCheck
-from hami_plugin.node.settlement import Settlement
 from hami_plugin.node.spec_files import SpecFiles
 from hami_plugin.node.specs import SpecPublisher
-from hami_plugin.node.starts import StartCheck
 from hami_plugin.policy.health import Patience
-from hami_plugin.policy.overcommit import AS_HAMI, EXACTLY
 from hami_plugin.serving import Line
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics

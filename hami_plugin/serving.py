@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.aio import Watched
+from hami_plugin.allocation.allocator import ResourcePlugin
+from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
@@ -15,8 +17,6 @@ from hami_plugin.node.discovery import Watch
 from hami_plugin.node.guarding import Guard
 from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.parts import FamilyPart
-from hami_plugin.node.plugin import ResourcePlugin
-from hami_plugin.node.preparation import HostCheck
 from hami_plugin.node.specs import SpecPublisher
 
 Work = Iterator[tuple[str, Coroutine[None, None, None]]]

@@ -10,7 +10,7 @@ from tests.support.quick import ROOT, changes, nearest
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("hami_plugin/node/ledger.py", "tests/node/test_ledger.py"),
+        ("hami_plugin/allocation/ledger.py", "tests/allocation/test_ledger.py"),
         ("hami_plugin/aio.py", "tests/test_aio.py"),
         ("cdi/inject.py", "tests/cdi/test_inject.py"),
         ("vendors/kunlun/family.py", "tests/vendors/test_kunlun.py"),

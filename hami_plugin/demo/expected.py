@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdi.edits import ContainerEdits
+from hami_plugin.allocation.allocator import question_of
 from hami_plugin.demo.stage import Stage
 from hami_plugin.errors import RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import PodView
-from hami_plugin.node.questions import question_of
 from hami_plugin.protocol.decisions import Claim, claims
 
 

@@ -19,13 +19,13 @@ from typing import Any
 import aiohttp
 
 from cdi.edits import ContainerEdits
+from hami_plugin.allocation.journal import Journal, JournalWriter
+from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.glance import snapshot_of
-from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.node.ledger import Ledger
 from hami_plugin.policy.replicas import physical_counts
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.simulation.apiserver import SimulatedApiServer

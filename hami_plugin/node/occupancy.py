@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hami_plugin.allocation.identity import Held
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.node.annotating import Source
-from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_id
 from hami_plugin.scheduler.engine.states import added
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from hami_plugin.allocation.identity import Held
 from hami_plugin.node.occupancy import Occupied, Portion
-from hami_plugin.policy.identity import Held
 from hami_plugin.telemetry.gauges import gauge
 
 MIB = 1 << 20

@@ -7,13 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from hami_plugin.allocation.pods import PodTable
 from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.replies import read
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import PodFeed
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
-from hami_plugin.node.pods import PodTable
 from tests.support.scale import spread
 from tests.support.scheduling import until
 from tests.support.watching import LIST_PODS, WATCH_PODS, Nodes, Pods, manifest, requested, running

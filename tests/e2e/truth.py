@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cdi.edits import ContainerEdits
+from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.journal import Journal, JournalWriter
+from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.demo.stage import NODE, Stage
-from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.model.views import ContainerView, PodView, pod_view
-from hami_plugin.node.ledger import Ledger
-from hami_plugin.policy.identity import Held
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.decisions import decode_devices, pending
 

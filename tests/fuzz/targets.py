@@ -25,12 +25,14 @@ from cdi.errors import CdiError, InjectionError, InvalidNameError
 from cdi.inject import inject
 from cdi.names import Kind, QualifiedName
 from cdi.registry import SpecFile, registry
+from hami_plugin.allocation.allocator import question_of
+from hami_plugin.allocation.journal import Journal, JournalWriter
+from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.cluster.replies import Call, decoded, refused, retry_after
 from hami_plugin.config.load import load
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError, WireError
 from hami_plugin.fitting import manifests
 from hami_plugin.host import pci, printed, runtimes
-from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.plain_yaml import read_yaml
 from hami_plugin.host.tools import ToolError, json_object
@@ -41,9 +43,7 @@ from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as resources
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as plugin
 from hami_plugin.model import quantity
 from hami_plugin.model.views import NodeView, node_view, pod_view, quota_view
-from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.memory import HealthMemory
-from hami_plugin.node.questions import question_of
 from hami_plugin.protocol import decisions as pods
 from hami_plugin.protocol import handshake, lock, mig, register, scores
 from hami_plugin.protocol.decisions import claims

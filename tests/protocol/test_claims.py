@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hami_plugin.allocation.identity import record
 from hami_plugin.errors import WireError
-from hami_plugin.policy.consumed import record
 from hami_plugin.protocol.decisions import Claim, claims, excess
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from tests.support.builders import (

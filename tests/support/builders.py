@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
+from hami_plugin.allocation.identity import Held
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.identity import Held
 from hami_plugin.protocol.decisions import Question, encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.protocol.register import DeviceInfo

@@ -5,10 +5,10 @@ from collections import deque
 from dataclasses import replace
 
 from hami_plugin.aio import Watched
+from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.pods import PodTable
 
 from .builders import NODE
 

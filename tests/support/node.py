@@ -6,22 +6,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hami_plugin.aio import Backoff, Watched
+from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin
+from hami_plugin.allocation.container_start import StartCheck
+from hami_plugin.allocation.journal import Journal, JournalWriter
+from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.overcommit import AS_HAMI, Account
+from hami_plugin.allocation.pods import PodTable
+from hami_plugin.allocation.settlement import LockReaper, Settlement
 from hami_plugin.host.bounded import BoundedCalls
-from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.ports import NullObserver
-from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
-from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.lock import LockReaper
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.node.plugin import ResourcePlugin
-from hami_plugin.node.pods import PodTable
-from hami_plugin.node.settlement import Settlement
-from hami_plugin.node.starts import StartCheck
-from hami_plugin.policy.overcommit import AS_HAMI, Account
 
 from .builders import FAMILY, NODE, QUESTION, snapshot
 from .cluster import FakeCluster

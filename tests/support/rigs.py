@@ -13,6 +13,8 @@ import pytest
 
 from cdi.edits import ContainerEdits
 from cdi.plain import plain_edits
+from hami_plugin.allocation.allocator import question_of
+from hami_plugin.allocation.preparation import answered
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -21,8 +23,6 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node.annotating import Style, wanted_annotations
-from hami_plugin.node.questions import question_of
-from hami_plugin.policy.answers import answered
 from hami_plugin.protocol.decisions import claims, excess
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry
 
+from hami_plugin.allocation.settlement import lock_age
 from hami_plugin.model.views import NodeView
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.lock import lock_age
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.telemetry.condition import Condition
 

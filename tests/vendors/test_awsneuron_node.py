@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.allocation.allocator import question_of
 from hami_plugin.errors import DriverReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.node.questions import question_of
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig

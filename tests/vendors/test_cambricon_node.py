@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.allocation.allocator import question_of
 from hami_plugin.errors import DriverReason
-from hami_plugin.node.questions import question_of
 from hami_plugin.protocol.decisions import claims
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.cambricon.devices import Board

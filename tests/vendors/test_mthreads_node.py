@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.node.questions import question_of
+from hami_plugin.allocation.allocator import question_of
 from hami_plugin.protocol.decisions import claims
 from tests.support.rigs import golden, rig
 from vendors.mthreads.node import card, linked

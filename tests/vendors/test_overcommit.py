@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
+from hami_plugin.allocation.overcommit import EXACTLY, Measure, registered
 from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.node.measure import Measure, registered
-from hami_plugin.policy.overcommit import EXACTLY
 from hami_plugin.policy.replicas import physical_counts, physical_id
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from cdi.documents import read
 from cdi.plain import plain_edits
+from hami_plugin.allocation.preparation import answered
 from hami_plugin.cli.main import main
 from hami_plugin.errors import ConfigError, HamiError, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -20,7 +21,6 @@ from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node.annotating import Style, wanted_annotations
-from hami_plugin.policy.answers import answered
 from hami_plugin.simulation.machines import machine_names
 from vendors.ascend import families
 from vendors.ascend.chips import CHIPS, AscendSettings

@@ -16,8 +16,12 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
+from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin, question_of
+from hami_plugin.allocation.journal import Journal, JournalWriter
+from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.pods import PodTable
+from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.host.bounded import BoundedCalls
-from hami_plugin.host.journal import Journal, JournalWriter
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.listener import Listener
@@ -27,16 +31,10 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node.allocation import AllocationRules, Allocator
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
-from hami_plugin.node.ledger import Ledger
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.node.plugin import ResourcePlugin
-from hami_plugin.node.pods import PodTable
-from hami_plugin.node.questions import question_of
-from hami_plugin.node.settlement import Settlement
 from hami_plugin.policy.replicas import physical_id
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from hami_plugin.aio import Watched
+from hami_plugin.allocation.pods import PodTable
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.ports import Annotations, PodFeed, Subject
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.node.pods import PodTable
 
 NODE = "this-node"
 HAMI_CORE = ("libvgpu.so", "ld.so.preload")

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hami_plugin.simulation
+from hami_plugin.allocation.identity import pending, preferred
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.links import NO_LINKS, Link, Links
 from hami_plugin.model.machine import machine
 from hami_plugin.model.views import PodView
-from hami_plugin.policy.identity import pending
-from hami_plugin.policy.preferred import preferred
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.selectors import Misfit, linked_choice

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.recovery import Account
 from hami_plugin.errors import HamiError
 from hami_plugin.model.ports import Holder
-from hami_plugin.node.account import Account
-from hami_plugin.node.ledger import Ledger
 from tests.support.builders import COUNT, grant, held_by, ids, pod
 
 HELD = held_by(pod("a"), replicas=ids((0, 0)), grants=[grant(0)])

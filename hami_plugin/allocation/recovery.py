@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
+from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.ledger import Key, Ledger
+from hami_plugin.allocation.pods import PodTable
+from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.ports import Checkpoint, Kept
+from hami_plugin.model.ports import Checkpoint, Holder, Kept
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node.ledger import Key, Ledger
-from hami_plugin.node.pods import PodTable
-from hami_plugin.node.settlement import Settlement
-from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_id
 from hami_plugin.protocol.decisions import Claim, Question, asking, claims
 
@@ -202,3 +203,53 @@ def _again(
         settled=settled,
         undecided=undecided,
     )
+
+
+class Holdings(Protocol):
+    """The kubelet's whole account."""
+
+    async def everything(self) -> Mapping[str, tuple[Holder, ...]]:
+        """Every container that holds devices, by resource. ``HamiError`` when the kubelet cannot be asked."""
+
+
+class Account:
+    """The last answer. Nobody asks a kubelet while nothing is handed out; ``deadline`` in seconds."""
+
+    def __init__(self, holdings: Holdings, ledger: Ledger, *, deadline: float = 1.0) -> None:
+        self._holdings = holdings
+        self._ledger = ledger
+        self._deadline = deadline
+        self._known: frozenset[tuple[object, ...]] | None = frozenset()
+        self._asking = asyncio.Lock()
+
+    @property
+    def readable(self) -> bool:
+        """Whether the kubelet answered when it was asked last."""
+        return self._known is not None
+
+    async def refresh(self) -> None:
+        """Ask anew, and wait for the answer at most until the deadline. Without one, nothing is confirmed or denied."""
+        async with self._asking:
+            if not self._ledger.held:
+                self._known = frozenset()
+                return
+            try:
+                async with asyncio.timeout(self._deadline):
+                    told = await self._holdings.everything()
+            except (HamiError, TimeoutError):
+                self._known = None
+                return
+        self._known = frozenset(
+            (resource, one.namespace, one.pod, one.container, one.ids)
+            for resource, holders in told.items()
+            for one in holders
+        )
+
+    def confirms(self, held: Held) -> bool | None:
+        """Whether the kubelet says that this container has exactly these ids. None: it does not tell.
+
+        Plain init containers are never in its account.
+        """
+        if self._known is None or held.init:
+            return None
+        return (held.resource, held.namespace, held.pod, held.container, held.ids) in self._known

@@ -7,16 +7,18 @@ order in which they arrived at this node, which is the order in which the kubele
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.errors import RefusalReason, WireError
+from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.replicas import physical_counts
-from hami_plugin.protocol.decisions import Claim, Question, Reader, asking, claims
-from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED
+from hami_plugin.policy.replicas import physical_counts, physical_id
+from hami_plugin.protocol.decisions import Claim, Question, Reader, asking, claims, erase
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
+from hami_plugin.scheduler.engine.topology.choice import best_linked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,3 +280,231 @@ def _nobody(ids: Sequence[str], physical: Counter[str], same_count: Sequence[Cla
         reason=RefusalReason.NO_PENDING_POD,
         message=f"no pod on this node waits for devices (offered: {got})",
     )
+
+
+def preferred(
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+    *,
+    waiting: Pending,
+    held: Mapping[tuple[str, str, str], Held],
+    resource: str,
+    snapshot: Snapshot,
+) -> tuple[str, ...]:
+    """``size`` of the ``available`` ids, ``must_include`` first; empty when no set of that size exists.
+
+    The next pod in order of arrival whose decision has this size leads. Without one, the best-linked distinct devices,
+    and those that nobody has a share of if there are enough.
+    """
+    if size <= 0 or len(must_include) > size or len(set(available) | set(must_include)) < size:
+        return ()
+    heir = reusing(must_include, waiting, held, resource) if must_include else None
+    for claim in (heir,) if heir else waiting.next:
+        if len(claim.devices) == size:
+            decided = _decided(must_include, claim, strict=heir is None)
+            if ids := _of(decided, available, must_include, size):
+                return ids
+            if ids := _of(waiting.instead(claim), available, must_include, size):
+                return ids
+    shared = {grant.uuid for share in held.values() for grant in share.grants}
+    alone = [replica for replica in available if physical_id(replica) not in shared]
+    if len({physical_id(replica) for replica in (*alone, *must_include)}) >= size:
+        return _undecided(alone, must_include, size, snapshot)
+    return _undecided(available, must_include, size, snapshot)
+
+
+def _decided(must_include: Sequence[str], claim: Claim, *, strict: bool) -> Sequence[str]:
+    """The devices of a decision, in its order, without those of re-used ids. Where ids of other devices are re-used,
+    these count as they are, or ``strict``ly for nothing.
+    """
+    covered = physical_counts(must_include)
+    left: list[str] = []
+    for uuid in (grant.uuid for grant in claim.grants for _ in range(claim.ids(grant))):
+        if covered[uuid] > 0:
+            covered[uuid] -= 1
+        else:
+            left.append(uuid)
+    return () if strict and covered.total() else left
+
+
+def _of(devices: Sequence[str], available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
+    """``size`` ids: beside those that must be one of each of these devices, while more are needed."""
+    chosen = list(must_include)
+    for uuid in devices[: size - len(chosen)]:
+        # Of a thousand ids few are of this device, and those alone are worth more than a comparison.
+        free = [one for one in available if one.startswith(uuid) and physical_id(one) == uuid and one not in chosen]
+        if not free:
+            return ()
+        chosen.append(min(free, key=_place))
+    return tuple(chosen) if len(chosen) == size else ()
+
+
+def _undecided(available: Sequence[str], must_include: Sequence[str], size: int, snapshot: Snapshot) -> tuple[str, ...]:
+    """Distinct devices that are linked best; a second id of one device only when there are not enough devices."""
+    chosen = list(must_include)
+    free: dict[str, list[str]] = {}
+    for replica in _in_order(available):
+        if replica not in chosen:
+            free.setdefault(physical_id(replica), []).append(replica)
+    taken = list(dict.fromkeys(physical_id(replica) for replica in chosen))
+    order = [device.uuid for device in snapshot.devices if device.uuid in free or device.uuid in taken]
+    count = min(len(order), len(taken) + size - len(chosen))
+    required = [uuid for uuid in taken if uuid in order]
+    for uuid in best_linked(order, count, snapshot.links, required=required) if count else ():
+        if uuid not in taken and len(chosen) < size:
+            chosen.append(free[uuid].pop(0))
+    rest = [replica for replicas in free.values() for replica in replicas]
+    chosen.extend(rest[: size - len(chosen)])
+    return tuple(chosen)
+
+
+def _in_order(ids: Sequence[str]) -> list[str]:
+    return sorted(ids, key=_place)
+
+
+def _place(replica: str) -> tuple[str, int, str]:
+    """By device, then by share number as a number."""
+    uuid = physical_id(replica)
+    number = replica[len(uuid) :].lstrip("-:")
+    return (uuid, int(number) if number.isdecimal() else 0, replica)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """``changes`` to the pod's annotations, none if they say so already; ``finished``: nothing is left to hand out."""
+
+    changes: Mapping[str, str]
+    finished: bool
+
+
+def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str, str, str], Held]) -> Record:
+    """Compare the pod's annotations with what was handed out to it, over all of this node's resources.
+
+    A container's share stays to be read until the kubelet has asked for all resources that it is counted by.
+    """
+    changes: dict[str, str] = {}
+    waiting = decided = 0
+    for question in questions:
+        if question.decision not in pod.annotations or not asking(pod, question.resource, *question.also):
+            continue  # families may share an annotation
+        text = changes.get(question.decision, pod.annotations[question.decision])
+        try:
+            shares = claims(pod, question)
+        except WireError:
+            waiting += 1
+            continue
+        for claim in shares:
+            decided += 1
+            if claim.piece is None:
+                continue
+            counted = (one for one in (question.resource, *question.also) if claim.container.amount(one) > 0)
+            if all((pod.uid, claim.container.name, one) in held for one in counted):
+                text = erase(text, claim.piece)
+            else:
+                waiting += 1
+        if question.to_allocate and text != pod.annotations[question.to_allocate]:
+            changes[question.to_allocate] = text
+    finished = decided > 0 and waiting == 0
+    if finished and pod.annotations.get(BIND_PHASE) != PHASE_SUCCESS:
+        changes[BIND_PHASE] = PHASE_SUCCESS
+    return Record(changes=changes, finished=finished)
+
+
+def stand_ins(
+    claim: Claim,
+    question: Question,
+    *,
+    room: Mapping[str, int],
+    held: Iterable[Held],
+    pods: Iterable[PodView],
+    others: Iterable[Claim] = (),
+) -> tuple[str, ...]:
+    """The device behind each id that the claim's container should take beside those that it inherits. Empty where its
+    own devices have the ids, and where nothing may stand for them.
+
+    ``room`` is how many ids each device has that the kubelet may hand out; ``held`` come in the order in which they
+    were handed out, and ``others`` wait too. Nothing stands for a device that was decided more shares than it has ids.
+    """
+    shares = [one for one in held if one.resource == question.resource]
+    inherited = _inherited(claim.pod.uid, shares)
+    missing = len(claim.devices) - inherited.total()
+    if missing <= 0:
+        return ()
+    used = physical_counts({taken for share in shares for taken in share.ids})
+    free = Counter({uuid: count - used[uuid] for uuid, count in room.items()})
+    own, short = _own(claim, inherited, free)
+    if len(own) >= missing:
+        return tuple(own[:missing])
+    granted = _granted(claim.pod.uid, question, shares, {pod.uid: pod for pod in pods})
+    wanted = Counter(claim.devices)
+    if any(granted[uuid] + wanted[uuid] > room.get(uuid, 0) for uuid in short):
+        return ()
+    free.subtract(own)
+    others_want = Counter(uuid for other in others if other.pod.uid != claim.pod.uid for uuid in other.devices)
+    strange = _left_over(missing - len(own), free, others_want, Counter(granted), used)
+    return (*own, *strange) if len(own) + len(strange) == missing else ()
+
+
+def _inherited(uid: str, shares: Sequence[Held]) -> Counter[str]:
+    """By device, the ids that the kubelet hands on to the pod's next container."""
+    early = {taken for share in shares if share.uid == uid and share.init for taken in share.ids}
+    late = {taken for share in shares if share.uid == uid and not share.init for taken in share.ids}
+    return physical_counts(early - late)
+
+
+def _own(claim: Claim, inherited: Counter[str], free: Counter[str]) -> tuple[list[str], set[str]]:
+    """Of the claim's own devices those that have an id for it, and those that have none."""
+    left, there = Counter(inherited), Counter(free)
+    own: list[str] = []
+    short: set[str] = set()
+    for uuid in (grant.uuid for grant in claim.grants for _ in range(claim.ids(grant))):
+        if left[uuid] > 0:
+            left[uuid] -= 1
+        elif there[uuid] > 0:
+            there[uuid] -= 1
+            own.append(uuid)
+        else:
+            short.add(uuid)
+    return own, short
+
+
+def _granted(uid: str, question: Question, shares: Sequence[Held], pods: Mapping[str, PodView]) -> Counter[str]:
+    """By device, the ids' worth of what others have, and of what runs beside the next container of the pod ``uid``."""
+    whose: defaultdict[str, list[Held]] = defaultdict(list)
+    for share in shares:
+        whose[share.uid].append(share)
+    total: Counter[str] = Counter()
+    for owner, its in whose.items():
+        running, peak = Counter[str](), Counter[str]()
+        for share in its:
+            if share.undecided:
+                worth = physical_counts(share.ids)
+            else:
+                worth = Counter(grant.uuid for grant in share.grants for _ in range(question.ids(grant)))
+            if share.init:
+                peak |= running + worth
+            else:
+                running += worth
+        pod = pods.get(owner)
+        over = owner == uid or (pod is not None and pod.phase == "Running")
+        total += running if over else running | peak
+    return total
+
+
+def _left_over(
+    count: int, free: Counter[str], others: Counter[str], granted: Counter[str], used: Counter[str]
+) -> list[str]:
+    """Devices of so many free ids: of those that were decided more shares than ids were taken of them before others,
+    and of those that nobody else waits for before all.
+    """
+    lent, spare = granted - used, Counter(free)
+    chosen: list[str] = []
+    for _ in range(count):
+        uuid = max(spare, key=lambda one: (spare[one] > 0, spare[one] > others[one], lent[one]), default="")
+        if spare[uuid] <= 0:
+            break
+        spare[uuid] -= 1
+        lent[uuid] -= 1
+        chosen.append(uuid)
+    return chosen

@@ -2,7 +2,7 @@
 
 import asyncio
 
-import hami_plugin.node.settlement
+import hami_plugin.allocation.settlement
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from tests.support.builders import TO_ALLOCATE, container, grant, ids, pod
 from tests.support.node import until
@@ -17,7 +17,7 @@ async def test_a_container_that_follows_at_once_joins_the_write_of_the_first(nod
         naps.append(seconds)
         await moment.wait()
 
-    monkeypatch.setattr(hami_plugin.node.settlement, "asyncio", Sleeping(nap))
+    monkeypatch.setattr(hami_plugin.allocation.settlement, "asyncio", Sleeping(nap))
     node.cluster.annotate(**{NODE_LOCK: "2026-08-21T10:11:12+08:00,default,a"})
     node.cluster.add(pod("a", [container("one", 1), container("two", 1)], [[grant(0)], [grant(1)]]))
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from hami_plugin.allocation.identity import Again, Found, Identity, Pending, Unknown, identify, pending, stand_ins
+from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.pods import PodTable
+from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.errors import RefusalReason
-from hami_plugin.node.ledger import Ledger
-from hami_plugin.node.pods import PodTable
-from hami_plugin.node.settlement import Settlement
-from hami_plugin.policy.identity import Again, Found, Identity, Pending, Unknown, identify, pending
-from hami_plugin.policy.stand_ins import stand_ins
 from hami_plugin.protocol.decisions import Claim, Question, ReadOnce
 
 

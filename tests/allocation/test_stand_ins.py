@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hami_plugin.policy.stand_ins import stand_ins
+from hami_plugin.allocation.identity import stand_ins
 from hami_plugin.protocol.decisions import claims
 from tests.support.builders import QUESTION, container, grant, held_by, ids, pod, uuid
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.allocation.overcommit import EXACTLY
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.policy.overcommit import EXACTLY
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
 from hami_plugin.vendor import Units
 from tests.support.builders import (

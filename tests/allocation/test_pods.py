@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.allocation.pods import PodTable
 from hami_plugin.model.views import NodeView
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.pods import PodTable
 from tests.support.builders import pod
 
 

@@ -11,10 +11,10 @@ import pytest
 import hami_plugin
 import hami_plugin.node.registration
 from hami_plugin.aio import Backoff, Watched, cancelled
+from hami_plugin.allocation.settlement import lock_age
 from hami_plugin.node.annotating import Source, Style
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.lock import lock_age
 from hami_plugin.node.registration import Registration
 from hami_plugin.protocol.keys import NODE_LOCK
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, grant, pod, snapshot

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_plugin.allocation.identity import pending, preferred
 from hami_plugin.model.links import Link, Links
-from hami_plugin.policy.identity import pending
-from hami_plugin.policy.preferred import preferred
 from hami_plugin.policy.replicas import physical_id
 from tests.support.builders import COUNT, NODE, QUESTION, container, grant, held_by, ids, pod, snapshot, uuid
 

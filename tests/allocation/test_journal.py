@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.allocation import journal as module
+from hami_plugin.allocation.journal import Journal, JournalWriter
 from hami_plugin.errors import HamiError
-from hami_plugin.host import journal as module
-from hami_plugin.host.journal import Journal, JournalWriter
 
 
 def test_entries_come_back_in_order_and_a_torn_line_is_passed_over(tmp_path):

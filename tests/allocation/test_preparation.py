@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.allocation.allocator import ResourcePlugin
+from hami_plugin.allocation.journal import Journal
 from hami_plugin.config.settings import Settings
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.host.journal import Journal
 from hami_plugin.model.device import Health
-from hami_plugin.node.plugin import ResourcePlugin
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
 from tests.support.builders import FAMILY, TO_ALLOCATE, changed, grant, ids, pod, snapshot
 from tests.support.node import until

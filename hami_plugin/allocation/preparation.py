@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
+from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.drivers import StuckError, WorkThread
 from hami_plugin.host.files import make_shared_directory, remove_files, write_shared
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
-from hami_plugin.model.delivery import Answer, Way
+from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way, whose
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.ports import Observer
@@ -22,10 +25,29 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.node.refusals import Refusals
-from hami_plugin.policy.answers import answered
-from hami_plugin.policy.identity import Held
 from hami_plugin.vendor import Family, Injection, Leftovers
+
+
+def answered(delivery: Delivery, assignment: Assignment, own: ContainerEdits, described: ContainerEdits) -> Answer:
+    """``own`` travels in any case; ``described`` is what the devices add where the answer must carry it itself."""
+    names = tuple(delivery.name(share.device.uuid) for share in assignment.shares)
+    annotations = {ANSWERED_FOR: whose(assignment.pod.uid, assignment.container.name)}
+    if Way.CDI_ANNOTATIONS in delivery.ways:
+        annotations[_key(delivery, assignment)] = ",".join(names)
+    return Answer(
+        edits=described.merged(own) if Way.DEVICE_SPECS in delivery.ways else own,
+        annotations=annotations,
+        cdi_devices=names if Way.CDI_CRI in delivery.ways else (),
+    )
+
+
+def _key(delivery: Delivery, assignment: Assignment) -> str:
+    """The same for the same container, so that an Allocate that is repeated gives the same answer; other families'
+    differ, since the kubelet puts the annotations of all of them together.
+    """
+    whose = f"{delivery.kind}/{assignment.pod.uid}/{assignment.container.name}"
+    return f"{delivery.annotation_prefix}hami-plugin_{uuid.uuid5(uuid.NAMESPACE_OID, whose)}"
+
 
 log = logger(__name__)
 

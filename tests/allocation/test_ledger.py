@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.host.journal import Journal, JournalWriter
-from hami_plugin.node.ledger import Ledger
+from hami_plugin.allocation.journal import Journal, JournalWriter
+from hami_plugin.allocation.ledger import Ledger
 from tests.support.builders import COUNT, grant, held_by, ids, pod, uuid
 from tests.support.scale import spread
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from hami_plugin.allocation.identity import Held
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
-from hami_plugin.policy.identity import Held
 
 log = logger(__name__)
 
@@ -21,7 +21,7 @@ MOST_AMOUNT = 1 << 63
 
 
 class EntryLog(Protocol):
-    """Where the ledger writes itself down. ``hami_plugin.host.journal.JournalWriter`` is one."""
+    """Where the ledger writes itself down. ``hami_plugin.allocation.journal.JournalWriter`` is one."""
 
     problem: str
 

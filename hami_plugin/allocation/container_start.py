@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Checkpoint, Kept, Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.ledger import Ledger
-from hami_plugin.node.pods import PodTable
-from hami_plugin.policy.identity import Held
 from hami_plugin.policy.replicas import physical_counts
 from hami_plugin.protocol.decisions import Question, claims
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cdi.edits import ContainerEdits, DeviceNode
+from hami_plugin.allocation.preparation import answered
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.policy.answers import answered
 
 OWN = ContainerEdits(env={"LIMIT": "30"})
 NODES = ContainerEdits(device_nodes=(DeviceNode(path="/dev/x0"),))

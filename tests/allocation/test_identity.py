@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.allocation.identity import Again, Found, Unannotated, Unknown, identify, pending
 from hami_plugin.errors import RefusalReason
-from hami_plugin.policy.identity import Again, Found, Unannotated, Unknown, identify, pending
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,

@@ -1,0 +1,308 @@
+"""Keeps a device from being given away twice, whatever pods' annotations say: what was handed out here counts."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hami_plugin.aio import Watched
+from hami_plugin.allocation.identity import Found, Held, Identity
+from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.pods import PodTable
+from hami_plugin.allocation.settlement import Refusals
+from hami_plugin.errors import RefusalReason
+from hami_plugin.log import logger
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.ports import Observer
+from hami_plugin.model.views import PodView
+from hami_plugin.protocol.decisions import Claim, Question, asking
+from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.states import added, collapsed
+from hami_plugin.vendor import Family
+
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """All that a device has, in the units of its grants; 0 for what its family does not limit."""
+
+    memory: int = 0
+    cores: int = 0
+
+    def holds(self, memory: int, cores: int) -> bool:
+        """Whether the device has as much."""
+        return not (0 < self.memory < memory or 0 < self.cores < cores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """What a pod has of one device: ``early`` one after another while it is ``starting``, then ``late`` together."""
+
+    name: str
+    early: tuple[Grant, ...] = ()
+    late: tuple[Grant, ...] = ()
+    starting: bool = False
+
+    @property
+    def taken(self) -> Grant | None:
+        """What it counts for; None where it has nothing any more."""
+        early, late = ([(grant,) for grant in grants] for grants in (self.early, self.late))
+        one = collapsed([*early, *late], len(early)) if self.starting else added(late)
+        return one[0] if one else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excess:
+    """Of ``what``, its memory or its cores, a device has ``total``. Others have ``held`` of it, by their names, most
+    first, and a pod is to have ``asked``.
+    """
+
+    what: str
+    total: int
+    asked: int
+    held: tuple[tuple[str, int], ...]
+
+    def told(self, uuid: str, unit: str, name: str) -> str:
+        """In words. ``name`` is the pod's that is to have it."""
+        parts = [f"{holder} holds {amount}" for holder, amount in self.held[:MOST_NAMED]]
+        if rest := self.held[MOST_NAMED:]:
+            parts.append(f"{len(rest)} more hold {sum(amount for _holder, amount in rest)}")
+        holders = f", of which {', '.join(parts)}" if parts else ""
+        return f"{uuid} has {self.total} {unit}{holders}; pod {name} is to have {self.asked}"
+
+
+Read = Callable[[PodView, Mapping[str, Grant], Question, bool], Tenant]
+"""A pod with what its containers have of one device, by their names; and whether it is the one that asks."""
+
+
+def least(pod: PodView, shares: Mapping[str, Grant], question: Question, asks: bool) -> Tenant:
+    """As little as a scheduler of HAMi may count."""
+    containers = asking(pod, question.resource, *question.also)
+    inits = sum(container.init for container in pod.containers)
+    early, late = containers[:inits], containers[inits:]
+    return Tenant(
+        name=pod.key,
+        early=tuple(shares[one.name] for one in early if one.name in shares),
+        late=tuple(shares[one.name] for one in late if one.name in shares),
+        starting=asks,
+    )
+
+
+def exact(pod: PodView, shares: Mapping[str, Grant], _question: Question, _asks: bool) -> Tenant:
+    """As it is: init containers are over when the pod runs, and sidecars run beside those after them."""
+    early: list[Grant] = []
+    late: list[Grant] = []
+    for container in pod.containers:
+        if (grant := shares.get(container.name)) is None:
+            continue
+        if container.alone:
+            early.extend(added([(*late, grant)]))
+        else:
+            late.append(grant)
+    return Tenant(name=pod.key, early=tuple(early), late=tuple(late), starting=pod.phase != "Running")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Whose account of pods counts: ``read`` says what a pod has, ``masks`` whether cores that are bits count too."""
+
+    read: Read
+    masks: bool
+
+
+AS_HAMI = Account(read=least, masks=False)
+"""As little as any of HAMi's schedulers. They may decide devices whose cores are taken, where these are bits."""
+EXACTLY = Account(read=exact, masks=True)
+
+
+def overcommitted(total: Total, own: Tenant, others: Sequence[Tenant]) -> Excess | None:
+    """What the device would give away beyond what it has; None where all of it fits."""
+    asked, held = own.taken, [(other.name, taken) for other in others if (taken := other.taken)]
+    for what, most in (("memory", total.memory), ("cores", total.cores)):
+        wanted = getattr(asked, what, 0)
+        parts = sorted(((name, getattr(taken, what)) for name, taken in held), key=lambda part: (-part[1], part[0]))
+        if 0 < most < wanted + sum(amount for _name, amount in parts):
+            return Excess(what=what, total=most, asked=wanted, held=tuple(part for part in parts if part[1]))
+    return None
+
+
+def let_go(ids: Collection[str], held: Iterable[Held], resource: str) -> frozenset[str]:
+    """The pods, by UID, that had some of these ids. The kubelet gives an id anew when it has let go of its pod."""
+    given = frozenset(ids)
+    return frozenset(one.uid for one in held if one.resource == resource and not one.ids.isdisjoint(given))
+
+
+def wants_none(pod: PodView, container: str, percent: str) -> bool:
+    """Whether a container asks for 0 percent of a device's memory, by the resource ``percent``.
+
+    HAMi's schedulers may grant such a container no memory, which is no limit at all.
+    """
+    own = pod.container(container)
+    asked = {**own.requests, **own.limits} if own else {}
+    return own is not None and percent in asked and not own.amount(percent)
+
+
+ALL_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One device's. Cores are a number here, also where grants have them as a mask."""
+
+    family: Family
+    device: Device
+    total: Total
+
+    @classmethod
+    def of(cls, family: Family, device: Device, *, masks: bool) -> Measure | None:
+        """By what the device registers. None where nobody can share it, which the kubelet's ids see to."""
+        if family.node.replicas(device) <= 1 and not family.resources.units:
+            return None
+        info = family.node.register(device, False)
+        return cls(family=family, device=device, total=registered(family, info, masks=masks))
+
+    def fits(self, grants: Iterable[Sequence[Grant]]) -> bool:
+        """Whether the device has enough for all of these containers at once, each with no limit taken for all of it."""
+        uuid, count, memory, cores = self.device.uuid, self.family.resources.core_count, 0, 0
+        for grant in (one for container in grants for one in container if one.uuid == uuid):
+            memory += grant.memory or self.total.memory
+            cores += count(grant.cores)
+        return self.total.holds(memory, cores)
+
+    def together(self, grants: Sequence[Grant], *, limitless: bool = False) -> Grant:
+        """All that a container has of the device. Where memory counts, none means all of it, unless ``limitless``."""
+        own = [grant for grant in grants if grant.uuid == self.device.uuid]
+        every = self.total.memory if self.family.resources.memory and not limitless else 0
+        return Grant(
+            uuid=self.device.uuid,
+            word=self.family.word,
+            memory=sum(grant.memory or every for grant in own),
+            cores=sum(self.family.resources.core_count(grant.cores) for grant in own),
+        )
+
+    def unit(self, what: str) -> str:
+        """What ``memory`` and ``cores`` are counted in, for people."""
+        if what == "memory":
+            return "MiB of memory" if self.family.resources.memory else "% of memory"
+        return "% of cores" if self.family.node.every_core(self.device) == ALL_PERCENT else "cores"
+
+
+def registered(family: Family, info: DeviceInfo, *, masks: bool) -> Total:
+    """What of a device is limited. ``masks``: also cores that are bits."""
+    limited = family.resources.cores and (masks or not family.resources.cores_are_bits)
+    return Total(memory=info.devmem, cores=family.resources.core_count(info.devcore) if limited else 0)
+
+
+log = logger(__name__)
+
+Shares = Mapping[str, Grant]
+"""By container."""
+
+HINT = "no scheduler decides this beside what is held: find out who wrote the pod's annotations, or end a holder"
+
+
+class Overcommitment:
+    """Of one family. ``account`` says what a pod counts for; None: nothing is too much. ``within`` is in seconds.
+
+    ``outdated`` says why what is known of pods may be old; empty while it is not.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        question: Question,
+        *,
+        snapshot: Watched[Snapshot],
+        pods: PodTable,
+        ledger: Ledger,
+        refusals: Refusals,
+        observer: Observer,
+        account: Account | None,
+        within: float,
+        outdated: Callable[[], str],
+    ) -> None:
+        self._family = family
+        self._question = question
+        self._snapshot = snapshot
+        self._pods = pods
+        self._ledger = ledger
+        self._refusals = refusals
+        self._observer = observer
+        self._account = account
+        self._within = within
+        self._outdated = outdated
+
+    async def awaited(self, ids: Sequence[str], identify: Callable[[], Awaitable[Identity]]) -> Identity:
+        """Who asks, once what it was decided has room. The end of others may come a moment after the decision."""
+        deadline = time.monotonic() + self._within
+        while True:
+            seen = self._pods.changes.version
+            identity = await identify()
+            left = deadline - time.monotonic()
+            hopeless = left <= 0 or self._outdated()
+            if hopeless or not isinstance(identity, Found) or not self._excess(ids, identity.claim):
+                return identity
+            await self._pods.changes.changed(seen, timeout=left)
+
+    def require(self, ids: Sequence[str], claim: Claim, *, again: bool = False) -> None:
+        """``RefusedError`` where a device would give away more than it has, as far as the API server can be asked.
+
+        Asked ``again``, it does not say once more that this is unknown.
+        """
+        found = self._excess(ids, claim)
+        if not found:
+            return
+        measure, excess = found
+        words = excess.told(measure.device.uuid, measure.unit(excess.what), claim.pod.key)
+        if why := self._outdated():
+            if again:
+                return
+            log.warning("handed out beyond what is left", why=words, unknown=f"who has ended: {why}")
+            self._observer.unchecked(self._question.resource)
+            return
+        raise self._refusals.failed(RefusalReason.OVERCOMMITTED, words, claim.pod, hint=HINT)
+
+    def _excess(self, ids: Sequence[str], claim: Claim) -> tuple[Measure, Excess] | None:
+        if self._account is None:
+            return None
+        for uuid in {grant.uuid: None for grant in claim.grants}:
+            device = self._snapshot.value.device(uuid)
+            measure = Measure.of(self._family, device, masks=self._account.masks) if device else None
+            if measure is None:
+                continue
+            holders = self._holders(claim, uuid)
+            if measure.fits([claim.grants, *(one.grants for one in holders)]):
+                continue
+            own, others = self._tenants(ids, claim, measure, holders)
+            asks = self._account.read(claim.pod, own, self._question, True)
+            beside = [self._account.read(pod, has, self._question, False) for pod, has in others]
+            if found := overcommitted(measure.total, asks, beside):
+                return measure, found
+        return None
+
+    def _holders(self, claim: Claim, uuid: str) -> Sequence[Held]:
+        """Who has a share of the device, each container once, as far as schedulers can know of them."""
+        own, names = (claim.pod.uid, claim.container.name), (self._question.resource, *self._question.also)
+        found = {(one.uid, one.container): one for one in self._ledger.on(uuid) if one.resource in names}
+        return [one for whose, one in found.items() if whose != own and not one.undecided]
+
+    def _tenants(
+        self, ids: Sequence[str], claim: Claim, measure: Measure, holders: Sequence[Held]
+    ) -> tuple[Shares, list[tuple[PodView, Shares]]]:
+        """What the pod would have of the device, and what each of the others has that live."""
+        shares: defaultdict[str, dict[str, Grant]] = defaultdict(dict)
+        for one in holders:
+            shares[one.uid][one.container] = self._share(measure, self._pods.get(one.uid), one.container, one.grants)
+        own = shares.pop(claim.pod.uid, {})
+        own[claim.container.name] = self._share(measure, claim.pod, claim.container.name, claim.grants)
+        gone = let_go(ids, self._ledger.held.values(), self._question.resource)
+        others = [(pod, has) for uid, has in shares.items() if uid not in gone and (pod := self._pods.get(uid))]
+        return own, [(pod, has) for pod, has in others if not pod.terminal]
+
+    def _share(self, measure: Measure, pod: PodView | None, container: str, grants: Sequence[Grant]) -> Grant:
+        percent = self._question.memory_percent
+        return measure.together(grants, limitless=pod is not None and wants_none(pod, container, percent))
