@@ -28,6 +28,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.drivers import WorkThread
 from hami_plugin.host.files import StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.podresources import PodResourcesClient
@@ -37,7 +38,6 @@ from hami_plugin.model.views import PodView
 from hami_plugin.node.annotating import Style
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.live import LiveNode
-from hami_plugin.node.memory import HealthMemory
 from hami_plugin.node.occupancy import occupied
 from hami_plugin.node.registration import Registration
 from hami_plugin.opening import tell_handover, tell_unlimited, tidy_specs

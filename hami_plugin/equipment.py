@@ -15,20 +15,19 @@ from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.config.settings import Settings
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.inventory.cdi_specs import SpecFiles, SpecPublisher
+from hami_plugin.inventory.discovery import Pace, Watch
+from hami_plugin.inventory.health import Patience
+from hami_plugin.inventory.health_file import HealthMemory
+from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.kubelet.company import Company
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import Checkpoint
-from hami_plugin.node.discovery import Pace, Watch
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
-from hami_plugin.node.inventory import Inventory
-from hami_plugin.node.memory import HealthMemory
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.node.spec_files import SpecFiles
-from hami_plugin.node.specs import SpecPublisher
-from hami_plugin.policy.health import Patience
 from hami_plugin.serving import Line
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics

@@ -10,14 +10,14 @@ from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import ResourcePlugin
 from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.host.bounded import BoundedCalls
+from hami_plugin.inventory.cdi_specs import SpecPublisher
+from hami_plugin.inventory.discovery import Watch
+from hami_plugin.inventory.inventory import FamilyPart
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node.annotating import Source
-from hami_plugin.node.discovery import Watch
 from hami_plugin.node.guarding import Guard
 from hami_plugin.node.keeping import Keeper
-from hami_plugin.node.parts import FamilyPart
-from hami_plugin.node.specs import SpecPublisher
 
 Work = Iterator[tuple[str, Coroutine[None, None, None]]]
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from cdi.documents import read
 from hami_plugin.cli import main
-from hami_plugin.node.spec_files import file_name
+from hami_plugin.inventory.cdi_specs import file_name
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 MACHINE = ("--simulate", "dgx-h100")

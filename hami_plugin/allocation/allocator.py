@@ -18,6 +18,7 @@ from hami_plugin.allocation.settlement import Refusals, Settlement
 from hami_plugin.allocation.waiting import Waiting
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.inventory.replicas import is_replica, physical_id, replica_ids
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Device, Snapshot
@@ -26,7 +27,6 @@ from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
-from hami_plugin.policy.replicas import is_replica, physical_id, replica_ids
 from hami_plugin.protocol.decisions import Claim, Question, excess
 from hami_plugin.protocol.register import DeviceInfo, Refuses
 from hami_plugin.scheduler.engine.requests import is_part

@@ -9,11 +9,11 @@ from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
+from hami_plugin.inventory.replicas import physical_counts
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Checkpoint, Kept, Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.policy.replicas import physical_counts
 from hami_plugin.protocol.decisions import Question, claims
 
 log = logger(__name__)

@@ -24,9 +24,9 @@ from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.inventory.replicas import physical_counts
 from hami_plugin.model.device import Device
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.policy.replicas import physical_counts
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.hardware import SimulatedHardware

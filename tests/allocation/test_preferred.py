@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.allocation.identity import pending, preferred
+from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.model.links import Link, Links
-from hami_plugin.policy.replicas import physical_id
 from tests.support.builders import COUNT, NODE, QUESTION, container, grant, held_by, ids, pod, snapshot, uuid
 
 ALL = ids(*[(card, share) for card in range(4) for share in range(4)])

@@ -14,8 +14,8 @@ from hami_plugin.config.reference import reference
 from hami_plugin.config.settings import Settings
 from hami_plugin.errors import DriverReason, RefusalReason
 from hami_plugin.host.runtimes import USUAL_FILES
+from hami_plugin.inventory import cdi_specs
 from hami_plugin.model.delivery import Way
-from hami_plugin.policy import specs
 from hami_plugin.protocol import keys
 from hami_plugin.vendor import AnnotationKeys, load_vendor, vendor_names
 from tests.support.pages import generated
@@ -130,7 +130,7 @@ def test_every_reason_has_a_row_in_operations(reason):
     assert re.search(rf"^\| `{reason}` \| .+ \| .+ \|$", text("docs/operations.md"), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("reason", [specs.MISSING, specs.CONFLICT])
+@pytest.mark.parametrize("reason", [cdi_specs.MISSING, cdi_specs.CONFLICT])
 def test_every_reason_of_a_spec_is_in_operations_and_explained(reason):
     assert re.search(rf"^\| `{reason}` \| .+ \| .+ \|$", text("docs/operations.md"), flags=re.MULTILINE)
     assert re.search(rf"^### {reason}$", text("docs/cdi.md"), flags=re.MULTILINE)
@@ -153,7 +153,7 @@ def test_every_fault_that_a_look_at_a_card_can_find_is_in_operations():
     assert {reason for reason in found if f"`{reason}`" not in page} == set()
 
 
-NODE = [ROOT / "hami_plugin/node/inventory.py"]
+NODE = [ROOT / "hami_plugin/inventory/inventory.py"]
 
 
 def test_the_xid_table_is_the_code_s():

@@ -14,7 +14,7 @@ import yaml
 
 from cdi.annotations import annotated
 from cdi.directories import load
-from hami_plugin.node.spec_files import file_name
+from hami_plugin.inventory.cdi_specs import file_name
 from tests.e2e.disks import small_disk
 from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import offered, start

@@ -36,6 +36,7 @@ from hami_plugin.host import pci, printed, runtimes
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.plain_yaml import read_yaml
 from hami_plugin.host.tools import ToolError, json_object
+from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.checkpoint import kept_in
 from hami_plugin.kubelet.messages import allocate_response, answer_of, list_response, offers_of
 from hami_plugin.kubelet.podresources.client import holders_of
@@ -43,7 +44,6 @@ from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as resources
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as plugin
 from hami_plugin.model import quantity
 from hami_plugin.model.views import NodeView, node_view, pod_view, quota_view
-from hami_plugin.node.memory import HealthMemory
 from hami_plugin.protocol import decisions as pods
 from hami_plugin.protocol import handshake, lock, mig, register, scores
 from hami_plugin.protocol.decisions import claims

@@ -14,11 +14,10 @@ from cdi.edits import ContainerEdits, DeviceNode
 from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.inventory.cdi_specs import Pace, SpecFiles, SpecPublisher, file_name, tidy
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.spec_files import SpecFiles, file_name, tidy
-from hami_plugin.node.specs import Pace, SpecPublisher
 from tests.support.builders import FAMILY, NODE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until

@@ -13,7 +13,7 @@ from cdi.directories import load
 from hami_plugin.demo.play import play
 from hami_plugin.demo.pods import container, pod
 from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
-from hami_plugin.node.spec_files import file_name
+from hami_plugin.inventory.cdi_specs import file_name
 from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.register import decode_json
 from vendors.ascend.chips import AscendSettings

@@ -23,6 +23,7 @@ from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.registration import register, socket_name
@@ -35,7 +36,6 @@ from hami_plugin.node.events import EventRecorder
 from hami_plugin.node.guarding import Guard
 from hami_plugin.node.live import LiveNode
 from hami_plugin.node.mistakes import Mistakes
-from hami_plugin.policy.replicas import physical_id
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from hami_plugin.simulation.kubelet import FakeKubelet

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_plugin.inventory.health import Condition, Patience
+from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.model.device import Action, Discovery, Fault, Health, Sighting
 from hami_plugin.model.links import Link, Links
-from hami_plugin.node.inventory import Inventory
-from hami_plugin.policy.health import Condition, Patience
 from tests.support.builders import device, uuid
 
 LOST = Fault(reason="Lost", message="it does not answer")

@@ -4,16 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_plugin.inventory.health import RELAPSE_WINDOW_S, WELL, Patience, after_event, after_look, after_reload, hold
 from hami_plugin.model.device import Action, Fault, Health
-from hami_plugin.policy.health import (
-    RELAPSE_WINDOW_S,
-    WELL,
-    Patience,
-    after_event,
-    after_look,
-    after_reload,
-    hold,
-)
 
 PATIENCE = Patience(suspect_looks=2, clean_looks=3, hold=10.0, hold_cap=600.0)
 FAULTS = {action: Fault(reason=action.value.title(), action=action) for action in Action}

@@ -12,11 +12,11 @@ from typing import TypeVar
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.inventory.inventory import Change, Inventory
 from hami_plugin.log import logger
 from hami_plugin.model.device import Fault, Health, Snapshot
 from hami_plugin.model.ports import Observer
 from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.inventory import Change, Inventory
 from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.vendor import Driver, HealthEvent
 

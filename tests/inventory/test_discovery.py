@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-import hami_plugin.node.discovery
+import hami_plugin.inventory.discovery
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.inventory.discovery import Pace
 from hami_plugin.model.device import Action, Fault
 from hami_plugin.model.links import Link, Links
-from hami_plugin.node.discovery import Pace
 from hami_plugin.vendor import HealthEvent
 from tests.support.builders import uuid
 from tests.support.hardware import ScriptedDriver
@@ -27,7 +27,7 @@ GONE = DriverUnavailableError(DriverReason.NO_DRIVER, "not loaded")
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(hami_plugin.node.discovery, "time", clock)
+    monkeypatch.setattr(hami_plugin.inventory.discovery, "time", clock)
     return clock
 
 
@@ -181,7 +181,7 @@ async def test_a_call_that_does_not_come_back_doubts_its_own_device_only(start, 
 
 
 async def test_a_driver_that_waits_for_events_is_not_looked_at_meanwhile(start, monkeypatch):
-    monkeypatch.setattr(hami_plugin.node.discovery, "time", time)
+    monkeypatch.setattr(hami_plugin.inventory.discovery, "time", time)
     driver, beats = ScriptedDriver(0), []
 
     def poll(timeout):

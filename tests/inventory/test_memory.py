@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.host import files
+from hami_plugin.inventory.health import Condition
+from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.model.device import Fault, Health
-from hami_plugin.node.memory import HealthMemory
-from hami_plugin.policy.health import Condition
 
 MEMORIES = []
 

@@ -6,7 +6,7 @@ from cdi.documents import to_json
 from cdi.edits import ContainerEdits, DeviceNode
 from cdi.names import Kind
 from cdi.registry import SpecFile, registry
-from hami_plugin.policy.specs import CONFLICT, MISSING, Described, specification, unresolved
+from hami_plugin.inventory.cdi_specs import CONFLICT, MISSING, Described, specification, unresolved
 from tests.support.builders import device, uuid
 
 KIND = Kind(vendor="toy.io", cls="card")

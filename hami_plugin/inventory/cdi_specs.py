@@ -1,0 +1,295 @@
+"""Lets the others see only devices that a container runtime would find in CDI specs.
+
+It stands between discovery and everybody who is told of devices: one is offered, registered and handed out after its
+spec is in place. What is found wrong makes the device unhealthy, with the reason, until it is mended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from cdi.directories import load
+from cdi.documents import to_json
+from cdi.edits import ContainerEdits
+from cdi.errors import CdiError
+from cdi.names import Kind
+from cdi.registry import Registry
+from cdi.spec import Device as SpecDevice
+from cdi.spec import Spec
+from cdi.store import Changes, Store
+from hami_plugin.aio import Watched
+from hami_plugin.errors import HamiError
+from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.plain_yaml import read_yaml
+from hami_plugin.log import logger
+from hami_plugin.model.device import Action, Device, Fault, Health, Snapshot
+from hami_plugin.node.events import EventRecorder
+from hami_plugin.vendor import Family
+
+ALL = "all"
+"""The name under which a container would receive every device."""
+MISSING, CONFLICT = "CDISpecMissing", "CDIConflict"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A device, what it adds to a container, and its parts that have names of their own."""
+
+    device: Device
+    edits: ContainerEdits
+    slices: Mapping[str, ContainerEdits] = field(default_factory=dict)
+
+
+def specification(kind: Kind, described: Sequence[Described], shared: ContainerEdits) -> Spec:
+    """Each device by its UUID and by its index, the parts by theirs, and all devices under one name."""
+    named: dict[str, ContainerEdits] = {}
+    for one in described:
+        named |= {one.device.uuid: one.edits, str(one.device.index): one.edits, **one.slices}
+    if described:
+        named[ALL] = ContainerEdits().merged(*(one.edits for one in described))
+    return Spec(kind=kind, devices=tuple(SpecDevice(name=n, edits=e) for n, e in named.items()), edits=shared)
+
+
+def unresolved(spec: Spec, file: str, devices: Sequence[Device], found: Registry) -> Mapping[str, Fault]:
+    """Why a runtime would not give out ``devices`` as ``spec`` says, by UUID. ``file`` is where the spec should be.
+
+    What another file defines too is a fault even where ours would win: which one wins is a matter of the runtime's
+    configuration, and the other describes a device that is not its own.
+    """
+    ours = {device.name: device.edits for device in spec.devices}
+    faults = ((device.uuid, _fault(spec, file, device.uuid, ours, found)) for device in devices)
+    return {uuid: fault for uuid, fault in faults if fault}
+
+
+def _fault(spec: Spec, file: str, uuid: str, ours: Mapping[str, ContainerEdits], found: Registry) -> Fault | None:
+    name = spec.kind.device(uuid)
+    definitions = found.definitions.get(name, ())
+    others = sorted({one.source.file for one in definitions} - {file})
+    if others:
+        words = f"{name} is defined by {' and '.join((file, *others))}; remove one of them"
+        return Fault(reason=CONFLICT, message=words, action=Action.DRAIN)
+    if uuid not in ours:
+        return Fault(reason=MISSING, message=f"{name} cannot be described", action=Action.DRAIN)
+    if not definitions:
+        words = "; ".join((f"{file} does not define {name}", *_about(file, found)))
+        return Fault(reason=MISSING, message=words, action=Action.DRAIN)
+    (definition,) = definitions
+    if (definition.device.edits, definition.source.spec.edits) != (ours[uuid], spec.edits):
+        return Fault(reason=MISSING, message=f"{file} describes {name} as it no longer is", action=Action.DRAIN)
+    return None
+
+
+def _about(file: str, found: Registry) -> Iterator[str]:
+    return (problem.message for problem in found.problems if problem.file == file)
+
+
+PREFIX = "hami-plugin_"
+MOST_BESIDE = 100
+"""Problems of others' files that are told at once."""
+
+
+def file_name(kind: str) -> str:
+    """The spec file of a kind, as ``hami-plugin_hami.io-gpu.json``."""
+    return f"{PREFIX}{kind.replace('/', '-')}.json"
+
+
+def tidy(directory: Path, kinds: Iterable[str]) -> Changes:
+    """Remove what an earlier daemon left: half-written files, and specs of kinds that are served no more."""
+    store = Store(directory, PREFIX)
+    store.clean()
+    return Changes(removed=store.remove_others([file_name(kind) for kind in kinds]))
+
+
+def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tuple[Spec, tuple[str, ...]]:
+    """The spec of a family's devices, and what could not be described, in words."""
+    node, problems = family.node, list[str]()
+    if node.specification:
+        try:
+            return node.specification(devices, host), ()
+        except HamiError as error:
+            problems.append(str(error))
+    found: list[Described] = []
+    shared = ContainerEdits()
+    try:
+        shared = node.shared_edits(host)
+    except (HamiError, OSError) as error:
+        problems.append(str(error))
+    for device in devices:
+        try:
+            edits, slices = node.device_edits(device, host), node.slices(device, host)
+            if edits == ContainerEdits():
+                problems.append(f"{device.uuid} adds nothing to a container: its device node is not known")
+            else:
+                found.append(Described(device=device, edits=edits, slices=slices))
+        except (HamiError, OSError) as error:
+            problems.append(str(error))
+    return specification(Kind.parse(node.delivery.kind), found, shared), tuple(problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is wrong, by UUID of the device, and what could not be done, in words.
+
+    ``beside`` are files of others that no runtime can use. They take nothing away from our devices.
+    """
+
+    faults: Mapping[str, Fault]
+    trouble: str = ""
+    beside: tuple[str, ...] = ()
+
+
+class SpecFiles:
+    """One family's spec in ``directories``, the last of which is written to. Every call touches the disk."""
+
+    def __init__(self, family: Family, directories: Sequence[Path], host: HostFiles) -> None:
+        self._family = family
+        self._directories = directories
+        self._host = host
+        self._name = file_name(family.node.delivery.kind)
+        self._store = Store(directories[-1], PREFIX)
+        self._seen: object = None
+
+    def publish(self, devices: Sequence[Device]) -> Verdict:
+        """Make the disk describe ``devices``, and see what a runtime would find there."""
+        spec, problems = describe(self._family, devices, self._host)
+        trouble = "; ".join(problems)
+        if spec.devices:
+            try:
+                self._store.write(self._name, to_json(spec, self._name))
+            except CdiError as error:
+                trouble = "; ".join((*problems, str(error)))
+        self._seen = self._marks()
+        found, own = self._load(), str(self._store.path(self._name))
+        faults = unresolved(spec, own, devices, found)
+        told = {u: replace(f, message=f"{f.message}; {trouble}") if trouble else f for u, f in faults.items()}
+        beside = tuple(str(problem) for problem in found.problems if problem.file != own)
+        return Verdict(faults=told, trouble=trouble, beside=beside[:MOST_BESIDE])
+
+    def disturbed(self) -> bool:
+        """Whether anybody has touched the directories since the last ``publish``."""
+        return self._marks() != self._seen
+
+    def _load(self) -> Registry:
+        return load(self._directories, yaml=read_yaml)
+
+    def _marks(self) -> object:
+        """Every file's identity, size and times: cheap to ask, and different after any change."""
+        return tuple(mark for directory in self._directories for mark in _marks_of(directory))
+
+
+def _marks_of(directory: Path) -> Sequence[object]:
+    try:
+        files = [(entry.name, entry.lstat()) for entry in sorted(directory.iterdir())]
+    except OSError as error:
+        return (error.errno,)
+    return [(name, f.st_ino, f.st_mode, f.st_size, f.st_mtime_ns, f.st_ctime_ns) for name, f in files]
+
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Times in seconds: between looks at the directories, until files are described anew, until a disk is too slow."""
+
+    look: float = 2.0
+    describe: float = 60.0
+    patience: float = 5.0
+
+
+class Files(Protocol):
+    """A family's spec on the disk. Both calls block."""
+
+    def publish(self, devices: tuple[Device, ...]) -> Verdict: ...
+
+    def disturbed(self) -> bool: ...
+
+
+class SpecPublisher:
+    """Follows ``found``, and publishes in ``snapshot`` what a runtime can be asked for."""
+
+    def __init__(
+        self,
+        kind: str,
+        found: Watched[Snapshot],
+        files: Files,
+        *,
+        events: EventRecorder,
+        observe: Callable[[Snapshot], None] = lambda _snapshot: None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.kind = kind
+        self.snapshot: Watched[Snapshot] = Watched(Snapshot())
+        self.problem = "no spec is written yet"
+        self._found = found
+        self._files = files
+        self._events = events
+        self._observe = observe
+        self._pace = pace or Pace()
+        self._thread = WorkThread(f"cdi {kind}")
+        self._verdict = Verdict(faults={})
+
+    async def run(self) -> None:
+        """Until ``found`` is closed: after each change of it or of the directories, and now and then anyway."""
+        seen, due = -1, 0.0
+        while not self._found.closed:
+            changed = self._found.version != seen
+            seen, snapshot = self._found.version, self._found.value
+            if snapshot.devices and (
+                changed or time.monotonic() >= due or self._verdict.faults or await self._disturbed()
+            ):
+                due = time.monotonic() + self._pace.describe
+                self._judge(await self._published(snapshot), snapshot)
+            if changed or snapshot.devices:
+                self._show(snapshot)
+            await self._found.changed(seen, timeout=self._pace.look)
+        self.snapshot.close()
+        self._thread.close()
+
+    async def _disturbed(self) -> bool:
+        try:
+            return await self._thread.call(self._files.disturbed, self._pace.patience)
+        except StuckError:
+            return True
+
+    async def _published(self, snapshot: Snapshot) -> Verdict:
+        try:
+            return await self._thread.call(lambda: self._files.publish(snapshot.devices), self._pace.patience)
+        except StuckError as error:
+            words = f"the disk with the CDI specs does not answer: {error}"
+            known = {device.uuid for device in self.snapshot.value.devices}
+            new = {d.uuid: Fault(reason=MISSING, message=words) for d in snapshot.devices if d.uuid not in known}
+            return replace(self._verdict, faults={**self._verdict.faults, **new}, trouble=words)
+
+    def _judge(self, verdict: Verdict, snapshot: Snapshot) -> None:
+        """Tell what is new. Nothing is told twice."""
+        told = {(fault.reason, fault.message) for fault in self._verdict.faults.values()}
+        for fault in dict.fromkeys(verdict.faults.values()):
+            if (fault.reason, fault.message) not in told:
+                log.warning("cdi spec", kind=self.kind, reason=fault.reason, why=fault.message)
+                self._events.node(fault.reason, fault.message)
+        if verdict.trouble and verdict.trouble != self._verdict.trouble:
+            log.warning("cdi spec", kind=self.kind, why=verdict.trouble)
+        for why in verdict.beside:
+            if why not in self._verdict.beside:
+                log.warning("a cdi spec of others cannot be used", kind=self.kind, why=why)
+        if self._verdict.faults and not verdict.faults:
+            log.info("cdi spec is in order again", kind=self.kind, devices=len(snapshot.devices))
+        self._verdict = verdict
+        self.problem = next((fault.message for fault in verdict.faults.values()), verdict.trouble)
+
+    def _show(self, snapshot: Snapshot) -> None:
+        shown = replace(snapshot, devices=tuple(self._marked(device) for device in snapshot.devices))
+        if self.snapshot.set(shown):
+            self._observe(shown)
+
+    def _marked(self, device: Device) -> Device:
+        fault = self._verdict.faults.get(device.uuid)
+        if fault is None or not device.health.offered:
+            return device
+        return replace(device, health=Health.UNHEALTHY, reason=fault.reason, message=fault.message)
