@@ -35,11 +35,10 @@ from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
-from hami_plugin.node.annotating import Style
-from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.live import LiveNode
-from hami_plugin.node.occupancy import occupied
-from hami_plugin.node.registration import Registration
+from hami_plugin.node_status.annotations import Style
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.opening import tell_handover, tell_unlimited, tidy_specs
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.condition import Condition

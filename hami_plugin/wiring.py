@@ -12,10 +12,10 @@ from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.bounded import BoundedCalls, once
 from hami_plugin.inventory.inventory import FamilyPart, whole
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.annotating import Source
 from hami_plugin.node.guarding import Guard, guarded
 from hami_plugin.node.keeping import Keeper
 from hami_plugin.node.mistakes import Mistakes
+from hami_plugin.node_status.annotations import Source
 from hami_plugin.serving import Own, Serving
 from hami_plugin.startup import Served
 from hami_plugin.vendor import Family

@@ -13,7 +13,7 @@ from hami_plugin.inventory.replicas import physical_counts
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Checkpoint, Kept, Observer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.decisions import Question, claims
 
 log = logger(__name__)

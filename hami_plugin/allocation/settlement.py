@@ -14,8 +14,8 @@ from hami_plugin.errors import ClusterError, RefusalReason, RefusedError, WireEr
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Cluster
 from hami_plugin.model.views import PodView, revision
-from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.live import LiveNode
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.protocol.decisions import Question
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED, PHASE_SUCCESS
 from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock

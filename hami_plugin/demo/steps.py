@@ -19,7 +19,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import PodView
-from hami_plugin.node.annotating import Style, wanted_annotations
+from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.decisions import decode_devices, pending
 from hami_plugin.protocol.register import Refuses, all_served

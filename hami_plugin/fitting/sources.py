@@ -15,7 +15,7 @@ from hami_plugin.inventory.inventory import part
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
-from hami_plugin.node.annotating import Style, wanted_annotations
+from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.startup import Plan, opened, plan

@@ -28,7 +28,7 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.plain_yaml import read_yaml
 from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health, Snapshot
-from hami_plugin.node.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.vendor import Family
 
 ALL = "all"

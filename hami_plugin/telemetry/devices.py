@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from hami_plugin.allocation.identity import Held
-from hami_plugin.node.occupancy import Occupied, Portion
+from hami_plugin.node_status.occupancy import Occupied, Portion
 from hami_plugin.telemetry.gauges import gauge
 
 MIB = 1 << 20

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 import hami_plugin
-import hami_plugin.node.registration
+import hami_plugin.node_status.registration
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.allocation.settlement import lock_age
-from hami_plugin.node.annotating import Source, Style
-from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.live import LiveNode
-from hami_plugin.node.registration import Registration
+from hami_plugin.node_status.annotations import Source, Style
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.protocol.keys import NODE_LOCK
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, grant, pod, snapshot
 from tests.support.cluster import FakeCluster
@@ -69,7 +68,7 @@ def test_a_lock_from_the_future_has_no_age(off, age):
 @pytest.mark.parametrize("jump", [-24 * HOUR, -HOUR, HOUR], ids=str)
 async def test_a_heartbeat_comes_when_it_is_due_whatever_the_clock_does(monkeypatch, jump):
     turning = [0.0]
-    monkeypatch.setattr(hami_plugin.node.registration, "time", SimpleNamespace(monotonic=lambda: turning[0]))
+    monkeypatch.setattr(hami_plugin.node_status.registration, "time", SimpleNamespace(monotonic=lambda: turning[0]))
     wall = [datetime(2026, 8, 21, 10, 0, tzinfo=UTC)]
     cluster, live = FakeCluster(), LiveNode()
     registration = Registration(

@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.model.views import NodeView
-from hami_plugin.node.live import LiveNode
+from hami_plugin.node_status.registration import LiveNode
 from tests.support.builders import pod
 
 

@@ -9,10 +9,9 @@ import pytest
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.watch import Rhythm
-from hami_plugin.node.annotating import Source, Style
-from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.live import LiveNode
-from hami_plugin.node.registration import Registration
+from hami_plugin.node_status.annotations import Source, Style
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.scheduler.extender.service import local_time
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.builders import FAMILY, snapshot

@@ -9,7 +9,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.inventory.inventory import FamilyPart, part, whole
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.links import Link, Links
-from hami_plugin.node.annotating import Style, wanted_annotations
+from hami_plugin.node_status.annotations import Style, wanted_annotations
 from tests.support.builders import FAMILY, REGISTER, changed, device, uuid
 
 RED, BLUE = "RED", "BLUE"

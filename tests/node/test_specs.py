@@ -17,7 +17,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.inventory.cdi_specs import Pace, SpecFiles, SpecPublisher, file_name, tidy
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Health, Snapshot
-from hami_plugin.node.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder
 from tests.support.builders import FAMILY, NODE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until

@@ -24,7 +24,7 @@ from hami_plugin.inventory.inventory import part
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import Kept
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.node.annotating import Source, Style, wishes
+from hami_plugin.node_status.annotations import Source, Style, wishes
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.scheduler.engine.assignment import patch
 from hami_plugin.scheduler.engine.filtering import Scene, Unasked, filtered

@@ -6,7 +6,7 @@ from hami_plugin.aio import Backoff
 from hami_plugin.inventory.discovery import Pace, Watch
 from hami_plugin.inventory.health import Patience
 from hami_plugin.inventory.inventory import Inventory
-from hami_plugin.node.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder
 from tests.support.builders import NODE
 from tests.support.cluster import FakeCluster
 from tests.support.node import Counting, until

@@ -22,7 +22,7 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.node.annotating import Style, wanted_annotations
+from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol.decisions import claims, excess
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit

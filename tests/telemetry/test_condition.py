@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from hami_plugin.allocation.settlement import lock_age
 from hami_plugin.model.views import NodeView
-from hami_plugin.node.live import LiveNode
+from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.telemetry.condition import Condition
 

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import Held
 from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.node.annotating import Source
-from hami_plugin.node.occupancy import occupied
+from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.telemetry.devices import Devices
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, uuid
 

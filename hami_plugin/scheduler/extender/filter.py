@@ -11,7 +11,7 @@ from hami_plugin.aio import Backoff, in_slices
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.node.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, assigned
 from hami_plugin.scheduler.engine.filtering import Filtered, Kept, Scene, Unasked, offered_by, searching

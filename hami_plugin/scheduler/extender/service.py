@@ -18,7 +18,7 @@ from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
-from hami_plugin.node.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.scheduler.engine.survey import of_any_age
 from hami_plugin.scheduler.extender.bind import Binder, UnsureError
 from hami_plugin.scheduler.extender.cache import Limits, Nodes, Pods

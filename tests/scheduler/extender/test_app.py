@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 import hami_plugin.scheduler.extender.app
 from hami_plugin.cluster.watch import Follower
 from hami_plugin.errors import HamiError
-from hami_plugin.node.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.scheduler.extender.app import Process, Scheduler, configured, serve
 from hami_plugin.scheduler.extender.cache import Nodes
 from hami_plugin.scheduler.extender.metrics import Metrics

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Health, Sighting, Snapshot
-from hami_plugin.node.annotating import Style, wanted_annotations
+from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.vendor import Family
 from vendors.nvidia.family import families
 from vendors.nvidia.gpu_check.options import Options

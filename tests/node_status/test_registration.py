@@ -8,16 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-import hami_plugin.node.registration
+import hami_plugin.node_status.registration
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import NodeView
-from hami_plugin.node.annotating import MOST_ANNOTATION_BYTES, Source, Style
-from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.live import LiveNode
-from hami_plugin.node.registration import Registration
+from hami_plugin.node_status.annotations import MOST_ANNOTATION_BYTES, Source, Style
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.protocol.register import decode_json, decode_legacy
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.vendor import AnnotationKeys
@@ -273,7 +272,7 @@ async def test_a_node_that_others_change_all_the_time_still_gets_its_heartbeat(s
 
 async def test_a_change_of_the_node_just_before_a_heartbeat_does_not_put_it_off(start, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(hami_plugin.node.registration, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(hami_plugin.node_status.registration, "time", SimpleNamespace(monotonic=lambda: now[0]))
     rig = start(snapshot(2), style=replace(LEGACY, heartbeat=3600.0)).attach()
     await until(lambda: HANDSHAKE in rig.annotations)
     beats = len(rig.cluster.writes)
@@ -288,7 +287,7 @@ async def test_a_change_of_the_node_just_before_a_heartbeat_does_not_put_it_off(
 
 async def test_a_heartbeat_that_fails_is_repeated_at_once(start, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(hami_plugin.node.registration, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(hami_plugin.node_status.registration, "time", SimpleNamespace(monotonic=lambda: now[0]))
     rig = start(snapshot(2), style=replace(LEGACY, heartbeat=3600.0)).attach()
     await until(lambda: HANDSHAKE in rig.annotations)
     rig.cluster.fail("patch nodes", ClusterError("away"))

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.annotating import Style, wanted_annotations
+from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol.register import decode_legacy, encode_legacy
-from tests.node.test_registration import Rig
+from tests.node_status.test_registration import Rig
 from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, changed, snapshot, uuid
 from tests.support.node import until
 

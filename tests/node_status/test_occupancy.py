@@ -6,8 +6,8 @@ import pytest
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import question_of
-from hami_plugin.node.annotating import Source
-from hami_plugin.node.occupancy import occupied
+from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.vendor import Resources, Units

@@ -14,17 +14,35 @@ from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Cluster
-from hami_plugin.node.annotating import (
-    Source,
-    Style,
-    Wanted,
-    together,
-    wishes,
-)
-from hami_plugin.node.events import EventRecorder
-from hami_plugin.node.live import LiveNode
+from hami_plugin.model.views import NodeView, revision
+from hami_plugin.node_status.annotations import Source, Style, Wanted, together, wishes
+from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.handshake import reported
 from hami_plugin.vendor import Family
+
+
+class LiveNode:
+    """The newest known view of the node; None before the first answer, and while the node does not exist."""
+
+    def __init__(self) -> None:
+        self.view: Watched[NodeView | None] = Watched(None)
+
+    @property
+    def value(self) -> NodeView | None:
+        return self.view.value
+
+    def deliver(self, node: NodeView | None) -> None:
+        """Take a view from the watch, or the answer to a patch of ours. An older one of the same node is dropped."""
+        known = self.view.value
+        if (
+            node
+            and known
+            and node.uid == known.uid
+            and revision(node.resource_version) < revision(known.resource_version)
+        ):
+            return
+        self.view.set(node)
+
 
 log = logger(__name__)
 

@@ -15,7 +15,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
-from hami_plugin.node.annotating import Source
+from hami_plugin.node_status.annotations import Source
 from hami_plugin.scheduler.engine.states import added
 
 
