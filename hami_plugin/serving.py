@@ -15,9 +15,9 @@ from hami_plugin.inventory.discovery import Watch
 from hami_plugin.inventory.inventory import FamilyPart
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.guarding import Guard
-from hami_plugin.node.keeping import Keeper
 from hami_plugin.node_status.annotations import Source
+from hami_plugin.vendor_boundary.guard import Guard
+from hami_plugin.vendor_boundary.keeper import Keeper
 
 Work = Iterator[tuple[str, Coroutine[None, None, None]]]
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.checked import CheckedDriver
 from hami_plugin.config.load import Configuration, load
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
@@ -18,12 +17,13 @@ from hami_plugin.host.bounded import once
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.host.runtimes import look as read_runtime
-from hami_plugin.isolated.driver import IsolatedDriver
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure
 from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
+from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
+from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 
 OWN_OPTIONS = {
     "node_name": "nodeName",

@@ -12,13 +12,12 @@ from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.bounded import BoundedCalls, once
 from hami_plugin.inventory.inventory import FamilyPart, whole
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.guarding import Guard, guarded
-from hami_plugin.node.keeping import Keeper
-from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node_status.annotations import Source
 from hami_plugin.serving import Own, Serving
 from hami_plugin.startup import Served
 from hami_plugin.vendor import Family
+from hami_plugin.vendor_boundary.guard import Guard, Mistakes, guarded
+from hami_plugin.vendor_boundary.keeper import Keeper
 
 PATIENCE_S = 2.0
 """How long a function of a vendor's may look at the host. Until it comes back, the next are refused."""

@@ -25,12 +25,12 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node.guarding import Guard
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.decisions import Claim, Question, excess
 from hami_plugin.protocol.register import DeviceInfo, Refuses
 from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.vendor import Family, Units
+from hami_plugin.vendor_boundary.guard import Guard
 
 
 class Granting:

@@ -22,10 +22,9 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node.guarding import Guard
-from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.vendor import Family, Injection, Leftovers
+from hami_plugin.vendor_boundary.guard import Guard, Mistakes
 
 
 def answered(delivery: Delivery, assignment: Assignment, own: ContainerEdits, described: ContainerEdits) -> Answer:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, VendorMistakeError, WireError
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.protocol.grammar import bounded, shown
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.register import Refuses, encode_json, encode_legacy, unhealthy_key
 from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.protocol.scores import score_annotation
 from hami_plugin.vendor import Family
+from hami_plugin.vendor_boundary.guard import Mistakes
 
 MOST_ANNOTATION_BYTES = 256 * 1024
 

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from hami_plugin.aio import cancelled
 from hami_plugin.app import Daemon, Process
-from hami_plugin.checked import CheckedDriver
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
@@ -22,6 +21,7 @@ from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor import AnnotationKeys, Resources, Vendor
+from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
 
 from .builders import COUNT, FAMILY, NODE, REGISTER, container, device, grant, pod
 from .cluster import FakeCluster

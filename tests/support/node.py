@@ -16,10 +16,9 @@ from hami_plugin.allocation.settlement import LockReaper, Settlement
 from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.ports import NullObserver
-from hami_plugin.node.guarding import Guard
-from hami_plugin.node.mistakes import Mistakes
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.vendor_boundary.guard import Guard, Mistakes
 
 from .builders import FAMILY, NODE, QUESTION, snapshot
 from .cluster import FakeCluster

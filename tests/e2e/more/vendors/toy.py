@@ -30,7 +30,7 @@ class ToySettings(ServedSettings):
 
 def open_driver(settings: ToySettings, _paths: HostPaths) -> Driver:
     """The driver of ``tests/isolated``."""
-    from tests.isolated.toys import ToyDriver  # noqa: PLC0415  # in the other process only
+    from tests.vendor_boundary.toys import ToyDriver  # noqa: PLC0415  # in the other process only
 
     return ToyDriver(settings.orders)
 

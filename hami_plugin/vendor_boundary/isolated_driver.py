@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.isolated.messages import Away, Busy, Call, Done, impatient, receive, send
 from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery
 from hami_plugin.model.links import Links
 from hami_plugin.vendor import Driver, HealthEvent
+from hami_plugin.vendor_boundary.isolated_messages import Away, Busy, Call, Done, impatient, receive, send
 
+CHILD = "hami_plugin.vendor_boundary.isolated_process"
 log = logger(__name__)
 
 NONSENSE = (pickle.UnpicklingError, AttributeError, ImportError, IndexError, ValueError)
@@ -43,7 +44,7 @@ class _Child:
         with theirs:
             paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
             self.process = subprocess.Popen(  # noqa: S603  # this program itself
-                [sys.executable, "-m", "hami_plugin.isolated.child", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-m", CHILD, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
-from hami_plugin.node.mistakes import Mistakes
+from hami_plugin.vendor_boundary.guard import Mistakes
 
 log = logger(__name__)
 

@@ -7,8 +7,8 @@ import pytest
 from hami_plugin.aio import Backoff, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.model.ports import NullObserver
-from hami_plugin.node.keeping import Keeper
-from hami_plugin.node.mistakes import AGAIN_S, Mistakes
+from hami_plugin.vendor_boundary.guard import AGAIN_S, Mistakes
+from hami_plugin.vendor_boundary.keeper import Keeper
 from tests.support.node import until
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.isolated.driver import IsolatedDriver
 from hami_plugin.vendor import HealthEvent
-from tests.isolated.toys import FAULT, NAMES, ToyDriver
+from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 from tests.support.scale import spread
+from tests.vendor_boundary.toys import FAULT, NAMES, ToyDriver
 
 Make = Callable[..., IsolatedDriver]
 
@@ -112,7 +112,7 @@ def test_a_library_that_ends_its_process_is_a_reason_and_the_next_look_starts_an
 def test_a_process_that_stops_in_mid_message_is_ended(
     make: Make, orders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hami_plugin.isolated.driver.STALL_S", 0.3)
+    monkeypatch.setattr("hami_plugin.vendor_boundary.isolated_driver.STALL_S", 0.3)
     driver = make()
     driver.discover()
     process = process_of(driver)
@@ -232,8 +232,8 @@ def test_a_signal_to_the_whole_group_is_the_daemons_to_answer(make: Make) -> Non
 
 DAEMON = """
 import functools, pathlib, sys, threading
-from hami_plugin.isolated.driver import IsolatedDriver
-from tests.isolated.toys import ToyDriver
+from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
+from tests.vendor_boundary.toys import ToyDriver
 driver = IsolatedDriver(functools.partial(ToyDriver, pathlib.Path(sys.argv[1])))
 driver.discover()
 print(driver.process, file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """The driver's own process: opens the driver, answers calls one by one, and goes when nobody asks any more.
 
-``python -m hami_plugin.isolated.child PIPE PARENT``, with the number of an open file and that of a process.
+``python -m hami_plugin.vendor_boundary.isolated_process PIPE PARENT``: the number of an open file, and of a process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.isolated.messages import Away, Busy, Call, Done, receive, send
+from hami_plugin.vendor_boundary.isolated_messages import Away, Busy, Call, Done, receive, send
 
 TELL_S = 0.5
 """How often a call in progress says which device it is asking about."""

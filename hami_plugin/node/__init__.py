@@ -1,1 +1,0 @@
-"""Use-cases: discover, publish, allocate. Async, and they talk to the protocols in ``ports`` only."""
