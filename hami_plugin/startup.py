@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.config.load import Configuration, load
+from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
 from hami_plugin.errors import HamiError
@@ -34,7 +34,6 @@ OWN_OPTIONS = {
     "log_level": "logLevel",
     "log_format": "logFormat",
 }
-HAMI_DEVICE_CONFIG = Path("/device-config.yaml")
 HAMI_NODE_CONFIG = Path("/config/config.json")
 
 PRESENCE_S = 20.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from cdi.edits import ContainerEdits
-from hami_plugin.config.kinds import AbsolutePath
+from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, setting
 from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.nodes import DeviceNodes, mounted

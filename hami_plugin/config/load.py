@@ -6,23 +6,140 @@ From the weakest: defaults, HAMi's device-config.yaml, HAMi's per-node config.js
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from hami_plugin.config import sources
-from hami_plugin.config.documents import Keys
-from hami_plugin.config.environment import environment_layers, environment_warnings
-from hami_plugin.config.explain import Problem, explain, unknown_key
+from hami_plugin.config import hami
+from hami_plugin.config import hami as helm
+from hami_plugin.config.documents import Document, Keys, MissingFileError, read_json, read_yaml, section
+from hami_plugin.config.explain import Problem, explain, field_at, takes_list, unknown_key
 from hami_plugin.config.hami import Models
-from hami_plugin.config.layers import Layer, Layers, without_nothing
+from hami_plugin.config.layers import Layer, Layers, Place, dotted, nested, without_nothing
 from hami_plugin.config.settings import Settings
-from hami_plugin.config.sources import Findings
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError, HamiError
+
+HAMI_DEVICE_CONFIG = Path("/device-config.yaml")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one load has found so far: problems, warnings, and the files that were read."""
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    of_vendors: dict[str, list[str]] = field(default_factory=dict)
+    """Problems of a vendor's section that are none where the vendor is disabled."""
+
+    def layers(
+        self,
+        path: Path | None,
+        read: Callable[[Path], Document],
+        interpret: Callable[[Document], hami.Reading],
+        *,
+        optional: bool = False,
+    ) -> tuple[Layer, ...] | None:
+        """What ``interpret`` makes of the file; None after noting that it is no use. No path gives no layers."""
+        if path is None:
+            return ()
+        try:
+            document = read(path)
+            layers, warnings = interpret(document)
+        except MissingFileError as missing:
+            (self.warnings if optional else self.problems).extend(missing.problems)
+            return None
+        except ConfigError as error:
+            self.problems += error.problems
+            return None
+        self.files.append(str(path))
+        self.warnings += warnings
+        return layers
+
+
+def own_file(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...] | None:
+    """Our own file: strict, and must be there when it is named."""
+    return findings.layers(path, read_yaml, lambda document: _own(findings, document, models))
+
+
+def read_device_config(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...]:
+    """HAMi's ``device-config.yaml``: must be there when it is named."""
+    return findings.layers(path, read_yaml, lambda document: hami.device_config(document, models)) or ()
+
+
+def read_node_config(findings: Findings, path: Path | None, models: hami.Models, node: str) -> tuple[Layer, ...]:
+    """HAMi's ``config.json``. Not every cluster has one, so a warning is enough when it is not there."""
+    return (
+        findings.layers(path, read_json, lambda document: hami.node_config(document, models, node), optional=True) or ()
+    )
+
+
+def _own(findings: Findings, document: Document, models: hami.Models) -> hami.Reading:
+    value = section(document, (), document.value)
+    places: dict[Keys, Place] = {
+        keys: Place(where=f"{document.path}:{line}", path=dotted(keys)) for keys, line in document.lines.items() if keys
+    }
+    layer = Layer(name=str(document.path), values=_with_empty_sections(document, value), places=places)
+    respelt, problems = helm.respelt(layer, models)
+    for vendor, found in problems.items():
+        findings.of_vendors.setdefault(vendor, []).extend(found)
+    return (respelt,), ()
+
+
+def _with_empty_sections(document: Document, values: Mapping[str, object]) -> Mapping[str, object]:
+    """``vendors:`` or a vendor's name with nothing after it is a section without keys."""
+    vendors = section(document, ("vendors",), values.get("vendors"))
+    sections = {name: section(document, ("vendors", name), value) for name, value in vendors.items()}
+    return {**values, "vendors": sections}
+
+
+# HAMi parses these and then ignores them; somebody who sets one believes that it counts.
+_DEAD = {
+    "DEVICE_SPLIT_COUNT": "deviceSplitCount",
+    "DEVICE_MEMORY_SCALING": "deviceMemoryScaling",
+    "DEVICE_CORES_SCALING": "deviceCoreScaling",
+    "DISABLE_CORE_LIMIT": "disableCoreLimit",
+}
+
+
+def environment_layers(environment: Mapping[str, str], models: Models) -> Iterator[Layer]:
+    """Every declared variable that is set and not empty. Where a key holds a list, commas part its items."""
+    yield from _declared(environment, Settings, Settings.environment, ())
+    for vendor, model in models.items():
+        yield from _declared(environment, model, model.environment, ("vendors", vendor))
+
+
+def environment_warnings(environment: Mapping[str, str], models: Models) -> Iterator[str]:
+    """Variables of HAMi's that are set, and that nothing reads."""
+    read = {name for model in models.values() for name in model.environment}
+    for name, key in _DEAD.items():
+        if environment.get(name) and name not in read:
+            yield f"environment: {name}: has no effect, nor has it in HAMi; set {key} in the device configuration"
+
+
+def _declared(
+    environment: Mapping[str, str], model: type[BaseModel], declared: Mapping[str, str], prefix: Keys
+) -> Iterator[Layer]:
+    for name, path in declared.items():
+        text = environment.get(name, "").strip()
+        if not text:
+            continue
+        target: Keys = tuple(path.split("."))
+        field = field_at(model, target)
+        value: object = text
+        if field and takes_list(field):
+            value = [part.strip() for part in text.split(",") if part.strip()]
+        keys = (*prefix, *target)
+        yield Layer(
+            name="environment",
+            values=nested(".".join(str(key) for key in keys), value),
+            places={keys: Place(where="environment", path=name)},
+        )
+
 
 _PLACE = re.compile(r"([^:]*)(?::(\d{1,9}))?:")
 """How a line begins: with a file and, where that is known, a line of it."""
@@ -61,14 +178,14 @@ def load(
     """
     findings = Findings()
     models = _models(findings, vendor_settings, vendor_names)
-    own = sources.own_file(findings, config, models)
+    own = own_file(findings, config, models)
     flags = Layer(name="command line", values=_given(overrides))
     upper = (*(own or ()), *environment_layers(environment, models), flags)
     findings.warnings += environment_warnings(environment, models)
     node = Layers(upper).at(("nodeName",))
     lower = (
-        *sources.device_config(findings, device_config, models),
-        *sources.node_config(findings, node_config, models, node if isinstance(node, str) else ""),
+        *read_device_config(findings, device_config, models),
+        *read_node_config(findings, node_config, models, node if isinstance(node, str) else ""),
     )
     settings, vendors = _validated(
         findings, Layers((*lower, *upper)), models, names=vendor_names, complete=own is not None

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import models_json_schema
 from pydantic_core import to_json
 
-from hami_plugin.config.fields import fields, section
+from hami_plugin.config.explain import fields, section
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator
 
-from hami_plugin.config.kinds import AbsolutePath, DnsName, Section
+from hami_plugin.config.settings import AbsolutePath, DnsName, Section
 from hami_plugin.model.delivery import Delivery, Way
 
 ResourceName = Annotated[

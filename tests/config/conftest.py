@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 import pytest
 from pydantic import Field
 
-from hami_plugin.config.kinds import Section
 from hami_plugin.config.load import Configuration, load
+from hami_plugin.config.settings import Section
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError, UnknownVendorError
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from hami_plugin.cli import main
-from hami_plugin.config import files
+from hami_plugin.config import documents
 from hami_plugin.config.documents import read_yaml
 
 pytestmark = pytest.mark.scenario("H6")
@@ -133,7 +133,7 @@ def test_a_volume_that_is_swapped_all_the_time_is_read_as_one_version_or_the_oth
     thread = threading.Thread(target=swapping)
     thread.start()
     try:
-        read = {files.read_text(volume.path) for _ in range(1_000)}
+        read = {documents.read_text(volume.path) for _ in range(1_000)}
     finally:
         stop.set()
         thread.join()
@@ -154,6 +154,6 @@ def test_a_version_that_goes_while_its_file_is_opened_is_no_missing_file(
             raise FileNotFoundError(2, "No such file or directory", path)
         return opened(path, flags)
 
-    monkeypatch.setattr(files, "_without_waiting", raced)
+    monkeypatch.setattr(documents, "_without_waiting", raced)
 
     assert read_yaml(volume.path).value == {"rescanSeconds": 2}

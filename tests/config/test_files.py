@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from hami_plugin.config.files import MAX_BYTES, MissingFileError, read_text
+from hami_plugin.config.documents import MAX_BYTES, MissingFileError, read_text
 from hami_plugin.errors import ConfigError
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hami_plugin.config.fields import field_at, model_at, nearest, suggestion, takes_list
+from hami_plugin.config.explain import field_at, model_at, nearest, suggestion, takes_list
 from hami_plugin.config.reference import reference, schema
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings

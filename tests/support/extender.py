@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from hami_plugin.config.scheduler import SchedulerSettings
+from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.scheduler.extender.ports import Extender
 from hami_plugin.scheduler.extender.request_handler import kinds

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hami_plugin.config.kinds import Section
+from hami_plugin.config.settings import Section
 from hami_plugin.config.vendors import AS_IT_IS, Fixed, ResourceName, setting
 from vendors.ascend.node.settings import NodeSettings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hami_plugin.config.kinds import AbsolutePath
+from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
 
 

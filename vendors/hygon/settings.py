@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from hami_plugin.config.kinds import AbsolutePath
+from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
 
 

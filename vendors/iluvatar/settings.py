@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
-from hami_plugin.config.kinds import AbsolutePath, Section
+from hami_plugin.config.settings import AbsolutePath, Section
 from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, TrustSettings, setting
 
 

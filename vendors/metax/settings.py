@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hami_plugin.config.kinds import AbsolutePath
+from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, listed, setting
 from hami_plugin.model.delivery import Delivery
 

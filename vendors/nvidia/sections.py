@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from hami_plugin.config.kinds import DnsName, Section
+from hami_plugin.config.settings import DnsName, Section
 from hami_plugin.config.vendors import CdiSettings, listed
 from vendors.nvidia.xid import XidPolicy, parse_selection
 

@@ -15,8 +15,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.cluster.wide import connect_wide
-from hami_plugin.config.load import Configuration, load
-from hami_plugin.config.scheduler import SchedulerSettings
+from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
+from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
 from hami_plugin.scheduler.extender.certificates import Certificates
@@ -27,7 +27,6 @@ from hami_plugin.scheduler.extender.request_handler import kinds
 from hami_plugin.scheduler.extender.server import Server
 from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.scheduler.webhook.admission import Scheduling
-from hami_plugin.startup import HAMI_DEVICE_CONFIG
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
 from hami_plugin.vendor import Family, load_vendor, vendor_names

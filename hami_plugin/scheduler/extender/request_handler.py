@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from hami_plugin.aio import in_slices
-from hami_plugin.config.scheduler import SchedulerSettings
+from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.scheduler.extender.bodies import MOST_VALUES, Budget, Lease, reading, values

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cdi.edits import ContainerEdits
-from hami_plugin.config.kinds import AbsolutePath
+from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, ServedSettings, setting
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
