@@ -25,9 +25,9 @@ from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
 from hami_plugin.equipment import Equipment
 from hami_plugin.errors import HamiError
-from hami_plugin.host.drivers import WorkThread
 from hami_plugin.host.files import StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.threads import WorkThread
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.company import Company

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import ResourcePlugin
 from hami_plugin.allocation.preparation import HostCheck
-from hami_plugin.host.bounded import BoundedCalls
+from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.inventory.cdi_specs import SpecPublisher
 from hami_plugin.inventory.discovery import Watch
 from hami_plugin.inventory.inventory import FamilyPart

@@ -13,10 +13,10 @@ from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
 from hami_plugin.errors import HamiError
-from hami_plugin.host.bounded import once
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.host.runtimes import look as read_runtime
+from hami_plugin.host.threads import once
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all

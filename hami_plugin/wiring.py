@@ -9,7 +9,7 @@ from functools import partial
 
 from hami_plugin.equipment import Equipment
 from hami_plugin.errors import ConfigError, HamiError
-from hami_plugin.host.bounded import BoundedCalls, once
+from hami_plugin.host.threads import BoundedCalls, once
 from hami_plugin.inventory.inventory import FamilyPart, whole
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.annotations import Source

@@ -13,9 +13,9 @@ from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.host.drivers import StuckError, WorkThread
 from hami_plugin.host.files import make_shared_directory, remove_files, write_shared
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way, whose
 from hami_plugin.model.device import Snapshot

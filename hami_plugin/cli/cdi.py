@@ -123,7 +123,7 @@ def validate(files: Sequence[Path]) -> None:
     """
     from cdi.documents import read, to_json  # noqa: PLC0415
     from cdi.errors import InvalidSpecError  # noqa: PLC0415
-    from hami_plugin.host.plain_yaml import read_yaml  # noqa: PLC0415
+    from hami_plugin.host.bounded_yaml import read_yaml  # noqa: PLC0415
 
     bad = 0
     for file in files:

@@ -13,7 +13,7 @@ from os.path import pathsep
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.host.plain_yaml import read_yaml
+from hami_plugin.host.bounded_yaml import read_yaml
 
 MOST_BYTES = 4 << 20
 """Of a kubeconfig. One of a hundred clusters with all their certificates is shorter."""

@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 import yaml
 
-from hami_plugin.bounded_yaml import MOST_LEVELS, BoundedLoader, TooDeepError, TooLargeError
 from hami_plugin.errors import ConfigError
+from hami_plugin.host.bounded_yaml import MOST_LEVELS, BoundedLoader, TooDeepError, TooLargeError
 
 MAX_BYTES = 1024 * 1024
 ATTEMPTS, PAUSE_S = 50, 0.002

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from hami_plugin.bounded_yaml import BoundedLoader
 from hami_plugin.errors import HamiError
 from hami_plugin.fitting.shapes import misshapen
+from hami_plugin.host.bounded_yaml import BoundedLoader
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 
 STANDARD_INPUT = Path("-")

@@ -23,9 +23,9 @@ from cdi.spec import Spec
 from cdi.store import Changes, Store
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError
-from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.host.plain_yaml import read_yaml
+from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.inventory.inventory import Change, Inventory
 from hami_plugin.log import logger
 from hami_plugin.model.device import Fault, Health, Snapshot

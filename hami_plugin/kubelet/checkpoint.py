@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from hami_plugin.errors import HamiError
-from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import Kept

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from hami_plugin.errors import ConfigError
-from hami_plugin.host.plain_yaml import read_yaml
+from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.model.machine import Machine, machine
 
 _SUFFIX = ".yaml"

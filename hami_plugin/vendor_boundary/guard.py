@@ -14,9 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from cdi.edits import ContainerEdits
 from hami_plugin.errors import HamiError, VendorMistakeError
-from hami_plugin.host.bounded import BoundedCalls
-from hami_plugin.host.drivers import StuckError
-from hami_plugin.host.threads import carried
+from hami_plugin.host.threads import BoundedCalls, StuckError, carried
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant

@@ -33,8 +33,8 @@ from hami_plugin.config.load import load
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError, WireError
 from hami_plugin.fitting import manifests
 from hami_plugin.host import pci, printed, runtimes
+from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.plain_yaml import read_yaml
 from hami_plugin.host.tools import ToolError, json_object
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.checkpoint import kept_in

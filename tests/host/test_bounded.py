@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from hami_plugin.host.bounded import BoundedCalls, once
-from hami_plugin.host.drivers import StuckError
+from hami_plugin.host.threads import BoundedCalls, StuckError, once
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from cdi.errors import InvalidSpecError
 from cdi.names import Kind
 from cdi.validate import problems, traps
 from cdi.version import VERSIONS
-from hami_plugin.host.plain_yaml import read_yaml
+from hami_plugin.host.bounded_yaml import read_yaml
 from tests.runtimes.containerd import Containerd, CrashedError
 from tests.runtimes.enclosure import enclosed
 from tests.runtimes.image import archive

@@ -13,8 +13,8 @@ from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.overcommit import AS_HAMI, Account
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import LockReaper, Settlement
-from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from hami_plugin.errors import VendorMistakeError
-from hami_plugin.host.bounded import BoundedCalls
+from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.placement import Grant
 from hami_plugin.vendor import NodeSide, Resources

@@ -8,7 +8,7 @@ import pytest
 
 import hami_plugin.wiring
 from hami_plugin.errors import ConfigError, HamiError
-from hami_plugin.host.bounded import BoundedCalls
+from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Fault
 from hami_plugin.protocol.keys import NODE_LOCK

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hami_plugin.errors import HamiError, WireError
-from hami_plugin.host.drivers import StuckError, WorkThread
+from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.scheduler.extender.metrics import Metrics
 

@@ -21,8 +21,8 @@ from hami_plugin.allocation.journal import Journal, JournalWriter
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
-from hami_plugin.host.bounded import BoundedCalls
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.listener import Listener

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_plugin.host.plain_yaml import read_yaml
+from hami_plugin.host.bounded_yaml import read_yaml
 
 
 @pytest.mark.parametrize(
