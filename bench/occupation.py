@@ -14,7 +14,7 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.protocol.scores import score_annotation
 from hami_plugin.scheduler.engine.ledger import Ledger
-from hami_plugin.vendor import Family, load_vendor, vendor_names
+from hami_plugin.sdk import Family, load_vendor, vendor_names
 
 WORD = "NVIDIA"
 COUNT, MEMORY, CORES, ORDER = (

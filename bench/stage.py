@@ -17,9 +17,9 @@ from bench.machines import BASE, write_profile
 from bench.processes import end, spawn
 from bench.shipped import packages
 from hami_plugin.errors import HamiError
+from hami_plugin.sdk import Family
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate
 from hami_plugin.simulation.kubelet import FakeKubelet
-from hami_plugin.vendor import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

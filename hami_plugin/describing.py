@@ -15,8 +15,8 @@ from hami_plugin.glance import snapshot_of
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.inventory.cdi_specs import describe, file_name
+from hami_plugin.sdk import Family
 from hami_plugin.startup import Options, opened, plan
-from hami_plugin.vendor import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,10 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import Checkpoint
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.sdk import Family, Units
 from hami_plugin.serving import Line
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor import Family, Units
 from hami_plugin.vendor_boundary.guard import Guard, Mistakes
 
 COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}

@@ -10,8 +10,8 @@ from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
+from hami_plugin.sdk import Driver, Vendor, load_vendor, vendor_names
 from hami_plugin.startup import Options, Served, opened, plan
-from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
 
 log = logger(__name__)
 

@@ -9,8 +9,8 @@ from cdi.errors import CdiError
 from hami_plugin.inventory.cdi_specs import tidy
 from hami_plugin.log import logger
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.sdk import Family
 from hami_plugin.startup import Served
-from hami_plugin.vendor import Family
 
 log = logger(__name__)
 

@@ -19,9 +19,9 @@ from hami_plugin.host.runtimes import look as read_runtime
 from hami_plugin.host.threads import once
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
+from hami_plugin.sdk import Driver, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure
-from hami_plugin.vendor import Driver, Vendor, load_vendor, vendor_names
 from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 

@@ -13,9 +13,9 @@ from hami_plugin.host.threads import BoundedCalls, once
 from hami_plugin.inventory.inventory import FamilyPart, whole
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.annotations import Source
+from hami_plugin.sdk import Family
 from hami_plugin.serving import Own, Serving
 from hami_plugin.startup import Served
-from hami_plugin.vendor import Family
 from hami_plugin.vendor_boundary.guard import Guard, Mistakes, guarded
 from hami_plugin.vendor_boundary.keeper import Keeper
 

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hami_plugin.cli import main
+from hami_plugin.sdk import load_vendor, vendor_names
 from hami_plugin.simulation.machines import machine_names
-from hami_plugin.vendor import load_vendor, vendor_names
 from tests.support.terminal import environment, on_terminal, piped
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

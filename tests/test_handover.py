@@ -14,8 +14,8 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings, VendorSettings
 from hami_plugin.model.delivery import Way
 from hami_plugin.opening import tell_handover, tidy_specs
+from hami_plugin.sdk import load_vendor
 from hami_plugin.startup import Handover, Served, settled
-from hami_plugin.vendor import load_vendor
 
 CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
 SILENT = f"version = 2\n{CRI}sandbox_image = 'pause'\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from hami_plugin.vendor import load_vendor, vendor_names
+from hami_plugin.sdk import load_vendor, vendor_names
 
 ROOT = Path(__file__).parents[1]
 GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")

@@ -12,13 +12,7 @@ from pydantic import Field
 from cdi.edits import ContainerEdits
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, setting
-from hami_plugin.host.hardware import Hardware
-from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.printed import address, mebibytes, rows
-from hami_plugin.host.tools import read
-from hami_plugin.listed import Card, ListedCards
-from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.model.placement import Assignment
@@ -28,10 +22,15 @@ from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.selectors import by_group, when
 from hami_plugin.scheduler.engine.states import whole
+from hami_plugin.sdk import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
+from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
+from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk.listed_cards import Card, ListedCards
+from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.tools import address, mebibytes, read, rows
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Told, Tool
 from hami_plugin.simulation.trees import Files, Link, on_bus
-from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
 
 WORD = "Gaudi"
 KEYS = AnnotationKeys(

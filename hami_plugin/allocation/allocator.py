@@ -29,7 +29,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.decisions import Claim, Question, excess
 from hami_plugin.protocol.register import DeviceInfo, Refuses
 from hami_plugin.scheduler.engine.requests import is_part
-from hami_plugin.vendor import Family, Units
+from hami_plugin.sdk import Family, Units
 from hami_plugin.vendor_boundary.guard import Guard
 
 

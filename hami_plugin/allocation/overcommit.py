@@ -21,7 +21,7 @@ from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import Claim, Question, asking
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.states import added, collapsed
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 MOST_NAMED = 5
 

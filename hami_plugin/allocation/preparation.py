@@ -23,7 +23,7 @@ from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.vendor import Family, Injection, Leftovers
+from hami_plugin.sdk import Family, Injection, Leftovers
 from hami_plugin.vendor_boundary.guard import Guard, Mistakes
 
 

@@ -30,7 +30,7 @@ def conformance(files: tuple[Path, ...], vendor: str | None, as_json: bool, diff
     from hami_plugin.conformance.catalog import Catalog  # noqa: PLC0415
     from hami_plugin.conformance.questions import read  # noqa: PLC0415
     from hami_plugin.conformance.run import about, asked, documented_in  # noqa: PLC0415
-    from hami_plugin.vendor import load_vendor  # noqa: PLC0415
+    from hami_plugin.sdk import load_vendor  # noqa: PLC0415
 
     catalog = Catalog()
     words = catalog.words(load_vendor(vendor).name) if vendor else ()

@@ -10,7 +10,7 @@ import yaml
 
 from hami_plugin.errors import HamiError
 from hami_plugin.parity import Json, Parity
-from hami_plugin.vendor import Family, Vendor, load_vendor, vendor_names
+from hami_plugin.sdk import Family, Vendor, load_vendor, vendor_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

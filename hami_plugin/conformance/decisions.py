@@ -19,7 +19,7 @@ from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.states import Given, Piece
 from hami_plugin.scheduler.engine.survey import rules, stock
 from hami_plugin.scheduler.engine.usage import Holding
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 MOMENT = re.compile(r"^[0-9]{10,}$")
 """Seconds or nanoseconds since 1970."""

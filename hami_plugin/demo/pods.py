@@ -9,8 +9,8 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.requests import Admitted
 from hami_plugin.scheduler.engine.survey import rules, survey
+from hami_plugin.sdk import Family, Resources
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
-from hami_plugin.vendor import Family, Resources
 
 
 def container(

@@ -28,12 +28,12 @@ from hami_plugin.inventory.replicas import physical_counts
 from hami_plugin.model.device import Device
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.hardware import SimulatedHardware
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.simulation.scheduler import SimulatedScheduler
 from hami_plugin.startup import Plan, plan, settled
-from hami_plugin.vendor import Family
 
 NODE = "demo-node"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"

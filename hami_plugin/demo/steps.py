@@ -25,8 +25,8 @@ from hami_plugin.protocol.decisions import decode_devices, pending
 from hami_plugin.protocol.register import Refuses, all_served
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.sdk import Family
 from hami_plugin.simulation.scheduler import DoesNotFitError
-from hami_plugin.vendor import Family
 
 Facts = dict[str, Any]
 Step = Callable[[Stage], Awaitable[Facts]]

@@ -16,7 +16,7 @@ from hami_plugin.scheduler.engine.nodes import Scored
 from hami_plugin.scheduler.engine.pods import Step, Unplaced
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.states import DeviceState
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 Facts = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from hami_plugin.scheduler.engine.satisfiable import exhausted, impossible, lack
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import registered, rules, survey
 from hami_plugin.scheduler.webhook.admission import admitted
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.pods import Placed, Step, Unplaced
 from hami_plugin.scheduler.engine.states import Quota
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 MOST_TRIED = 12
 """Amounts that are tried for each resource, the largest first."""

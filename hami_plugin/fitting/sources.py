@@ -16,10 +16,10 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.sdk import Family, load_vendor
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.startup import Plan, opened, plan
-from hami_plugin.vendor import Family, load_vendor
 
 NOBODY = {"config": None, "device_config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"

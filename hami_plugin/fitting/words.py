@@ -5,7 +5,7 @@ from __future__ import annotations
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.reasons import OURS, Reason
 from hami_plugin.scheduler.engine.states import Charge, Context, DeviceState
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 WHOLE_NODE = {
     Reason.TOO_FEW_ON_NODE: "the node has fewer devices than are asked for",

@@ -29,7 +29,7 @@ from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 ALL = "all"
 """The name under which a container would receive every device."""

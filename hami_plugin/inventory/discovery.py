@@ -17,7 +17,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Fault, Health, Snapshot
 from hami_plugin.model.ports import Observer
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.vendor import Driver, HealthEvent
+from hami_plugin.sdk import Driver, HealthEvent
 from hami_plugin.vendor_boundary.guard import Mistakes
 
 log = logger(__name__)

@@ -15,7 +15,7 @@ from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.register import Refuses, encode_json, encode_legacy, unhealthy_key
 from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.protocol.scores import score_annotation
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 from hami_plugin.vendor_boundary.guard import Mistakes
 
 MOST_ANNOTATION_BYTES = 256 * 1024

@@ -18,7 +18,7 @@ from hami_plugin.model.views import NodeView, revision
 from hami_plugin.node_status.annotations import Source, Style, Wanted, together, wishes
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.handshake import reported
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 
 class LiveNode:

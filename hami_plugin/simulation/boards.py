@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.model.machine import Machine, MachineDevice
+from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.simulation.disturbed import FileSimulator
 from hami_plugin.simulation.tools import SILENT, UNLISTED, Tool
 from hami_plugin.simulation.trees import Files, Tree, attributes, plug, unplug, write_numa

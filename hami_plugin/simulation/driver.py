@@ -12,7 +12,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.model.machine import Machine
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
 
 FAULTS = (
     "lost",

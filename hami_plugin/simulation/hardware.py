@@ -12,8 +12,8 @@ from typing import Any
 
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.model.machine import Machine
+from hami_plugin.sdk import Simulator, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.vendor import Simulator, Vendor, load_vendor, vendor_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.states import ORDER_KEY
 from hami_plugin.scheduler.engine.survey import of_any_age, registered, rules, survey
 from hami_plugin.scheduler.webhook.admission import stored
+from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.vendor import Family
 
 POLICY = ORDER_KEY
 TOPOLOGY_AWARE = "topology-aware"

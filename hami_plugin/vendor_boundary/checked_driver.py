@@ -9,7 +9,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery
 from hami_plugin.model.links import Links
 from hami_plugin.model.validation import limited, of_kind, plausible, plausible_fault, plausible_links
-from hami_plugin.vendor import Driver, HealthEvent
+from hami_plugin.sdk import Driver, HealthEvent
 
 log = logger(__name__)
 

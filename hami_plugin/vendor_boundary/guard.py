@@ -20,8 +20,8 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Family, Injection, Leftovers, NodeSide, Units
-from hami_plugin.vendor.defaults import nothing_more
+from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, Units
+from hami_plugin.sdk.family import nothing_more
 
 log = logger(__name__)
 

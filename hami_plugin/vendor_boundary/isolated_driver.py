@@ -19,7 +19,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery
 from hami_plugin.model.links import Links
-from hami_plugin.vendor import Driver, HealthEvent
+from hami_plugin.sdk import Driver, HealthEvent
 from hami_plugin.vendor_boundary.isolated_messages import Away, Busy, Call, Done, impatient, receive, send
 
 CHILD = "hami_plugin.vendor_boundary.isolated_process"

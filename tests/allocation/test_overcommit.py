@@ -8,7 +8,7 @@ import pytest
 from hami_plugin.allocation.overcommit import EXACTLY
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
-from hami_plugin.vendor import Units
+from hami_plugin.sdk import Units
 from tests.support.builders import (
     CARD_MIB,
     CORES,

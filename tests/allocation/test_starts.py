@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.vendor import Leftovers
+from hami_plugin.sdk import Leftovers
 from tests.support.builders import ALLOCATED, FAMILY, TO_ALLOCATE, changed, container, grant, ids, pod
 from tests.support.kubelet import kept
 

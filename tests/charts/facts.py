@@ -8,7 +8,7 @@ import yaml
 
 from hami_plugin.cli import main
 from hami_plugin.protocol import keys
-from hami_plugin.vendor import Family, load_vendor, vendor_names
+from hami_plugin.sdk import Family, load_vendor, vendor_names
 
 HEAD = "# Made from the vendors' families: make manifests\n"
 OURS = "hami.io/"

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from hami_plugin.config.settings import Settings
-from hami_plugin.vendor import load_vendor, vendor_names
+from hami_plugin.sdk import load_vendor, vendor_names
 from tests.charts.helm import CHART
 
 Schema = dict[str, Any]

@@ -11,7 +11,7 @@ import yaml
 from hami_plugin import __version__
 from hami_plugin.cluster.rights import DAEMON, SCHEDULER
 from hami_plugin.config.load import load
-from hami_plugin.vendor import load_vendor, vendor_names
+from hami_plugin.sdk import load_vendor, vendor_names
 from tests.charts import sets
 from tests.charts.helm import CHART, HelmError, lint, rendered
 from tests.charts.made import MADE

@@ -10,7 +10,7 @@ import yaml
 
 from hami_plugin.config.load import Configuration, load
 from hami_plugin.errors import ConfigError
-from hami_plugin.vendor import load_vendor, vendor_names
+from hami_plugin.sdk import load_vendor, vendor_names
 
 SEED = {
     "nvidia": {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hami_plugin.config.load import load
 from hami_plugin.config.reference import reference, schema
-from hami_plugin.vendor import load_vendor
+from hami_plugin.sdk import load_vendor
 
 DEVICE = """
 nvidia:

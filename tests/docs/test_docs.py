@@ -17,7 +17,7 @@ from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.inventory import cdi_specs
 from hami_plugin.model.delivery import Way
 from hami_plugin.protocol import keys
-from hami_plugin.vendor import AnnotationKeys, load_vendor, vendor_names
+from hami_plugin.sdk import AnnotationKeys, load_vendor, vendor_names
 from tests.support.pages import generated
 from vendors.nvidia.health import RECOVERY
 from vendors.nvidia.xid import TABLE

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from hami_plugin.sdk import load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
-from hami_plugin.vendor import load_vendor, vendor_names
 from tests.support.machines import known, profiles
 from tests.support.pages import ROOT, generated
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hami_plugin.demo.pods import container
-from hami_plugin.vendor import Resources
+from hami_plugin.sdk import Resources
 
 NAMESPACE = "demo"
 

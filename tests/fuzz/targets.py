@@ -32,10 +32,9 @@ from hami_plugin.cluster.replies import Call, decoded, refused, retry_after
 from hami_plugin.config.load import load
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError, WireError
 from hami_plugin.fitting import manifests
-from hami_plugin.host import pci, printed, runtimes
+from hami_plugin.host import runtimes
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError, json_object
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.checkpoint import kept_in
 from hami_plugin.kubelet.messages import allocate_response, answer_of, list_response, offers_of
@@ -49,9 +48,10 @@ from hami_plugin.protocol import handshake, lock, mig, register, scores
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.scheduler.extender.payloads import offer, readable
 from hami_plugin.scheduler.webhook.admission import Scheduling, review
+from hami_plugin.sdk import Driver, Family, load_vendor, pci, tools, vendor_names
+from hami_plugin.sdk.tools import ToolError, json_object
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.vendor import Driver, Family, load_vendor, vendor_names
 from vendors import gaudi
 from vendors.awsneuron import places as awsneuron
 from vendors.biren import devices as biren
@@ -399,18 +399,18 @@ TOOLS: Mapping[str, Feed] = {
     "biren": tool(partial(biren.parsed, SMI)),
     "cambricon": tool(cambricon.cards, cambricon.linked),
     "enflame": tool(cards(enflame.rows), enflame.profiles, partial(enflame.partitions, index=0)),
-    "gaudi": tool(lambda said: [gaudi.card(row, {"0000:4b:00.0": 0}) for row in printed.rows(said, *gaudi.FIELDS)]),
+    "gaudi": tool(lambda said: [gaudi.card(row, {"0000:4b:00.0": 0}) for row in tools.rows(said, *gaudi.FIELDS)]),
     "hygon": tool(partial(hygon.parsed, SMI)),
-    "iluvatar": tool(lambda said: [iluvatar.card(row) for row in printed.rows(said, *iluvatar.FIELDS)]),
+    "iluvatar": tool(lambda said: [iluvatar.card(row) for row in tools.rows(said, *iluvatar.FIELDS)]),
     "kunlun": tool(
         kunlun.named,
         kunlun.direct,
-        lambda said: [kunlun.card(line, {"0": "GPU-0"}) for line in printed.lines(said) if line.strip()],
+        lambda said: [kunlun.card(line, {"0": "GPU-0"}) for line in tools.lines(said) if line.strip()],
     ),
     "metax": tool(partial(metax.listed_of, memory={}), metax.memory_of, metax.links_of),
     "mthreads": tool(partial(mthreads.reported, SMI), mthreads.bonded),
     "vastai": tool(partial(vastai.parsed, SMI)),
-    "any": tool(partial(json_object, tool=SMI), partial(printed.matrix, label="GPU")),
+    "any": tool(partial(json_object, tool=SMI), partial(tools.matrix, label="GPU")),
 }
 
 

@@ -14,7 +14,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.inventory.discovery import Pace
 from hami_plugin.model.device import Action, Fault
 from hami_plugin.model.links import Link, Links
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
 from tests.support.builders import uuid
 from tests.support.hardware import ScriptedDriver
 from tests.support.looking import FAST, Clock, Rig

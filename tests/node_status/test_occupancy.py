@@ -9,8 +9,8 @@ from hami_plugin.allocation.allocator import question_of
 from hami_plugin.node_status.annotations import Source
 from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.protocol.decisions import claims
+from hami_plugin.sdk import Resources, Units
 from hami_plugin.simulation.hardware import vendor_of
-from hami_plugin.vendor import Resources, Units
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, changed, device, grant, held_by, ids, pod, snapshot
 from tests.support.rigs import rig
 

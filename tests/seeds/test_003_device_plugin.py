@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from hami_plugin.demo.stage import CONFIGURATION, environment, staged
-from hami_plugin.vendor import vendor_names
+from hami_plugin.sdk import vendor_names
 from tests.charts.helm import HelmError, rendered
 from tests.charts.library import library
 from tests.debian.commands import LackingError

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError, output
 from hami_plugin.model.machine import Machine
+from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk.tools import ToolError, output
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.disturbed import FileSimulator
 from hami_plugin.simulation.machines import load_machine

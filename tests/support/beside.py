@@ -17,10 +17,10 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
+from hami_plugin.sdk import AnnotationKeys, Resources, Vendor
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor import AnnotationKeys, Resources, Vendor
 from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
 
 from .builders import COUNT, FAMILY, NODE, REGISTER, container, device, grant, pod

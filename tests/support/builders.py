@@ -14,7 +14,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import Question, encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import AnnotationKeys, Family, Injection, NodeSide, Resources
+from hami_plugin.sdk import AnnotationKeys, Family, Injection, NodeSide, Resources
 
 NODE = "n1"
 COUNT, MEMORY, PERCENT, CORES = "toy.io/card", "toy.io/mem", "toy.io/mem-percentage", "toy.io/cores"

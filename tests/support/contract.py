@@ -17,7 +17,7 @@ from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand
 from hami_plugin.scheduler.engine.states import Context, DeviceState
-from hami_plugin.vendor import Family, Vendor
+from hami_plugin.sdk import Family, Vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import yaml
 from hami_plugin.conformance.answers import NO_REQUEST
 from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.conformance.questions import Case
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 from tests.support.hami import Json
 
 QUESTIONS = {

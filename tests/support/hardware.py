@@ -5,7 +5,7 @@ from collections import deque
 
 from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.model.links import Links
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
 
 from .builders import device
 

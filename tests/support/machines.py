@@ -22,9 +22,9 @@ from hami_plugin.scheduler.engine.assignment import patch
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.survey import rules, survey
 from hami_plugin.scheduler.webhook.admission import stored
+from hami_plugin.sdk import Family
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
-from hami_plugin.vendor import Family
 from tests.support.node import Node
 from tests.support.rigs import NODE, Rig, rig
 

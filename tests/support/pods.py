@@ -10,7 +10,7 @@ from hami_plugin.conformance import values
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.scheduler.engine.ledger import Entry
 from hami_plugin.scheduler.engine.usage import Holding
-from hami_plugin.vendor import Family, load_vendor, vendor_names
+from hami_plugin.sdk import Family, load_vendor, vendor_names
 from tests.support.hami import Json
 
 SECTIONS = {"NVIDIA": "nvidia", "MLU": "cambricon", "DCU": "hygon"}

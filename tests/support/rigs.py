@@ -29,9 +29,9 @@ from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.states import Context
 from hami_plugin.scheduler.engine.survey import stock
+from hami_plugin.sdk import Driver, Family, Simulator
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.vendor import Driver, Family, Simulator
 
 NODE = "n1"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 from tests.support.scale import spread
 from tests.vendor_boundary.toys import FAULT, NAMES, ToyDriver

@@ -10,7 +10,7 @@ from hami_plugin.errors import VendorMistakeError
 from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.placement import Grant
-from hami_plugin.vendor import NodeSide, Resources
+from hami_plugin.sdk import NodeSide, Resources
 from hami_plugin.vendor_boundary.guard import Guard, Mistakes, guarded
 from tests.support.beside import ODD_FAMILY
 from tests.support.builders import FAMILY, changed, grant, ids, pod

@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
 from tests.support.beside import ODD, OddDriver, beside, odd
 from tests.support.breaking import Gate, broken, leaves
 from tests.support.builders import COUNT, SPLIT, grant, pod

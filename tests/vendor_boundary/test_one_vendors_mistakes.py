@@ -12,7 +12,7 @@ from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Fault
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.vendor import Injection, Resources
+from hami_plugin.sdk import Injection, Resources
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside
 from tests.support.breaking import Gate, broken, leaves
 from tests.support.builders import COUNT, REGISTER, SPLIT, changed

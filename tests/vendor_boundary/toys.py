@@ -13,7 +13,7 @@ from pathlib import Path
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
 
 FAULT = Fault(reason="Warm", message="it is warm")
 NAMES = ("toy-0", "toy-1")

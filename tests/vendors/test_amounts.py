@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.model.views import ContainerView
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.vendor import Family, load_vendor, vendor_names
+from hami_plugin.sdk import Family, load_vendor, vendor_names
 
 UNITS = {"metax-tech.com/vmemory"}
 """A suffix has a meaning of its own: without one it is GiB."""

@@ -19,7 +19,7 @@ from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
 from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 from vendors.ascend import families
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.parity import parity

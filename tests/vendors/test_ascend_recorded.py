@@ -17,7 +17,7 @@ from hami_plugin.scheduler.engine.fit import Granted, Policy, fit
 from hami_plugin.scheduler.engine.requests import Demand, Denied
 from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.scheduler.engine.states import Context
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 from tests.support.hami import answers
 from vendors.ascend import families
 from vendors.ascend.chips import AscendSettings

@@ -9,7 +9,7 @@ from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.states import Context, Quota, idle
-from hami_plugin.vendor import LockRule
+from hami_plugin.sdk import LockRule
 from vendors.cambricon import VENDOR
 from vendors.cambricon.family import WAITING, families
 from vendors.cambricon.settings import CambriconSettings

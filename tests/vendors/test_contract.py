@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hami_plugin.conformance import values
 from hami_plugin.conformance.questions import read
 from hami_plugin.scheduler.engine.states import DeviceState, idle
-from hami_plugin.vendor import Family, Vendor, load_vendor, vendor_names
+from hami_plugin.sdk import Family, Vendor, load_vendor, vendor_names
 from tests.support import contract
 from tests.support.scale import examples
 
@@ -88,7 +88,7 @@ def test_a_mirror_test_shows_what_is_different(name: str) -> None:
 
 def test_importing_every_vendor_loads_no_sdk_and_no_comparison_and_starts_nothing() -> None:
     code = (
-        "import sys, threading; from hami_plugin.vendor import load_vendor, vendor_names; "
+        "import sys, threading; from hami_plugin.sdk import load_vendor, vendor_names; "
         "[load_vendor(name) for name in vendor_names()]; "
         f"print([name for name in {SDKS!r} if name in sys.modules], threading.active_count(), "
         "[name for name in sys.modules if name.startswith('hami_plugin.conformance')])"

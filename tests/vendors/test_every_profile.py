@@ -14,9 +14,9 @@ import yaml
 
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_legacy
 from hami_plugin.scheduler.engine.survey import registered as stocks_of
+from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.vendor import Family, load_vendor, vendor_names
 from tests.support.machines import UNLIMITED, Case, Found, cases, expected, found, known, profiles, recorded, registered
 from tests.support.scale import spread
 

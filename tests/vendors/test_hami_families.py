@@ -16,7 +16,7 @@ from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.states import Context
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import catalog, expected, family, renamed, section, word_of
 

@@ -11,8 +11,8 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.sdk import Injection
 from hami_plugin.simulation.machines import load_machine, machine_names
-from hami_plugin.vendor import Injection
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.hygon.cards import DCUS, Card
 from vendors.hygon.places import Places

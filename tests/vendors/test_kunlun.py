@@ -21,7 +21,7 @@ from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.scheduler.engine.states import ORDER_KEY, Context, DeviceState, idle
-from hami_plugin.vendor import SHARED_LOCK
+from hami_plugin.sdk import SHARED_LOCK
 from tests.support.hami import answers
 from vendors.kunlun.family import CARD, families
 from vendors.kunlun.settings import KunlunSettings

@@ -24,8 +24,8 @@ from hami_plugin.scheduler.engine.assignment import patch
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.survey import rules, survey
 from hami_plugin.scheduler.webhook.admission import stored
+from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
-from hami_plugin.vendor import Family, load_vendor, vendor_names
 from tests.support import contract
 from tests.support.machines import UNLIMITED, Case, cases, found, named, share_of
 from tests.support.node import Node

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.parity import Json, Parity
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.vendor import Facts, Family, Vendor, as_described
+from hami_plugin.sdk import Facts, Family, Vendor, as_described
+from hami_plugin.sdk.lazy import deferred
 from vendors.amd.devices import GPUS
 from vendors.amd.family import families
 from vendors.amd.node import open_driver

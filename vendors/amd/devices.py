@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host import pci
-from hami_plugin.host.hardware import Hardware, distances
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.sdk import pci
+from hami_plugin.sdk.hardware import Hardware, distances
 from vendors.amd.kfd import KfdNode, nodes
 
 WORD: Final = "AMD"

@@ -12,7 +12,7 @@ from hami_plugin.scheduler.engine.checks import free_cores, free_memory, standar
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, counted
 from hami_plugin.scheduler.engine.states import WHOLE, Candidate, Charge, Context, DeviceState, memory_of
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.amd.devices import WORD
 from vendors.amd.node import node_side
 from vendors.amd.settings import AmdSettings

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hami_plugin.host.pci import text
+from hami_plugin.sdk.pci import text
 
 XGMI = 11
 ONE_HOP = 15

@@ -11,14 +11,14 @@ from itertools import groupby
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.protocol.register import DeviceInfo, Refuses
 from hami_plugin.protocol.register import key as refuses_key
-from hami_plugin.vendor import Driver, Injection, NodeSide
+from hami_plugin.sdk import Driver, Injection, NodeSide
+from hami_plugin.sdk.device_nodes import DeviceNodes
+from hami_plugin.sdk.polling import LookingDriver
 from vendors.amd.devices import LIBRARY, WORD, gpu, links, look, unlimited
 from vendors.amd.settings import AmdSettings
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Facts, Family, Vendor, as_described
+from hami_plugin.sdk import Facts, Family, Vendor, as_described
+from hami_plugin.sdk.lazy import deferred
 from vendors.ascend.chips import CHIPS, AscendSettings
 from vendors.ascend.family import families
 from vendors.ascend.node.host import NPUS

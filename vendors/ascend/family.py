@@ -10,7 +10,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import decode_json
 from hami_plugin.scheduler.engine.states import Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
+from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.ascend.admission import admission, soft
 from vendors.ascend.chips import AscendSettings, Chip
 from vendors.ascend.node.family import node_side

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Facts, Family, Vendor
+from hami_plugin.sdk import Facts, Family, Vendor
+from hami_plugin.sdk.lazy import deferred
 from vendors.awsneuron.chips import NEURONS
 from vendors.awsneuron.family import families
 from vendors.awsneuron.node import open_driver

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.model.device import Device
+from hami_plugin.sdk.hardware import Hardware
 
 WORD: Final = "AWSNeuron"
 INFERENTIA: Final = ("7064", "7065", "7066", "7067", "7264")

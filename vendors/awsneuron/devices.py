@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
+from hami_plugin.sdk import pci
 from vendors.awsneuron.chips import LOGICAL_CORE_SIZE, MEMORY_MIB, MOST_CORES, NEURONS, WORD, Chip, chip, name
 from vendors.awsneuron.places import Places
 

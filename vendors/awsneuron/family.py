@@ -21,7 +21,7 @@ from hami_plugin.scheduler.engine.registered import capacity, counted_in
 from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, written
 from hami_plugin.scheduler.engine.selectors import Choice, consecutive, first
 from hami_plugin.scheduler.engine.states import Candidate, Charge, Context, DeviceState, Given, restored
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
 from vendors.awsneuron.chips import MOST_CORES, WORD, chip, name
 from vendors.awsneuron.node import KIND, node_side
 from vendors.awsneuron.settings import AwsNeuronSettings

@@ -7,15 +7,15 @@ from functools import partial
 
 from cdi.edits import ContainerEdits
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.hardware import distances
-from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Driver, Injection, NodeSide
+from hami_plugin.sdk import Driver, Injection, NodeSide
+from hami_plugin.sdk.device_nodes import DeviceNodes
+from hami_plugin.sdk.hardware import distances
+from hami_plugin.sdk.polling import LookingDriver
 from vendors.awsneuron.chips import NEURONS, WORD, chip
 from vendors.awsneuron.devices import Looker
 from vendors.awsneuron.places import Places

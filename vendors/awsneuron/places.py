@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError, read
+from hami_plugin.sdk import pci
+from hami_plugin.sdk.tools import ToolError, read
 from vendors.awsneuron.chips import INFERENTIA, NEURONS
 
 DEADLINE_S = 10.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.deferred import deferred
-from hami_plugin.vendor import Vendor
+from hami_plugin.sdk import Vendor
+from hami_plugin.sdk.lazy import deferred
 from vendors.biren.devices import present
 from vendors.biren.family import families
 from vendors.biren.node import open_driver

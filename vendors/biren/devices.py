@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host import pci
-from hami_plugin.host.kept import Kept
 from hami_plugin.host.paths import HostPaths, Roots
-from hami_plugin.host.printed import lines
-from hami_plugin.host.tools import ToolError, read
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
+from hami_plugin.sdk import pci
+from hami_plugin.sdk.tools import Kept, ToolError, lines, read
 
 WORD = "Biren"
 CLASS = "class/biren"

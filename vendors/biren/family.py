@@ -8,7 +8,7 @@ from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import in_percent
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.states import slot
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.biren.devices import WORD
 from vendors.biren.node import node_side
 from vendors.biren.settings import BirenSettings

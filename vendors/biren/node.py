@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
-from hami_plugin.host.hardware import distances
-from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Driver, Injection, NodeSide
+from hami_plugin.sdk import Driver, Injection, NodeSide
+from hami_plugin.sdk.device_nodes import DeviceNodes
+from hami_plugin.sdk.hardware import distances
+from hami_plugin.sdk.polling import LookingDriver
 from vendors.biren.devices import WORD, Looker, places
 from vendors.biren.settings import BirenSettings
 

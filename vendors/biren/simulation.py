@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.model.machine import Machine, MachineDevice
+from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.simulation.boards import Board, noted, without
 from hami_plugin.simulation.tools import UNLISTED, Told, Tool
 from hami_plugin.simulation.trees import Files, Link, on_bus

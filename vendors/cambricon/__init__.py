@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.deferred import deferred
-from hami_plugin.vendor import Facts, Vendor
+from hami_plugin.sdk import Facts, Vendor
+from hami_plugin.sdk.lazy import deferred
 from vendors.cambricon.family import families, parity
 from vendors.cambricon.names import MLUS
 from vendors.cambricon.node import open_driver

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
+from hami_plugin.sdk import pci
 from vendors.cambricon.names import MLUS, WORD, name
 from vendors.cambricon.tool import Cnmon
 

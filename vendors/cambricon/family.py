@@ -11,7 +11,7 @@ from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import summed
 from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
 from hami_plugin.scheduler.engine.states import Given
-from hami_plugin.vendor import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys
+from hami_plugin.sdk import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys
 from vendors.cambricon.names import AGENT, PROFILE, SLOTS, UNIT, WORD, profile
 from vendors.cambricon.node import node_side
 from vendors.cambricon.settings import CambriconSettings

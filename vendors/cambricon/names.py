@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hami_plugin.host.hardware import Hardware
+from hami_plugin.sdk.hardware import Hardware
 
 WORD: Final = "MLU"
 UNIT: Final = 256

@@ -10,9 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from hami_plugin.host.kept import LastKnown
-from hami_plugin.host.printed import lines
-from hami_plugin.host.tools import read
+from hami_plugin.sdk.tools import LastKnown, lines, read
 
 # | 0     /   MLU370-X4    v1.1.6 | On          v4.20.11 | 0%          N/A       |
 # |  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |

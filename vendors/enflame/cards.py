@@ -18,7 +18,7 @@ from hami_plugin.scheduler.engine.registered import counted_in
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, Request, amount, counted, if_limited
 from hami_plugin.scheduler.engine.selectors import enough
 from hami_plugin.scheduler.engine.states import Booked, Candidate, Charge, Context, DeviceState, Given, asked
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
+from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from vendors.enflame import drs, node, partitions
 from vendors.enflame.capacity import WORD
 from vendors.enflame.partitions import UNITS, is_cut

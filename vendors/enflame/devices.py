@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hami_plugin.host import pci
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
+from hami_plugin.sdk import pci
+from hami_plugin.sdk.hardware import Hardware
 from vendors.enflame.tool import DRS, Cut, Efsmi
 
 GCUS: Final = Hardware(title="Enflame device", vendors=("1e36",), module="enflame")

@@ -27,7 +27,7 @@ from hami_plugin.scheduler.engine.requests import (
     written,
 )
 from hami_plugin.scheduler.engine.states import Booked, Candidate, Charge, Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules
 from vendors.enflame import node, partitions
 from vendors.enflame.capacity import CAPACITY, WORD, cards
 from vendors.enflame.profiles import MIB_PER_GB, Profile, Wanted, chosen, in_gb, number, offered

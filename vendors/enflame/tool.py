@@ -10,9 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from hami_plugin.host.kept import LastKnown
-from hami_plugin.host.printed import lines
-from hami_plugin.host.tools import read
+from hami_plugin.sdk.tools import LastKnown, lines, read
 
 DRS = "DRS"
 """What the tool says of a card that is cut into partitions."""

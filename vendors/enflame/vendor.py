@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Facts, Family, Vendor
+from hami_plugin.sdk import Facts, Family, Vendor
+from hami_plugin.sdk.lazy import deferred
 from vendors.enflame import cards, drs
 from vendors.enflame.devices import GCUS
 from vendors.enflame.node import open_driver

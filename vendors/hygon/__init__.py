@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.deferred import deferred
-from hami_plugin.vendor import Vendor
+from hami_plugin.sdk import Vendor
+from hami_plugin.sdk.lazy import deferred
 from vendors.hygon.cards import DCUS
 from vendors.hygon.family import families
 from vendors.hygon.node import open_driver

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hami_plugin.host import pci
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
+from hami_plugin.sdk import pci
+from hami_plugin.sdk.hardware import Hardware
 from vendors.hygon.places import Places
 
 WORD: Final = "DCU"

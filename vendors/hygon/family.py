@@ -6,7 +6,7 @@ from hami_plugin.protocol.register import decode_legacy
 from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.hygon.cards import WORD
 from vendors.hygon.node import node_side
 from vendors.hygon.settings import HygonSettings

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.hardware import distances
-from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.protocol.register import LEGACY_MODE, DeviceInfo, Refuses, encode_legacy
 from hami_plugin.protocol.register import key as refuses_key
-from hami_plugin.vendor import Driver, Injection, NodeSide
+from hami_plugin.sdk import Driver, Injection, NodeSide
+from hami_plugin.sdk.device_nodes import DeviceNodes
+from hami_plugin.sdk.hardware import distances
+from hami_plugin.sdk.polling import LookingDriver
 from vendors.hygon.cards import DCUS, WORD, Card, Looker, without_files
 from vendors.hygon.places import Places
 from vendors.hygon.settings import HygonSettings

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from hami_plugin.host import tools
-from hami_plugin.host.pci import PciDevice
+from hami_plugin.sdk import tools
+from hami_plugin.sdk.pci import PciDevice
 
 QUESTION = ("--showbus", "--showtoponuma", "--json")
 ADDRESS, NODE = "PCI Bus", "(Topology) Numa Node"

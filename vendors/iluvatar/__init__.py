@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Facts, Family, Vendor, as_described, serving
+from hami_plugin.sdk import Facts, Family, Vendor, as_described, serving
+from hami_plugin.sdk.lazy import deferred
 from vendors.iluvatar.family import families
 from vendors.iluvatar.node import GPUS, chip_of, node_side, open_driver
 from vendors.iluvatar.settings import IluvatarSettings

@@ -7,7 +7,7 @@ from hami_plugin.protocol.register import decode_legacy
 from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.iluvatar.settings import Chip, IluvatarSettings
 
 UNIT = 256

@@ -7,17 +7,16 @@ from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits
-from hami_plugin.host.hardware import Hardware
-from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.printed import address, mebibytes, rows
-from hami_plugin.host.tools import read
-from hami_plugin.listed import Card, ListedCards
-from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.register import DeviceInfo, encode_legacy
-from hami_plugin.vendor import Driver, Family, Injection, NodeSide
+from hami_plugin.sdk import Driver, Family, Injection, NodeSide
+from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
+from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk.listed_cards import Card, ListedCards
+from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.tools import address, mebibytes, read, rows
 from vendors.iluvatar.settings import IluvatarSettings
 
 GPUS = Hardware(title="Iluvatar GPU", vendors=("1e3e",), module="iluvatar", node="iluvatar")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.deferred import deferred
-from hami_plugin.vendor import Facts, Vendor, serving
+from hami_plugin.sdk import Facts, Vendor, serving
+from hami_plugin.sdk.lazy import deferred
 from vendors.kunlun.family import families
 from vendors.kunlun.node import XPUS, node_side, open_driver
 from vendors.kunlun.settings import KunlunSettings

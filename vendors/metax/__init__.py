@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Facts, Family, Vendor, as_described
+from hami_plugin.sdk import Facts, Family, Vendor, as_described
+from hami_plugin.sdk.lazy import deferred
 from vendors.metax import gpu, node, sgpu
 from vendors.metax.cards import GPUS
 from vendors.metax.settings import MetaxSettings

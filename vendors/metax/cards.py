@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host import pci
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
+from hami_plugin.sdk import pci
+from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk.tools import ToolError
 from vendors.metax import gpu, sgpu
 from vendors.metax.smi import Listed, Smi
 from vendors.metax.zones import connected

@@ -11,7 +11,7 @@ from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import counted_in
 from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
 from hami_plugin.scheduler.engine.scores import Decision
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.metax.settings import MetaxSettings
 
 WORD = "Metax-GPU"

@@ -26,7 +26,7 @@ from hami_plugin.scheduler.engine.requests import (
 from hami_plugin.scheduler.engine.scores import Decision, Ranking, Score
 from hami_plugin.scheduler.engine.selectors import GO_TRUE, first, when
 from hami_plugin.scheduler.engine.states import WHOLE, Context, DeviceState, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
+from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.metax import tenants, zones
 from vendors.metax.settings import MetaxSettings
 

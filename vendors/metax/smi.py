@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from hami_plugin.host import tools
-from hami_plugin.host.printed import lines
+from hami_plugin.sdk import tools
+from hami_plugin.sdk.tools import lines
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hami_plugin.deferred import deferred
 from hami_plugin.model.machine import Machine
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Facts, Family, Vendor, as_described, serving
+from hami_plugin.sdk import Facts, Family, Vendor, as_described, serving
+from hami_plugin.sdk.lazy import deferred
 from vendors.mthreads.family import CARD_CORES, families
 from vendors.mthreads.node import GPUS, node_side, open_driver
 from vendors.mthreads.settings import MthreadsSettings

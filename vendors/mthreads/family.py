@@ -25,7 +25,7 @@ from hami_plugin.scheduler.engine.requests import (
     written,
 )
 from hami_plugin.scheduler.engine.states import Candidate, Context, Given
-from hami_plugin.vendor import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
+from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from vendors.mthreads.settings import MthreadsSettings
 
 WORD = "Mthreads"

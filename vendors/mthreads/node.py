@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cdi.edits import ContainerEdits
-from hami_plugin.host.hardware import Hardware
-from hami_plugin.host.nodes import DeviceNodes, mounted
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.printed import address, matrix, mebibytes
-from hami_plugin.host.tools import ToolError, json_object, read
-from hami_plugin.listed import Card, ListedCards
-from hami_plugin.looking import LookingDriver
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Driver, Family, Injection, NodeSide
+from hami_plugin.sdk import Driver, Family, Injection, NodeSide
+from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
+from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk.listed_cards import Card, ListedCards
+from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read
 from vendors.mthreads.family import CARD_CORES, UNIT, WORD
 from vendors.mthreads.settings import MthreadsSettings
 

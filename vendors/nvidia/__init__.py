@@ -6,7 +6,7 @@ parts of the package, such as ``gpu_check``, also run where that is not installe
 
 from __future__ import annotations
 
-from hami_plugin.vendor import Vendor
+from hami_plugin.sdk import Vendor
 
 
 def __getattr__(name: str) -> Vendor:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hami_plugin.looking import Busy
 from hami_plugin.model.device import Device, Fault, Sighting
+from hami_plugin.sdk.polling import Busy
 from vendors.nvidia import mig_devices
 from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.facts import memory_of, minor_of

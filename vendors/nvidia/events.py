@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from hami_plugin.log import logger
-from hami_plugin.looking import Busy
 from hami_plugin.model.device import Fault
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
+from hami_plugin.sdk.polling import Busy
 from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.library import Event, EventSet, Handle, Nvml
 from vendors.nvidia.trouble import fault_of

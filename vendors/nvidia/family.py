@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hami_plugin.model.device import Device
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import Family, NodeSide
+from hami_plugin.sdk import Family, NodeSide
 from vendors.nvidia import described
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.injection import inject, leftovers, missing_library

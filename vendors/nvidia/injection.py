@@ -13,7 +13,7 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.placement import Assignment, Share
-from hami_plugin.vendor import Injection, Leftovers
+from hami_plugin.sdk import Injection, Leftovers
 from vendors.nvidia.host import VISIBLE, VOID
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hami_plugin.looking import Busy
 from hami_plugin.model.links import Links, symmetric
+from hami_plugin.sdk.polling import Busy
 from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.host import pci_address
 from vendors.nvidia.library import MOST_NVLINKS, Handle, Nvml

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.log import logger
-from hami_plugin.looking import Busy
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import NO_LINKS, Links
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
+from hami_plugin.sdk.polling import Busy
 from vendors.nvidia.binding import BARE_NAME, NoLibraryError, NvmlError
 from vendors.nvidia.discover import Discoverer
 from vendors.nvidia.events import EventWatch

@@ -16,8 +16,8 @@ from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.host.tools import ToolError, output
 from hami_plugin.model.device import Device
+from hami_plugin.sdk.tools import ToolError, output
 from vendors.nvidia.instances import instances
 
 if TYPE_CHECKING:  # the driver also runs where pydantic is not installed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hami_plugin.deferred import deferred
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.vendor import Facts, Vendor
+from hami_plugin.sdk import Facts, Vendor
+from hami_plugin.sdk.lazy import deferred
 from vendors.nvidia.family import families
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.settings import NvidiaSettings

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.deferred import deferred
-from hami_plugin.vendor import Facts, Vendor
+from hami_plugin.sdk import Facts, Vendor
+from hami_plugin.sdk.lazy import deferred
 from vendors.vastai.dies import DIES
 from vendors.vastai.family import families
 from vendors.vastai.node import open_driver

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError, json_object, read
 from hami_plugin.model.device import Device
+from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk.tools import ToolError, json_object, read
 
 WORD: Final = "Vastai"
 STRATEGY: Final = "DeviceStrategy"

@@ -14,7 +14,7 @@ from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.scores import Decision, share_together
 from hami_plugin.scheduler.engine.selectors import by_group, when
 from hami_plugin.scheduler.engine.states import Context, DeviceState, Piece, slot
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.vastai.dies import CARD, STRATEGY, WORD
 from vendors.vastai.node import node_side
 from vendors.vastai.settings import VastaiSettings

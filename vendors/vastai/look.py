@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hami_plugin.host.kept import Kept
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.pci import PciDevice
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
+from hami_plugin.sdk.pci import PciDevice
+from hami_plugin.sdk.tools import Kept
 from vendors.vastai.dies import DIES, WORD, Dies, Listed, dies, listed, numbered
 
 ASK_EVERY_S = 10.0

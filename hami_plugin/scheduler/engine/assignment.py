@@ -10,7 +10,7 @@ from datetime import datetime
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME, PHASE_ALLOCATING
 from hami_plugin.scheduler.engine.pods import Placed
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 

@@ -16,7 +16,7 @@ from hami_plugin.scheduler.engine.reasons import read
 from hami_plugin.scheduler.engine.satisfiable import exhausted, miscounted, without_device
 from hami_plugin.scheduler.engine.survey import contested, occupied, registered, rules
 from hami_plugin.scheduler.engine.topology.choice import Solved
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

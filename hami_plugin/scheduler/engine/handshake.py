@@ -9,7 +9,7 @@ from datetime import datetime
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.handshake import asking, believed, question
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from hami_plugin.model.views import PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.survey import holdings, whereabouts
 from hami_plugin.scheduler.engine.usage import Holding
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import holdings, rules
 from hami_plugin.scheduler.engine.usage import Holding, held
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 PREFIX = "limits."
 """A ResourceQuota's key is this and a resource. ``requests.<resource>`` is Kubernetes' own business."""

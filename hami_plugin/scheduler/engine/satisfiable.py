@@ -13,7 +13,7 @@ from hami_plugin.scheduler.engine.pods import Site
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.states import WHOLE, Context, DeviceState, Given
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 Shape = tuple[Hashable, ...]
 Largest = tuple[int, str]

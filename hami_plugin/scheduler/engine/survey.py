@@ -19,7 +19,7 @@ from hami_plugin.scheduler.engine.satisfiable import kubelets, most
 from hami_plugin.scheduler.engine.states import Slice, idle
 from hami_plugin.scheduler.engine.usage import Holding
 from hami_plugin.scheduler.engine.usage import used as in_use
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

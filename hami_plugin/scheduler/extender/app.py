@@ -27,9 +27,9 @@ from hami_plugin.scheduler.extender.request_handler import kinds
 from hami_plugin.scheduler.extender.server import Server
 from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.scheduler.webhook.admission import Scheduling
+from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
-from hami_plugin.vendor import Family, load_vendor, vendor_names
 
 _KEYS = {
     "scheduler_name": "name",

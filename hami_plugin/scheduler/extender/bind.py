@@ -18,7 +18,7 @@ from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.extender.cache import Clock, Nodes, Pods
 from hami_plugin.scheduler.extender.node_lock import PACE, TRIES, Hold, NodeLocks, OvertakenError, present, write
 from hami_plugin.scheduler.extender.ports import Cluster
-from hami_plugin.vendor import Family, LockRule
+from hami_plugin.sdk import Family, LockRule
 
 log = logger(__name__)
 

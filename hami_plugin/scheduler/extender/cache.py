@@ -23,7 +23,7 @@ from hami_plugin.scheduler.engine.quotas import limits, used
 from hami_plugin.scheduler.engine.satisfiable import Sizes, largest, sizes
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import registered
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from hami_plugin.scheduler.extender.cache import Clock, Limits, Nodes, Pods, Sta
 from hami_plugin.scheduler.extender.node_lock import PACE, OvertakenError, repeated, write
 from hami_plugin.scheduler.extender.payloads import Offer, deciding, filter_result, standing_result
 from hami_plugin.scheduler.extender.ports import Cluster
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 Json = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from hami_plugin.scheduler.engine.assignment import Changes
 from hami_plugin.scheduler.engine.node_lock import Busy, Take, claim
 from hami_plugin.scheduler.extender.cache import Clock, Nodes
 from hami_plugin.scheduler.extender.ports import Cluster
-from hami_plugin.vendor import LockRule
+from hami_plugin.sdk import LockRule
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.scheduler.extender.upkeep import Upkeep
 from hami_plugin.scheduler.webhook.admission import Scheduling, crowded
 from hami_plugin.scheduler.webhook.review import Reviewer
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 Json = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from hami_plugin.scheduler.engine.satisfiable import without_device
 from hami_plugin.scheduler.engine.scores import weights
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import rules
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 
 Operation = Mapping[str, Any]
 """``op``, ``path``, and the ``value`` unless something is removed."""

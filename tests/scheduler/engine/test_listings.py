@@ -13,7 +13,7 @@ from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Site, Stock
 from hami_plugin.scheduler.engine.states import MOST_BYTES, MOST_NAMES, Listings, idle
 from hami_plugin.scheduler.engine.survey import rules
 from hami_plugin.scheduler.webhook.admission import Allowed, Denied, Scheduling, review
-from hami_plugin.vendor import load_vendor, vendor_names
+from hami_plugin.sdk import load_vendor, vendor_names
 from tests.support.pods import nvidia
 
 FAMILIES = tuple(

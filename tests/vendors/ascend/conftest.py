@@ -12,8 +12,8 @@ import pytest
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
+from hami_plugin.sdk import Family
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.vendor import Family
 from vendors.ascend import families
 from vendors.ascend.chips import AscendSettings
 from vendors.ascend.node.driver import AscendDriver

@@ -10,10 +10,10 @@ import pytest
 
 from hami_plugin.errors import DriverReason
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.sdk.tools import ToolError
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.rigs import Rig, absent_and_back, golden, lost_alone, rig
 from vendors.metax import families

@@ -20,7 +20,7 @@ from cdi.spec import Spec
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 from vendors.nvidia.capabilities import read as read_capabilities
 from vendors.nvidia.family import families
 from vendors.nvidia.instances import Instance, instances

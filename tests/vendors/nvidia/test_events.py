@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.looking import Busy
 from hami_plugin.model.device import Action
+from hami_plugin.sdk.polling import Busy
 from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.events import EventWatch
 from vendors.nvidia.library import Event, EventSet, Handle, Nvml

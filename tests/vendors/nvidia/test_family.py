@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from hami_plugin.model.device import Device, Health
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import load_vendor
+from hami_plugin.sdk import load_vendor
 from tests.support.hami import asks
 from vendors.nvidia.family import card_type, families
 from vendors.nvidia.settings import NvidiaSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from hami_plugin.looking import Busy
+from hami_plugin.sdk.polling import Busy
 from tests.support.hami import Json, asks
 from vendors.nvidia import links
 from vendors.nvidia.host import pci_address

@@ -398,7 +398,7 @@ def test_a_closed_driver_opens_again_at_the_next_look(rig: Callable[..., Any]) -
 
 def test_naming_the_vendor_loads_no_binding_and_no_library() -> None:
     code = (
-        "import sys; from hami_plugin.vendor import load_vendor; v = load_vendor('nvidia'); "
+        "import sys; from hami_plugin.sdk import load_vendor; v = load_vendor('nvidia'); "
         "v.families(v.settings()); print('pynvml' in sys.modules, '_ctypes' in sys.modules, v.facts.machines)"
     )
 

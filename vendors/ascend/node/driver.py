@@ -9,10 +9,10 @@ from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.looking import Busy
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links, symmetric
-from hami_plugin.vendor import HealthEvent
+from hami_plugin.sdk import HealthEvent
+from hami_plugin.sdk.polling import Busy
 from vendors.ascend.chips import AscendSettings
 from vendors.ascend.node.codes import NO_DEVICE, DcmiError, NoLibraryError
 from vendors.ascend.node.dcmi import BARE_NAME, PLACES, Dcmi, Unit

@@ -9,7 +9,7 @@ from functools import partial
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.vendor import NodeSide
+from hami_plugin.sdk import NodeSide
 from vendors.ascend.admission import MODE, SOFT
 from vendors.ascend.chips import MODULES, AscendSettings, Chip, shares
 from vendors.ascend.node.injection import device_edits, inject, missing_core, shared_edits

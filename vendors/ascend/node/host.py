@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.pci import look
+from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk.pci import look
 from vendors.ascend.node.codes import NOT_PERMITTED, DcmiError
 from vendors.ascend.node.settings import NodeSettings
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
-from hami_plugin.vendor import Injection
+from hami_plugin.sdk import Injection
+from hami_plugin.sdk.device_nodes import DeviceNodes
 from vendors.ascend.admission import soft
 from vendors.ascend.chips import AscendSettings, Chip
 from vendors.ascend.node.host import CONTROL_NODES

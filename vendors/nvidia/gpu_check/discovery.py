@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Health, Sighting, Snapshot
 from hami_plugin.node_status.annotations import Style, wanted_annotations
-from hami_plugin.vendor import Family
+from hami_plugin.sdk import Family
 from vendors.nvidia.family import families
 from vendors.nvidia.gpu_check.options import Options
 from vendors.nvidia.gpu_check.readonly import Timings, loader

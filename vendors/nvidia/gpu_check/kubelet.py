@@ -36,8 +36,8 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
+from hami_plugin.sdk import Family
 from hami_plugin.simulation.kubelet import FakeKubelet
-from hami_plugin.vendor import Family
 from hami_plugin.vendor_boundary.guard import Guard, Mistakes
 from vendors.nvidia.gpu_check.stand_ins import NODE, ScratchHost, TableCluster
 from vendors.nvidia.gpu_check.verdicts import Findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hami_plugin.protocol.register import decode_json
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.nvidia.host import FAMILY
 from vendors.nvidia.scheduling import mig
 from vendors.nvidia.scheduling.policy import admission, policy

@@ -24,7 +24,7 @@ from hami_plugin.scheduler.engine.states import (
     restored,
     taken,
 )
-from hami_plugin.vendor import Family, both_keys
+from hami_plugin.sdk import Family, both_keys
 
 MODE = "mig"
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"

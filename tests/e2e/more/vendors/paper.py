@@ -7,7 +7,7 @@ from hami_plugin.protocol.register import decode_json
 from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import amount, counted
-from hami_plugin.vendor import AnnotationKeys, Family, Resources, SchedulingRules, Vendor
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Vendor
 
 WORD = "Paper"
 

@@ -16,7 +16,7 @@ from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.states import slot
-from hami_plugin.vendor import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
+from hami_plugin.sdk import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
 
 WORD = "Toy"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_plugin.host.printed import address, matrix, mebibytes, rows
+from hami_plugin.sdk.tools import address, matrix, mebibytes, rows
 
 TABLE = """
         \x1b[4mGPU0  GPU1  GPU2  NIC0  CPU Affinity  NUMA Affinity\x1b[0m

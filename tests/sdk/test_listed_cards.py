@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host.hardware import Hardware
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.listed import Card, ListedCards
 from hami_plugin.model.device import Discovery
+from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk.listed_cards import Card, ListedCards
 
 HARDWARE = Hardware(title="Acme card", vendors=("1234",), module="acme", node="acme")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_plugin.host.kept import Kept, LastKnown
-from hami_plugin.host.tools import ToolError
+from hami_plugin.sdk.tools import Kept, LastKnown, ToolError
 
 
 class Clock:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host import pci
 from hami_plugin.host.paths import HostPaths, Roots
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.sdk import pci
 
 _SOUND = "04"
 """The class of a card's second function, which only plays sound."""

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.host.pci import PciDevice, level, scan
+from hami_plugin.sdk.pci import PciDevice, level, scan
 from hami_plugin.simulation.machines import load_machine, machine_names
 from hami_plugin.simulation.trees import Tree, unplug, write_pci
 

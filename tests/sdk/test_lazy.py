@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.deferred import deferred
+from hami_plugin.sdk.lazy import deferred
 
 
 def test_nothing_is_imported_before_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.looking import GONE, LookingDriver
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.sdk.polling import GONE, LookingDriver
 
 HOT = Fault(reason="TooHot")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host.hardware import Hardware, distances
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.pci import PciDevice
 from hami_plugin.model.device import Device
+from hami_plugin.sdk.hardware import Hardware, distances
+from hami_plugin.sdk.pci import PciDevice
 from hami_plugin.simulation.trees import Tree, attributes
 
 CARDS = Hardware(title="Acme card", vendors=("1234", "abcd"), kinds=("03", "12"), module="acme")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.host.tools import ToolError, json_object, output, read
+from hami_plugin.sdk.tools import ToolError, json_object, output, read
 
 
 def script(folder: Path, text: str) -> Path:

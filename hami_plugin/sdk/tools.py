@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hami_plugin.errors import HamiError
 
@@ -167,3 +169,109 @@ def _deeper(value: object, levels: int) -> bool:
     """Whether a value that has been read has more than so many levels. The reader bounds how deep this goes."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return levels < 0 or any(_deeper(one, levels - 1) for one in inner)
+
+
+class Kept(Generic[T]):
+    """``ask`` is called again after ``every`` seconds, or when what the answer is about has changed.
+
+    An error is not kept: the next one who wants the answer asks again.
+    """
+
+    def __init__(self, ask: Callable[[], T], *, every: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._every = every
+        self._clock = clock
+        self._kept: tuple[T, Hashable, float] | None = None
+
+    def answer(self, about: Hashable) -> T:
+        """The answer, at most ``every`` seconds old."""
+        now = self._clock()
+        if self._kept is None or self._kept[1] != about or now - self._kept[2] >= self._every:
+            self._kept = None
+            self._kept = (self._ask(), about, now)
+        return self._kept[0]
+
+
+class LastKnown(Generic[T]):
+    """What a tool last told: it is asked at most once in ``every`` seconds, and what was known stays when it fails.
+
+    ``problem`` is why it failed the last time, if it did. An empty answer is no news.
+    """
+
+    def __init__(
+        self, ask: Callable[[], T], first: T, *, every: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._known = first
+        self._every = every
+        self._clock = clock
+        self._asked = float("-inf")
+        self.problem = ""
+
+    def answer(self) -> T:
+        if self._clock() - self._asked >= self._every:
+            try:
+                self._known, self.problem = self._ask() or self._known, ""
+            except ToolError as error:
+                self.problem = str(error)
+            self._asked = self._clock()
+        return self._known
+
+
+LONGEST_LINE = 4096
+MOST_LINES = 4096
+"""Of a table. The largest has a line for each of some hundred devices."""
+
+_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def lines(text: str) -> Iterator[str]:
+    """The lines of what a tool printed for people. ``ValueError`` where no table has so many, or such a long one."""
+    for number, line in enumerate(text.splitlines()):
+        if number >= MOST_LINES:
+            raise ValueError(f"more than {MOST_LINES} lines")
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number + 1} has {len(line)} characters")
+        yield line
+
+
+def matrix(text: str, label: str) -> dict[tuple[int, int], str]:
+    """The cells of the table that ``topo -m`` prints, by the numbers behind ``label`` of row and column."""
+    name = re.compile(rf"{label}(\d+)")
+    split = (line.split() for line in lines(_COLOURS.sub("", text)))
+    rows = [words for words in split if words and name.fullmatch(words[0])]
+    columns = [int(found[1]) for word in (rows[0] if rows else []) if (found := name.fullmatch(word))]
+    return {
+        (int(words[0].removeprefix(label)), column): cell
+        for words in rows[1:]
+        for column, cell in zip(columns, words[1:], strict=False)
+    }
+
+
+def rows(text: str, *columns: str) -> list[Mapping[str, str]]:
+    """The rows of a table with commas under a line of its columns' names, by those names. Versions of a tool add units
+    to them, as ``memory.total [MiB]``. ValueError where a column is missing.
+    """
+    try:
+        table = list(csv.reader(lines(text), skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"no table: {error}") from error
+    header = [name.split(" ")[0].strip() for name in table[0]] if table else []
+    if not set(columns) <= set(header):
+        raise ValueError(f"another table than was asked for: {text[:120]!r}")
+    return [dict(zip(header, line, strict=False)) for line in table[1:] if line]
+
+
+def address(text: str) -> str:
+    """A PCI address somewhere in ``text``, spelt as sysfs does: vendors write eight digits of domain, or none."""
+    found = _ADDRESS.search(text)
+    return f"{int(found[1] or '0', 16):04x}:{found[2].lower()}" if found else ""
+
+
+def mebibytes(text: str) -> int:
+    """``32768 MiB`` as a number. ValueError when it is none, or of another unit."""
+    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:MiB|MB)?\s*", text)
+    if not found:
+        raise ValueError(f"{text[:64]!r} is no amount of memory in MiB")
+    return int(found[1])

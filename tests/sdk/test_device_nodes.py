@@ -4,8 +4,8 @@ import pytest
 
 from cdi.edits import DeviceNode
 from hami_plugin.errors import HamiError
-from hami_plugin.host.nodes import DeviceNodes
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.sdk.device_nodes import DeviceNodes
 
 
 def host(dev: Path, *names: str) -> HostFiles:

@@ -3,24 +3,169 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cdi.edits import ContainerEdits
 from cdi.spec import Spec
+from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
-from hami_plugin.model.device import Device
+from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
+from hami_plugin.model.views import PodView
+from hami_plugin.protocol.decisions import encode_devices, one_id
+from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
 from hami_plugin.scheduler.engine.requests import Admit, if_limited, not_asked
-from hami_plugin.vendor import defaults
-from hami_plugin.vendor.annotations import SHARED_LOCK, AnnotationKeys, Announce, LockRule, Patch, both_keys
-from hami_plugin.vendor.resources import Resources
+from hami_plugin.scheduler.engine.states import Given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """Another resource by which the kubelet counts a family's devices, such as their cores.
+
+    ``of_device`` is how many of them a device has, ``of_grant`` how many a grant takes.
+    """
+
+    resource: str
+    of_device: Callable[[Device], int]
+    of_grant: Callable[[Grant], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The extended resources of a family; ``count`` is the one that the kubelet knows.
+
+    ``ids`` is how many of the kubelet's ids of ``count`` a grant takes, and ``units`` are counted beside devices.
+    ``sized_by_count``: these ids say how large a grant may be, and memory and cores only help to choose.
+
+    ``memory_factor`` is how many MiB one unit of the memory resource means. ``memory_in_percent``: a device has 100 of
+    memory. ``cores_are_bits``: a device's cores are a mask, in which each bit is a core. ``cores_are_counted``: they
+    are asked for by their number, which the kubelet counts, and not in percent.
+    """
+
+    count: str
+    memory: str = ""
+    memory_percent: str = ""
+    cores: str = ""
+    priority: str = ""
+    ids: Callable[[Grant], int] = one_id
+    units: tuple[Units, ...] = ()
+    sized_by_count: bool = False
+    memory_factor: int = 1
+    memory_in_percent: bool = False
+    cores_are_bits: bool = False
+    cores_are_counted: bool = False
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The resources that a pod may ask for, by what they mean; empty where the family has none."""
+        return {name: getattr(self, name) for name in _NAMES}
+
+    def core_count(self, cores: int) -> int:
+        """A device's cores as a number that people mean by it."""
+        return cores.bit_count() if self.cores_are_bits else cores
+
+
+_NAMES = ("count", "memory", "memory_percent", "cores", "priority")
+
+
+if TYPE_CHECKING:  # a family holds these, and one of them is given the family
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationKeys:
+    """Where a family's facts stand on nodes and pods. Empty where the family has none."""
+
+    allocated: str
+    to_allocate: str = ""
+    register: str = ""
+    handshake: str = ""
+    score: str = ""
+
+    @classmethod
+    def of_agent(cls, name: str, *, pods: str = "") -> AnnotationKeys:
+        """The keys of most node agents that speak HAMi's protocol, with the agent's name in each.
+
+        ``pods`` is its name on pods, where that is another one.
+        """
+        return cls(
+            register=f"hami.io/node-{name}-register",
+            handshake=f"hami.io/node-handshake-{name}",
+            to_allocate=f"hami.io/{pods or name}-devices-to-allocate",
+            allocated=f"hami.io/{pods or name}-devices-allocated",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRule:
+    """How a scheduler takes a node for itself between its decision and the node's answer.
+
+    ``annotation`` of the node; ``named``: its value names the pod, so that the pod may take it twice.
+    """
+
+    annotation: str = NODE_LOCK
+    expires_s: float = 300.0
+    named: bool = True
+
+
+SHARED_LOCK = LockRule()
+"""HAMi's node lock, the same for all vendors that use it."""
+
+Announce = Callable[[Snapshot, AbstractSet[str]], Mapping[str, str | None]]
+"""Annotations of a node from its devices and the UUIDs of those that containers have, None for what it says no more."""
+
+Patch = Callable[["Family", PodView, Given], Mapping[str, str]]
+"""The pod annotations that tell a node of a decision. They are asked for where the family has a part in it."""
+
+
+def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
+    """HAMi's usual two annotations, with the same text."""
+    text = encode_devices(given[family.word])
+    keys = (family.annotations.to_allocate, family.annotations.allocated)
+    return {key: text for key in keys if key}
+
+
+def nothing_more(*_asked: object) -> Mapping[str, str | None]:
+    return {}
+
+
+def one(_device: Device) -> int:
+    return 1
+
+
+def anywhere(grant: Grant, _device: Device, _others: Sequence[Grant]) -> Grant:
+    return grant
+
+
+def percent(_device: Device) -> int:
+    return 100
+
+
+def nothing(*_asked: object) -> ContainerEdits:
+    return ContainerEdits()
+
+
+def whole(*_asked: object) -> Mapping[str, ContainerEdits]:
+    return {}
+
+
+def nothing_missing(_host: object) -> str:
+    return ""
+
+
+def no_node_side(*_asked: object) -> NoReturn:
+    raise HamiError(
+        "this vendor's devices can be scheduled, and are served by the vendor's own device plugin",
+        hint="leave the vendor out of this daemon's configuration",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,43 +255,43 @@ class NodeSide:
     only count: they run on the event loop, for every pod that waits, and look at nothing but what they are given.
     """
 
-    replicas: Callable[[Device], int] = defaults.one
-    every_core: Callable[[Device], int] = defaults.percent
-    place: Callable[[Grant, Device, Sequence[Grant]], Grant] = defaults.anywhere
+    replicas: Callable[[Device], int] = one
+    every_core: Callable[[Device], int] = percent
+    place: Callable[[Grant, Device, Sequence[Grant]], Grant] = anywhere
     numa_hints: bool = False
-    register: Callable[[Device, bool], DeviceInfo] = defaults.no_node_side
+    register: Callable[[Device, bool], DeviceInfo] = no_node_side
     encode: Callable[[Sequence[DeviceInfo]], str] | None = None
     reports: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
-    announce: Announce = defaults.nothing_more
+    announce: Announce = nothing_more
     whole_only: str = ""
     absent: str = ""
     delivery: Delivery = field(default_factory=Delivery)
-    device_edits: Callable[[Device, HostFiles], ContainerEdits] = defaults.nothing
-    shared_edits: Callable[[HostFiles], ContainerEdits] = defaults.nothing
-    slices: Callable[[Device, HostFiles], Mapping[str, ContainerEdits]] = defaults.whole
+    device_edits: Callable[[Device, HostFiles], ContainerEdits] = nothing
+    shared_edits: Callable[[HostFiles], ContainerEdits] = nothing
+    slices: Callable[[Device, HostFiles], Mapping[str, ContainerEdits]] = whole
     specification: Callable[[Sequence[Device], HostFiles], Spec] | None = None
     explain: Callable[[HostFiles], Sequence[str]] = lambda _host: ()
-    inject: Callable[[Assignment, HostFiles], Injection] = defaults.no_node_side
-    host_problem: Callable[[HostFiles], str] = defaults.nothing_missing
+    inject: Callable[[Assignment, HostFiles], Injection] = no_node_side
+    host_problem: Callable[[HostFiles], str] = nothing_missing
     unlimited: str = ""
     leftovers: Callable[[str, str, HostPaths], Leftovers] = lambda _uid, _container, _paths: Leftovers()
 
     @property
     def tells_taken(self) -> bool:
         """Whether what the node is to say also depends on which devices are taken."""
-        return self.announce is not defaults.nothing_more
+        return self.announce is not nothing_more
 
     @property
     def needs_host(self) -> bool:
         """Whether its containers miss something on a host that lacks it."""
-        return self.host_problem is not defaults.nothing_missing
+        return self.host_problem is not nothing_missing
 
     def delivered(
         self,
         settings: Any,
         device_edits: Callable[[Any, Device, HostFiles], ContainerEdits],
-        shared_edits: Callable[[Any, HostFiles], ContainerEdits] = defaults.nothing,
+        shared_edits: Callable[[Any, HostFiles], ContainerEdits] = nothing,
     ) -> NodeSide:
         """The same, handed over as the vendor's settings say: they are what both functions are given first."""
         return replace(

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host import pci
-from hami_plugin.host.hardware import Hardware, distances
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.tools import ToolError
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.sdk import pci
+from hami_plugin.sdk.hardware import Hardware, distances
+from hami_plugin.sdk.tools import ToolError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
