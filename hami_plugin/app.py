@@ -30,7 +30,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.threads import WorkThread
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.checkpoint import CheckpointFile
-from hami_plugin.kubelet.company import Company
+from hami_plugin.kubelet.endpoint import Company
 from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger

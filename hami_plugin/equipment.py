@@ -20,8 +20,7 @@ from hami_plugin.inventory.discovery import Pace, Watch
 from hami_plugin.inventory.health import Patience
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.inventory.inventory import Inventory
-from hami_plugin.kubelet.company import Company
-from hami_plugin.kubelet.endpoint import Endpoint
+from hami_plugin.kubelet.endpoint import Company, Endpoint
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import Checkpoint

@@ -8,24 +8,80 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hami_plugin.aio import Watched, cancelled
+from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.channels import accepts
-from hami_plugin.kubelet.company import Company
-from hami_plugin.kubelet.identity import Identity
-from hami_plugin.kubelet.listener import Listener, ListenError
+from hami_plugin.kubelet.listener import Identity, Listener, ListenError, accepts
 from hami_plugin.kubelet.messages import require_list_fits
 from hami_plugin.kubelet.registration import KUBELET_SOCKET, RegistrationError, register, socket_name
 from hami_plugin.kubelet.servicer import DevicePluginServicer
-from hami_plugin.kubelet.timing import Patience, Timing
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Waiting times of an endpoint, in seconds.
+
+    ``settle`` is how long a kubelet that ended our stream has to show that it is restarting. ``pause`` follows a
+    displacement: at least a minute, so that two plugins never fight over a resource.
+    """
+
+    tick: float = 1.0
+    self_check: float = 5.0
+    register: float = 10.0
+    dial_back: float = 10.0
+    settle: float = 0.5
+    close: float = 0.3
+    pace: float = 0.2
+    serve: Backoff = field(default_factory=lambda: Backoff(first=0.2, cap=2.0))
+    again: Backoff = field(default_factory=lambda: Backoff(first=0.05, cap=1.0))
+    refused: Backoff = field(default_factory=lambda: Backoff(first=1.0, cap=30.0))
+    pause: Backoff = field(default_factory=lambda: Backoff(first=60.0, cap=600.0, jitter=0.0))
+
+
+class Patience:
+    """How long to wait after each kind of failure. A new kubelet, or a long time without failure, gets a new one."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.again: Iterator[float] = timing.again.delays()
+        self.refused: Iterator[float] = timing.refused.delays()
+        self.pause: Iterator[float] = timing.pause.delays()
+        self.losses = 0
+
+
+class Company:
+    """``started`` is called for each kubelet that any of them meets first, before it hears of that one."""
+
+    def __init__(self, started: Callable[[], None] = lambda: None) -> None:
+        self._started = started
+        self._sockets: set[str] = set()
+        self._kubelet: Identity | None = None
+
+    def join(self, socket: str) -> None:
+        """A socket of this name is one of ours."""
+        self._sockets.add(socket)
+
+    def meet(self, kubelet: Identity) -> None:
+        """An endpoint is about to register. A kubelet is new once: for one that comes later it has been there."""
+        if kubelet != self._kubelet:
+            self._kubelet = kubelet
+            self._started()
+
+    def others(self, directory: Path) -> Mapping[Path, Identity]:
+        """The sockets of other plugins in ``directory``."""
+        try:
+            paths = [path for path in directory.iterdir() if path.is_socket()]
+        except OSError:
+            return {}
+        known = {KUBELET_SOCKET, *self._sockets}
+        return {path: identity for path in paths if path.name not in known and (identity := Identity.of(path))}
+
 
 log = logger(__name__)
 

@@ -7,17 +7,92 @@ the socket of somebody who came after us.
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 
 import grpc
 
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.channels import accepts, address, dial, words
-from hami_plugin.kubelet.identity import Identity
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+
+MAX_PATH = 107
+"""Bytes in a socket's path: Linux has room for 108, with the closing zero."""
+
+_CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
+    # Channels to one path would otherwise share a connection, and with it the back-off after a failure.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Go servers refuse a path as the authority of a request.
+    ("grpc.default_authority", "localhost"),
+    ("grpc.max_receive_message_length", 16 << 20),
+)
+
+
+def dial(socket: Path) -> grpc.aio.Channel:
+    """A channel of its own to ``socket``. It connects with the first call; close it after use."""
+    return grpc.aio.insecure_channel(address(socket), options=_CHANNEL_OPTIONS)
+
+
+def address(socket: Path) -> str:
+    """The name of a socket in gRPC. ``HamiError`` when the path is longer than Linux allows."""
+    length = len(bytes(socket))
+    if length > MAX_PATH:
+        raise HamiError(
+            f"socket path {socket} is {length} bytes long, and Linux allows {MAX_PATH}",
+            hint="mount the directory at a shorter path, and set kubeletDir to it",
+        )
+    return f"unix://{socket.absolute()}"
+
+
+async def accepts(socket: Path, *, within: float = 1.0) -> bool:
+    """Whether some process accepts connections on ``socket``. Nothing is sent."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(within):
+            _, writer = await asyncio.open_unix_connection(str(socket))
+            writer.close()
+            await writer.wait_closed()
+            return True
+    return False
+
+
+def words(error: grpc.aio.AioRpcError) -> str:
+    """Status and text of a failed call, short enough for a log line."""
+    return f"{error.code().name}: {(error.details() or 'no details')[:500]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which file a path leads to. The time is part of it since a new file often gets a freed inode number."""
+
+    device: int
+    inode: int
+    modified_ns: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> Identity | None:
+        """None when there is nothing, or nothing that we may look at."""
+        found = _status(path)
+        return cls(found.st_dev, found.st_ino, found.st_mtime_ns) if found else None
+
+    @classmethod
+    def of_directory(cls, path: Path) -> Identity | None:
+        """As ``of``, without the time, which changes with every entry."""
+        found = _status(path)
+        return cls(found.st_dev, found.st_ino) if found and S_ISDIR(found.st_mode) else None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
 
 _OPTIONS = (("grpc.max_receive_message_length", 8 << 20),)
 

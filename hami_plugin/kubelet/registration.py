@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.channels import dial, words
+from hami_plugin.kubelet.listener import dial, words
 from hami_plugin.kubelet.messages import API_VERSION
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc

@@ -22,7 +22,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-from hami_plugin.kubelet.identity import Identity
+from hami_plugin.kubelet.listener import Identity
 from hami_plugin.log import logger
 
 log = logger(__name__)

@@ -11,8 +11,7 @@ import pytest
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.company import Company
-from hami_plugin.kubelet.endpoint import Endpoint
+from hami_plugin.kubelet.endpoint import Company, Endpoint
 from hami_plugin.kubelet.registration import socket_name
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.kubelet.channels import accepts, dial
+from hami_plugin.kubelet.listener import accepts, dial
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 

@@ -5,7 +5,7 @@ import pytest
 from watchdog.observers.api import BaseObserver, EventEmitter
 
 import hami_plugin.kubelet.watch as watch_module
-from hami_plugin.kubelet.identity import Identity
+from hami_plugin.kubelet.listener import Identity
 from hami_plugin.kubelet.watch import DirectoryWatch
 
 

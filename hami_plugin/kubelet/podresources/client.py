@@ -10,7 +10,7 @@ import grpc
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.channels import dial, words
+from hami_plugin.kubelet.listener import dial, words
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as pb
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as rpc
 from hami_plugin.model.ports import Holder
