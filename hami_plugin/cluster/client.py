@@ -10,15 +10,14 @@ from typing import NoReturn
 from urllib.parse import quote
 
 from hami_plugin.aio import Watched
+from hami_plugin.cluster.credentials import SERVICE_ACCOUNT, Credentials, find_credentials
+from hami_plugin.cluster.events import EventLog
+from hami_plugin.cluster.informer import Follower, Rhythm, Topic
+from hami_plugin.cluster.replies import Call
+from hami_plugin.cluster.requests import ApiCalls
 from hami_plugin.errors import ConfigError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, PodFeed, Subject
 from hami_plugin.model.views import Feed, NodeView, PodView, node_view, pod_view
-
-from .calls import ApiCalls
-from .credentials import SERVICE_ACCOUNT, Credentials, find_credentials
-from .events import EventLog
-from .replies import Call
-from .watch import Follower, Rhythm, Topic
 
 CONNECTIONS = 5
 """Two watches, and three calls at a time. A node's pods are admitted one after the other, and so are their patches."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+from hami_plugin.cluster.requests import ApiCalls
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Subject
 
-from .calls import ApiCalls
 from .replies import Call
 
 COMPONENT = "hami-plugin"

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from hami_plugin.aio import Watched
+from hami_plugin.cluster.informer import Follower, Rhythm, Topic
+from hami_plugin.cluster.requests import ApiCalls
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, Subject
 from hami_plugin.model.views import Feed, Json, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
 from hami_plugin.scheduler.engine.assignment import Changes
 
-from .calls import ApiCalls
 from .client import NODES, PODS, calling, node_path, pod_path
 from .credentials import SERVICE_ACCOUNT, find_credentials
 from .events import EventLog
 from .replies import Call
-from .watch import Follower, Rhythm, Topic
 
 T = TypeVar("T")
 

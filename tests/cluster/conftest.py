@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.aio import Backoff
 from hami_plugin.cluster.client import connect
-from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.cluster.informer import Rhythm
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.watching import Pods, running

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.cluster import clients
+from hami_plugin.cluster import requests
 from hami_plugin.cluster.client import connect
 from hami_plugin.errors import ClusterError, ConfigError
 from hami_plugin.simulation.apiserver import SimulatedApiServer
@@ -428,8 +428,8 @@ async def test_a_clients_certificate_that_is_replaced_on_disk_is_presented(rhyth
 
 async def test_a_server_that_is_not_trusted_costs_no_new_client_for_each_call(rhythm, tmp_path, monkeypatch):
     made = []
-    client = clients.Client
-    monkeypatch.setattr(clients, "Client", lambda *given: made.append(1) or client(*given))
+    client = requests.Client
+    monkeypatch.setattr(requests, "Client", lambda *given: made.append(1) or client(*given))
     (tmp_path / "token").write_text("t")
     rotating = Rotating(tmp_path)
     rotating.trust(rotating.authority())

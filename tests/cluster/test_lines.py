@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.cluster.lines import lines
-from hami_plugin.cluster.pacing import RETRY_AFTER_CAP, Gate, Pace
+from hami_plugin.cluster.informer import lines
 from hami_plugin.cluster.replies import retry_after
+from hami_plugin.cluster.requests import RETRY_AFTER_CAP, Gate, Pace
 from hami_plugin.errors import ClusterError
 
 

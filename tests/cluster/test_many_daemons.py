@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.cluster.client import connect
-from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.cluster.informer import Rhythm
 from hami_plugin.node_status.annotations import Source, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration

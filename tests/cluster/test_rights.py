@@ -6,8 +6,8 @@ import re
 import pytest
 
 from hami_plugin.cluster.client import connect
+from hami_plugin.cluster.informer import Rhythm
 from hami_plugin.cluster.rights import DAEMON, SCHEDULER
-from hami_plugin.cluster.watch import Rhythm
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.model.ports import Cluster, Subject
 from hami_plugin.model.views import Feed, pod_view

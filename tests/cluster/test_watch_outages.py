@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from hami_plugin.cluster.client import connect
-from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.cluster.informer import Rhythm
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import until
 from tests.support.watching import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hami_plugin.aio import Backoff
-from hami_plugin.cluster.watch import Rhythm
+from hami_plugin.cluster.informer import Rhythm
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from hami_plugin.protocol.register import DeviceInfo, encode_json

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 import hami_plugin.scheduler.extender.app
-from hami_plugin.cluster.watch import Follower
+from hami_plugin.cluster.informer import Follower
 from hami_plugin.errors import HamiError
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.scheduler.extender.app import Process, Scheduler, configured, serve

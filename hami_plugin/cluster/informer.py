@@ -6,21 +6,42 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Generic, NoReturn, TypeVar
 
 from hami_plugin.aio import Backoff
+from hami_plugin.cluster.replies import Call, named, read, words
+from hami_plugin.cluster.requests import ApiCalls, Pace, TooLongError
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
 
-from .calls import ApiCalls, TooLongError
-from .lines import lines
-from .pacing import Pace
-from .replies import Call, named, read, words
+LONGEST = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times longer than what etcd holds
+
+
+async def lines(chunks: AsyncIterable[bytes], longest: int = LONGEST) -> AsyncGenerator[bytes, None]:
+    """Split at line feeds. A last piece without one is yielded too: whether it is whole, only its parser can tell."""
+    pending = bytearray()
+    async for chunk in chunks:
+        looked = len(pending)
+        pending += chunk
+        while (end := pending.find(b"\n", looked)) >= 0:
+            line = bytes(pending[:end])
+            del pending[: end + 1]
+            looked = 0
+            if line:
+                yield line
+        if len(pending) > longest:
+            raise ClusterError(
+                f"watch: a line of more than {longest} bytes without an end",
+                hint="it is tried again; no object of the API server is that long",
+            )
+    if pending:
+        yield bytes(pending)
+
 
 T = TypeVar("T")
 

@@ -1,0 +1,473 @@
+"""One request to the API server: identity, deadline, Retry-After, and a report of how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+
+from hami_plugin.aio import Watched
+from hami_plugin.cluster.access import Access
+from hami_plugin.cluster.credentials import Credentials, stamp
+from hami_plugin.cluster.replies import Call, Reading, decoded, refused, retry_after, unanswered
+from hami_plugin.errors import ClusterError
+from hami_plugin.log import logger
+from hami_plugin.model.ports import Observer
+from hami_plugin.model.views import Json, anonymous, misshapen
+
+RETRY_AFTER_CAP = 120.0
+
+
+class Gate:
+    """Shut for as long as the server asked us to stay away. One gate for all writers."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._opens = 0.0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until it opens; 0 when it is open."""
+        return max(0.0, self._opens - self._clock())
+
+    def shut(self, seconds: float) -> None:
+        """Stay shut for ``seconds``, capped: a wrong header must not silence us for a day."""
+        self._opens = max(self._opens, self._clock() + min(seconds, RETRY_AFTER_CAP))
+
+
+class Pace:
+    """At most one turn in ``every`` seconds over time; ``burst`` turns may follow at once after a quiet time."""
+
+    def __init__(self, *, every: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every = every
+        self._allowance = every * (burst - 1)
+        self._clock = clock
+        self._due = 0.0
+
+    @property
+    def wait(self) -> float:
+        """For how long the next turn would have to wait."""
+        return max(0.0, self._due - self._allowance - self._clock())
+
+    def take(self) -> float:
+        """Take the next turn; the answer is how long to wait before using it."""
+        wait = self.wait
+        self._due = max(self._due, self._clock()) + self._every
+        return wait
+
+    async def turn(self) -> None:
+        await asyncio.sleep(self.take())
+
+
+AGAIN_S = 10.0
+"""The least time between two clients that are made because a certificate was refused."""
+READ_BYTES = 2**16
+"""Of one connection, before its reader takes them. The library's default is a megabyte for each watch."""
+
+Seen = tuple[object, ...]
+
+log = logger(__name__)
+
+
+class Client:
+    """Connections by one set of certificates: at most ``connections`` at a time. Who finds none free waits for one.
+
+    The library takes the connection next that was idle longest, so that none ever lapses while calls come: without a
+    bound there are as many as were ever needed at once.
+    """
+
+    def __init__(self, access: Access, connections: int) -> None:
+        context = access.context()
+        self._access = access
+        self._proxy = access.proxy or _proxy(access.host)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, ssl=context or True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=READ_BYTES,
+        )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # how aiohttp is given it
+    ) -> aiohttp.ClientResponse:
+        """The answer once its head is there. Whoever asks reads its body, and releases it."""
+        return await self._session.request(
+            method,
+            f"{self._access.host}{path}",
+            headers=headers,
+            data=None if body is None else json.dumps(body).encode(),
+            timeout=timeout,
+            proxy=self._proxy or None,
+            server_hostname=self._access.server_name or None,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def _proxy(host: str) -> str:
+    """The environment's proxy for this address (``HTTPS_PROXY``, ``NO_PROXY``); empty where there is none."""
+    parts = urlsplit(host)
+    if not parts.hostname or proxy_bypass(parts.hostname):
+        return ""
+    return getproxies().get(parts.scheme, "")
+
+
+class Clients:
+    """One client at a time. A connection keeps the certificates that it began with, so a new client has none of the old
+    one's; the old one has ``patience`` seconds to finish its calls.
+    """
+
+    def __init__(self, credentials: Credentials, *, patience: float, connections: int) -> None:
+        self._credentials = credentials
+        self._patience = patience
+        self._connections = connections
+        self._seen = self._look()
+        self._client = Client(credentials.access, connections)
+        self._leaving: dict[asyncio.Task[None], Client] = {}
+        self._pace = Pace(every=AGAIN_S, burst=2)
+        self._problem = ""
+
+    async def present(self) -> Client:
+        """The client of this moment. Files that cannot be used leave the last one in place."""
+        try:
+            await self._credentials.follow()
+        except ClusterError as error:
+            self._say(str(error))
+        if (seen := self._look()) != self._seen and self._replace():
+            self._seen = seen
+            files = [str(path) for path in self._credentials.access.files]
+            log.info("certificates for the API server read again", files=files)
+        return self._client
+
+    async def renew(self) -> bool:
+        """A certificate was refused: read everything again, at most once in a while. Whether that was done."""
+        if self._pace.wait:
+            return False
+        self._pace.take()
+        try:
+            await self._credentials.renew()
+        except ClusterError as error:
+            self._say(str(error))
+        self._seen = self._look()
+        return self._replace()
+
+    async def close(self) -> None:
+        for task in self._leaving:
+            task.cancel()
+        for client in (self._client, *self._leaving.values()):
+            await client.close()
+
+    def _replace(self) -> bool:
+        try:
+            fresh = Client(self._credentials.access, self._connections)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            self._say(f"they cannot be used: {error}")
+            return False
+        self._problem = ""
+        leaving = asyncio.get_running_loop().create_task(self._leave(self._client))
+        self._leaving[leaving] = self._client
+        leaving.add_done_callback(lambda task: self._leaving.pop(task, None))
+        self._client = fresh
+        return True
+
+    async def _leave(self, client: Client) -> None:
+        await asyncio.sleep(self._patience)
+        await client.close()
+
+    def _look(self) -> Seen:
+        access = self._credentials.access
+        return (*access.connected_by, *(stamp(path) for path in access.files))
+
+    def _say(self, why: str) -> None:
+        if why != self._problem:
+            self._problem = why
+            log.warning("certificates for the API server not read again", why=why)
+
+
+SAY_AGAIN_S = 600.0
+MOST_SAID = 64
+"""So many objects are named in that time. More of them would be an attack on the log."""
+
+
+class Oddities:
+    """Whoever may write objects may write odd ones, again and again."""
+
+    def __init__(self, observer: Observer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._observer = observer
+        self._clock = clock
+        self._said: dict[tuple[str, str], float] = {}
+
+    def note(self, kind: str, name: str, why: str) -> None:
+        """One reading of one object. ``name`` is empty where it has none."""
+        self._observer.unreadable(kind)
+        now = self._clock()
+        self._said = {key: at for key, at in self._said.items() if now - at < SAY_AGAIN_S}
+        if (kind, name) in self._said or len(self._said) >= MOST_SAID:
+            return
+        self._said[kind, name] = now
+        log.warning("an object cannot be read", kind=kind, object=name, why=why[:300])
+
+
+FORBIDDEN = "APIForbidden"
+NOT_YET = "the API server has not answered yet"
+
+
+class Reachability:
+    """Collects the outcome of each call. A missing permission stays until that very call succeeds."""
+
+    def __init__(self) -> None:
+        self.problem = Watched(NOT_YET)
+        self._trouble = NOT_YET
+        self._unauthorized = ""
+        self._forbidden: dict[tuple[str, str], str] = {}
+
+    def outdated(self, kind: str) -> str:
+        """Why what is known of such objects may be old; empty while it is not."""
+        forbidden = (self._forbidden.get((verb, kind), "") for verb in ("list", "watch"))
+        return "; ".join(filter(None, (self._trouble, self._unauthorized, *forbidden)))
+
+    def heard(self) -> None:
+        """Bytes arrived on an open watch."""
+        self._trouble = ""
+        self._publish()
+
+    def succeeded(self, call: Call) -> None:
+        self._trouble = self._unauthorized = ""
+        self._forbidden.pop((call.verb, call.kind), None)
+        self._publish()
+
+    def failed(self, call: Call, error: ClusterError) -> None:
+        match error.status:
+            case HTTPStatus.UNAUTHORIZED:
+                self._trouble, self._unauthorized = "", f"{FORBIDDEN}: {error}"
+            case HTTPStatus.FORBIDDEN:
+                self._trouble = self._unauthorized = ""
+                self._forbidden[call.verb, call.kind] = f"{FORBIDDEN}: {error}"
+            case 0:
+                self._trouble = f"unreachable: {error.message}"
+            case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                self._trouble = f"failing: {error.message}"
+            case _:
+                self.succeeded(call)  # it answered, and knew us
+        self._publish()
+
+    def _publish(self) -> None:
+        reasons = (self._trouble, self._unauthorized, *self._forbidden.values())
+        self.problem.set("; ".join(reason for reason in reasons if reason))
+
+
+UNREACHABLE = "unreachable"
+_LOST = (aiohttp.ClientError, OSError, TimeoutError)
+
+_BEFORE_SENDING = (aiohttp.ClientConnectorError, aiohttp.ClientConnectorCertificateError)
+
+LONGEST_ANSWER = 64 * 2**20
+"""Bytes. A page of 500 usual pods has about 10 MiB."""
+
+T = TypeVar("T")
+
+
+class TooLongError(ClusterError):
+    """An answer that is longer than anybody should read at once."""
+
+
+class ApiCalls:
+    """Sends calls. It repeats nothing, but for a token that was replaced at its source: a 401 changed nothing."""
+
+    def __init__(self, credentials: Credentials, *, observer: Observer, deadline: float, connections: int) -> None:
+        self.health = Reachability()
+        self.oddities = Oddities(observer)
+        self._clients = Clients(credentials, patience=deadline, connections=connections)
+        self._credentials = credentials
+        self._observer = observer
+        self._deadline = deadline
+        self._gate = Gate()
+
+    async def close(self) -> None:
+        await self._clients.close()
+
+    async def json(self, call: Call) -> dict[str, Any]:
+        """Send, and read the answer, all within the deadline. ``ClusterError`` for anything but success."""
+
+        async def read(response: aiohttp.ClientResponse) -> Reading:
+            return await decoded(call, await _body(call, response))
+
+        if call.writes:
+            await self._pass_gate(call)
+        reading = await self._ask(call, aiohttp.ClientTimeout(total=None), read)
+        self.cut(call.kind, reading)
+        found: dict[str, Any] = reading.value
+        return found
+
+    async def object(self, call: Call, view: Callable[[Json], T]) -> T:
+        """As ``json``, for one object. ``ClusterError`` also for one without a name."""
+        found = await self.json(call)
+        if why := anonymous(found):
+            self.oddities.note(call.kind, call.name, why)
+            raise ClusterError(
+                f"{call}: the answer is not the object that was asked for: {why}", hint="it is tried again"
+            )
+        if why := misshapen(found):
+            self.oddities.note(call.kind, call.name, why)
+        return view(found)
+
+    def cut(self, kind: str, reading: Reading) -> None:
+        """Count and name the objects of which a part was left out."""
+        for name in reading.cut:
+            self.oddities.note(kind, name, reading.why)
+
+    @asynccontextmanager
+    async def stream(self, call: Call, *, silence: float) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+        """Open a watch within the deadline and yield its bytes. Silence of more than ``silence`` seconds ends it."""
+
+        async def opened(response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+            return response
+
+        response = await self._ask(call, aiohttp.ClientTimeout(total=None, sock_read=silence), opened)
+        _probe_peer(response)
+        try:
+            async with aclosing(self._chunks(response)) as chunks:
+                yield chunks
+        except _LOST as error:
+            failure = unanswered(call, f"the stream broke: {error or type(error).__name__}")
+            self.health.failed(call, failure)
+            raise failure from error
+        finally:
+            response.close()
+
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        async for chunk in response.content.iter_any():
+            self.health.heard()
+            yield chunk
+
+    async def _ask(
+        self,
+        call: Call,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # how aiohttp is told; the deadline is ours
+        read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+    ) -> T:
+        started, outcome = time.monotonic(), UNREACHABLE
+        try:
+            async with asyncio.timeout(self._deadline):
+                response = await self._send(call, timeout)
+                await self._accepted(call, response)
+                result = await read(response)
+            outcome = str(response.status)
+        except ClusterError as error:
+            outcome = str(error.status) if error.status else UNREACHABLE
+            self.health.failed(call, error)
+            raise
+        except Exception as error:  # the line between what a server answers and this process
+            why = f"none within {self._deadline:g} s" if isinstance(error, TimeoutError) else error
+            failure = unanswered(call, why if str(why) else type(error).__name__)
+            self.health.failed(call, failure)
+            raise failure from error
+        finally:
+            self._observer.api_call(call.verb, call.kind, outcome, time.monotonic() - started)
+        self.health.succeeded(call)
+        return result
+
+    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:  # noqa: ASYNC109  # as above
+        identity = self._credentials.authorization()
+        try:
+            response = await self._exchange(call, identity, timeout)
+        except (aiohttp.ClientError, OSError) as error:
+            # A handshake that fails has sent nothing yet, so that even a write may be sent again.
+            if not _untrusted(error) or not await self._clients.renew() or not isinstance(error, _BEFORE_SENDING):
+                raise
+            identity = self._credentials.authorization()
+            response = await self._exchange(call, identity, timeout)
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            await self._credentials.renew()
+            if (renewed := self._credentials.authorization()) != identity:
+                response.close()
+                response = await self._exchange(call, renewed, timeout)
+        return response
+
+    async def _exchange(self, call: Call, identity: str, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:  # noqa: ASYNC109  # as above
+        headers = {
+            "Accept": "application/json",
+            "Content-Type": "application/merge-patch+json" if call.verb == "patch" else "application/json",
+            "User-Agent": "hami-plugin",
+        }
+        if identity:
+            headers["Authorization"] = identity
+        query = f"?{urlencode(call.query)}" if call.query else ""
+        client = await self._clients.present()
+        return await client.request(
+            call.method, f"{call.path}{query}", headers=headers, body=call.body, timeout=timeout
+        )
+
+    async def _accepted(self, call: Call, response: aiohttp.ClientResponse) -> None:
+        """``ClusterError`` for an answer that is not a success."""
+        if response.ok:
+            return
+        wait = retry_after(response.headers)
+        if wait is None and response.status == HTTPStatus.TOO_MANY_REQUESTS:
+            wait = 1.0
+        if wait is not None:
+            self._gate.shut(wait)
+        raise await refused(call, response.status, await _body(call, response), wait)
+
+    async def _pass_gate(self, call: Call) -> None:
+        """Wait until the server's Retry-After has passed; a wait that would eat the deadline is refused at once."""
+        while left := self._gate.remaining:
+            if left > self._deadline / 2:
+                raise ClusterError(
+                    f"{call}: held back, the API server asked all writers to wait {left:.0f} s more",
+                    status=HTTPStatus.TOO_MANY_REQUESTS,
+                    retry_after=left,
+                    hint="it is tried again after that",
+                )
+            await asyncio.sleep(left)
+
+
+async def _body(call: Call, response: aiohttp.ClientResponse) -> bytes:
+    """The whole answer, up to a length. ``TooLongError`` beyond that."""
+    parts, length = [], 0
+    async for chunk in response.content.iter_any():
+        length += len(chunk)
+        if length > LONGEST_ANSWER:
+            response.close()
+            raise TooLongError(
+                f"{call}: the answer is longer than {LONGEST_ANSWER} bytes",
+                status=response.status,
+                hint="a list is asked for in smaller pages",
+            )
+        parts.append(chunk)
+    response.release()
+    return b"".join(parts)
+
+
+def _untrusted(error: BaseException | None) -> bool:
+    """Whether one side has refused the other's certificate."""
+    while error is not None and not isinstance(error, ssl.SSLError | ssl.CertificateError):
+        error = error.__cause__
+    return error is not None
+
+
+def _probe_peer(response: aiohttp.ClientResponse) -> None:
+    """Let the kernel ask a silent peer whether it lives: a vanished host is noticed in a minute, not at the timeout."""
+    connection = response.connection
+    peer = connection.transport.get_extra_info("socket") if connection and connection.transport else None
+    if peer is not None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
