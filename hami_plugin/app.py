@@ -41,11 +41,9 @@ from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.opening import tell_handover, tell_unlimited, tidy_specs
 from hami_plugin.startup import Served
-from hami_plugin.telemetry.condition import Condition
 from hami_plugin.telemetry.connections import raise_descriptor_limit
-from hami_plugin.telemetry.devices import Devices
 from hami_plugin.telemetry.http import TelemetryServer
-from hami_plugin.telemetry.metrics import Metrics
+from hami_plugin.telemetry.metrics import Condition, Devices, Metrics
 from hami_plugin.wiring import wired
 
 log = logger(__name__)

@@ -10,7 +10,7 @@ from hami_plugin.allocation.settlement import lock_age
 from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.telemetry.condition import Condition
+from hami_plugin.telemetry.metrics import Condition
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 

@@ -15,9 +15,9 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from hami_plugin.telemetry.calls import ApiCalls
 from hami_plugin.telemetry.connections import Connections
 from hami_plugin.telemetry.http import Probes, listening
+from hami_plugin.telemetry.metrics import ApiCalls
 from tests.support.certificates import Authority
 from tests.support.scheduling import until
 

@@ -14,7 +14,7 @@ from hami_plugin.allocation.identity import Held
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.node_status.annotations import Source
 from hami_plugin.node_status.occupancy import occupied
-from hami_plugin.telemetry.devices import Devices
+from hami_plugin.telemetry.metrics import Devices
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, uuid
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from hami_plugin.telemetry.lines import LineWriter
+from hami_plugin.telemetry.logs import LineWriter
 
 
 def lost(count: int) -> str:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from hami_plugin.telemetry.logs import Format, Level, Logs, configure
-from hami_plugin.telemetry.plain import plain
+from hami_plugin.telemetry.logs import Format, Level, Logs, configure, plain
 
 Start = Callable[..., tuple[Logs, io.StringIO]]
 

@@ -11,8 +11,7 @@ from prometheus_client.registry import Collector
 
 from hami_plugin.scheduler.engine.filtering import UNREGISTERED
 from hami_plugin.scheduler.engine.reasons import Reason, plain, read
-from hami_plugin.telemetry.calls import ApiCalls
-from hami_plugin.telemetry.gauges import gauge
+from hami_plugin.telemetry.metrics import ApiCalls, gauge
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OTHER = "Other"
