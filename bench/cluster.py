@@ -19,7 +19,7 @@ from hami_plugin.protocol import keys
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.sdk import Family
-from hami_plugin.simulation.api_http import REQUESTS
+from hami_plugin.simulation.apiserver import REQUESTS
 
 NODE = "bench-node"
 NAMESPACE = "bench"

@@ -26,8 +26,7 @@ from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import HamiError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.simulation.kubelet import StartError
-from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.simulation.kubelet import AdmissionError, StartError
 
 SETTINGS = {
     "decisionWaitSeconds": 0.2,

@@ -24,8 +24,7 @@ import aiohttp
 
 from bench.figures import Figure
 from bench.occupation import COUNT, cluster
-from hami_plugin.simulation.api_kinds import RESOURCES
-from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
 
 NODES = 5000
 LONGEST_MS = 50.0

@@ -4,22 +4,666 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
+import copy
 import json
+import math
 import re
 import signal
 import sys
+import time
+import uuid
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any, Self
 
 from aiohttp import web
 
-from .api_faults import Fault, Faults, Order
-from .api_http import ApiHttp, Request
-from .api_kinds import RESOURCES, Filter, Object
-from .api_objects import ObjectStore
+from hami_plugin.aio import Watched
+
+
+class Fault(Enum):
+    """What happens to a request that is hit."""
+
+    ERROR = "error"
+    HANG = "hang"
+    TRUNCATE = "truncate"
+    LOSE = "lose"
+    EDIT = "edit"
+
+
+@dataclass(slots=True, kw_only=True)
+class Order:
+    """Do ``fault`` to the next ``left`` requests (None: all) whose ``VERB /path`` matches ``match``."""
+
+    fault: Fault
+    match: re.Pattern[str]
+    left: int | None
+    status: int = 0
+    message: str = ""
+    retry_after: float | None = None
+    edit: Callable[[bytes], bytes] = bytes
+
+
+class Faults:
+    """Orders in the order they were given. ``latency`` in seconds comes before everything else."""
+
+    def __init__(self) -> None:
+        self.latency = 0.0
+        self._orders: list[Order] = []
+        self._released = asyncio.Event()
+
+    def add(self, order: Order) -> None:
+        self._orders.append(order)
+
+    def take(self, fault: Fault, request: str) -> Order | None:
+        """The order that hits this request, used up by one."""
+        for order in self._orders:
+            if order.fault is fault and order.match.search(request):
+                if order.left is not None:
+                    order.left -= 1
+                    if order.left <= 0:
+                        self._orders.remove(order)
+                return order
+        return None
+
+    async def hang(self) -> None:
+        """Wait until ``clear``."""
+        await self._released.wait()
+
+    def clear(self) -> None:
+        """All is well again, also for requests that hang."""
+        self.latency = 0.0
+        self._orders.clear()
+        self._released.set()
+        self._released = asyncio.Event()
+
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+
+_SELECTOR = re.compile(r"([A-Za-z.]+)(!=|==|=)(.*)")
+
+
+class StatusError(Exception):
+    """A refusal, as the ``Status`` object that goes to the client."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+
+    @property
+    def status(self) -> Object:
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": str(self),
+            "reason": self.reason,
+            "code": self.code,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A kind of object that is served, and the fields that may select it."""
+
+    plural: str
+    kind: str
+    namespaced: bool
+    fields: frozenset[str]
+
+
+_NAMED = frozenset({"metadata.name", "metadata.namespace"})
+RESOURCES: Mapping[str, Resource] = {
+    resource.plural: resource
+    for resource in (
+        Resource(plural="nodes", kind="Node", namespaced=False, fields=_NAMED),
+        Resource(plural="pods", kind="Pod", namespaced=True, fields=_NAMED | {"spec.nodeName", "status.phase"}),
+        Resource(plural="resourcequotas", kind="ResourceQuota", namespaced=True, fields=_NAMED),
+        Resource(
+            plural="events",
+            kind="Event",
+            namespaced=True,
+            fields=_NAMED | {"involvedObject.name", "involvedObject.kind", "involvedObject.uid", "reason", "type"},
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One write: the object before and after; None where it did not exist."""
+
+    version: int
+    resource: str
+    before: Object | None
+    after: Object | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which objects of a resource a list or watch asks for."""
+
+    resource: Resource
+    namespace: str = ""
+    wanted: tuple[tuple[str, str, bool], ...] = ()
+
+    @classmethod
+    def parse(cls, resource: Resource, namespace: str, selector: str) -> Filter:
+        wanted = []
+        for term in filter(None, selector.split(",")):
+            parts = _SELECTOR.fullmatch(term)
+            if parts is None or parts[1] not in resource.fields:
+                raise StatusError(400, "BadRequest", f"field label not supported: {term}")
+            wanted.append((parts[1], parts[3], parts[2] != "!="))
+        return cls(resource=resource, namespace=namespace, wanted=tuple(wanted))
+
+    def accepts(self, item: Object | None) -> bool:
+        if item is None or (self.namespace and item["metadata"].get("namespace") != self.namespace):
+            return False
+        return all((_field(item, path) == value) is equal for path, value, equal in self.wanted)
+
+    def event(self, change: Change) -> Object | None:
+        """The change as this watcher sees it: an object that stops matching is deleted for it."""
+        if change.resource != self.resource.plural:
+            return None
+        match self.accepts(change.before), self.accepts(change.after):
+            case False, True:
+                return {"type": "ADDED", "object": change.after}
+            case True, True:
+                return {"type": "MODIFIED", "object": change.after}
+            case True, False:
+                gone = change.after or versioned(change.before or {}, change.version)
+                return {"type": "DELETED", "object": gone}
+            case _:
+                return None
+
+
+def _field(item: Object, path: str) -> str:
+    value: Any = item
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return str(value or "")
+
+
+def versioned(item: Object, version: int) -> Object:
+    """The object as of another version."""
+    return {**item, "metadata": {**item["metadata"], "resourceVersion": str(version)}}
+
+
+ANNOTATION_BYTES = 256 * 1024
+_ANNOTATION_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def check_changeable(resource: str, before: Object, patch: Mapping[str, Any]) -> None:
+    """A patch for another version conflicts; one for another UID is an invalid change to an immutable field."""
+    meta, present = patch.get("metadata") or {}, before["metadata"]
+    if (version := meta.get("resourceVersion")) and version != present["resourceVersion"]:
+        why = "the object has been modified; please apply your changes to the latest version and try again"
+        raise StatusError(409, "Conflict", not_fulfilled(resource, present["name"], why))
+    if (uid := meta.get("uid")) and uid != present["uid"]:
+        why = f'metadata.uid: Invalid value: "{uid}": field is immutable'
+        raise StatusError(422, "Invalid", f'{RESOURCES[resource].kind} "{present["name"]}" is invalid: {why}')
+
+
+def validate(resource: Resource, item: Object) -> None:
+    """``StatusError`` for annotations that no object can have, and for an Event beside its object's namespace."""
+    meta = item["metadata"]
+    annotations = meta.get("annotations") or {}
+    if not all(isinstance(value, str) for value in annotations.values()):
+        raise StatusError(400, "BadRequest", "metadata.annotations: cannot unmarshal a value that is not a string")
+    problems = [f'metadata.annotations: Invalid value: "{key}"' for key in annotations if not _named_well(key)]
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > ANNOTATION_BYTES:
+        problems.append(f"metadata.annotations: Too long: may not be more than {ANNOTATION_BYTES} bytes")
+    if resource.kind == "Event" and (item.get("involvedObject", {}).get("namespace") or "default") != meta["namespace"]:
+        problems.append("involvedObject.namespace: Invalid value: does not match event.namespace")
+    if problems:
+        raise StatusError(422, "Invalid", f'{resource.kind} "{meta["name"]}" is invalid: {"; ".join(problems)}')
+
+
+def _named_well(key: str) -> bool:
+    return _ANNOTATION_KEY.fullmatch(key) is not None
+
+
+def not_fulfilled(resource: str, name: str, why: str) -> str:
+    """The message of a conflict."""
+    return f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+
+
+HISTORY = 20_000
+
+
+class ObjectStore:
+    """All objects. Stored objects are never changed in place, so they can be handed out."""
+
+    def __init__(self) -> None:
+        self.version = Watched(1)
+        self._objects: dict[str, dict[Key, Object]] = {plural: {} for plural in RESOURCES}
+        self._history: list[Change] = []
+        self._compacted = 0
+
+    def get(self, resource: str, namespace: str, name: str) -> Object:
+        try:
+            return self._objects[resource][namespace, name]
+        except KeyError:
+            raise StatusError(404, "NotFound", f'{resource} "{name}" not found') from None
+
+    def select(self, wanted: Filter) -> list[tuple[Key, Object]]:
+        """Matching objects in the order of their keys."""
+        return sorted(
+            ((key, item) for key, item in self._objects[wanted.resource.plural].items() if wanted.accepts(item)),
+            key=lambda pair: pair[0],
+        )
+
+    def create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> Object:
+        item = copy.deepcopy(dict(manifest))
+        meta = item.setdefault("metadata", {})
+        namespace = (namespace or meta.get("namespace") or "default") if resource.namespaced else ""
+        name = meta.setdefault("name", f"{meta.get('generateName', '')}{uuid.uuid4().hex[:5]}")
+        if (namespace, name) in self._objects[resource.plural]:
+            raise StatusError(409, "AlreadyExists", f'{resource.plural} "{name}" already exists')
+        meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": now()} | ({"namespace": namespace} if namespace else {})
+        item |= {"apiVersion": "v1", "kind": resource.kind}
+        if resource.kind == "Pod":
+            item["spec"] = {"schedulerName": "default-scheduler"} | item.get("spec", {})
+            item["status"] = {"phase": "Pending"} | item.get("status", {})
+        validate(resource, item)
+        return self._store(resource.plural, (namespace, name), None, item)
+
+    def patch(
+        self, key: tuple[str, str, str], patch: Mapping[str, Any], *, part: str = "", keep: bool = True
+    ) -> Object:
+        """Merge ``patch`` into (resource, namespace, name). Without ``keep`` the answer is right, but lost."""
+        resource, namespace, name = key
+        before = self.get(resource, namespace, name)
+        check_changeable(resource, before, patch)
+        after: Object = merged(before, patch)
+        for fixed in ("uid", "name", "namespace", "creationTimestamp", "resourceVersion"):
+            _restore(after["metadata"], before["metadata"], fixed)
+        _restore(after, before, "spec" if part == "status" else "status")
+        if resource == "pods" and after.get("spec") != before.get("spec"):
+            raise StatusError(
+                422, "Invalid", f'Pod "{name}" is invalid: spec: Forbidden: pod updates may not change it'
+            )
+        validate(RESOURCES[resource], after)
+        if after == before:
+            return before
+        if not keep:
+            return versioned(after, self.version.value + 1)
+        return self._store(resource, (namespace, name), before, after)
+
+    def bind(self, namespace: str, name: str, node: str, *, uid: str = "", version: str = "") -> Object:
+        before = self.get("pods", namespace, name)
+        if uid and uid != before["metadata"]["uid"]:
+            raise StatusError(409, "Conflict", not_fulfilled("pods", name, _other_uid(uid, before)))
+        if version and version != before["metadata"]["resourceVersion"]:
+            why = f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: "
+            raise StatusError(409, "Conflict", not_fulfilled("pods", name, why + before["metadata"]["resourceVersion"]))
+        if before["metadata"].get("deletionTimestamp"):
+            raise StatusError(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
+        if bound := before["spec"].get("nodeName"):
+            raise StatusError(409, "Conflict", f'pod {name} is already assigned to node "{bound}"')
+        return self._store("pods", (namespace, name), before, merged(before, {"spec": {"nodeName": node}}))
+
+    def delete(self, key: tuple[str, str, str], *, uid: str = "", grace: int = 0) -> Object:
+        """Remove (resource, namespace, name), or with ``grace`` only mark it, as a pod whose containers still stop."""
+        resource, namespace, name = key
+        before = self.get(resource, namespace, name)
+        if uid and uid != before["metadata"]["uid"]:
+            raise StatusError(409, "Conflict", not_fulfilled(resource, name, _other_uid(uid, before)))
+        if grace:
+            mark = {"metadata": {"deletionTimestamp": now(), "deletionGracePeriodSeconds": grace}}
+            return self._store(resource, (namespace, name), before, merged(before, mark))
+        del self._objects[resource][namespace, name]
+        self._record(resource, before, None)
+        return before
+
+    def changes(self, since: int) -> Sequence[Change]:
+        """What happened after version ``since``; 410 when that is no longer known."""
+        if since < self._compacted:
+            raise StatusError(410, "Expired", f"too old resource version: {since} ({self._compacted})")
+        return self._history[bisect_right(self._history, since, key=lambda change: change.version) :]
+
+    def compact(self) -> None:
+        """Forget the history, as etcd does every five minutes."""
+        self._history.clear()
+        self._compacted = self.version.value
+
+    def rewind(self, version: int) -> None:
+        """Versions start again at ``version``, lower than before: what clients see after etcd was restored."""
+        self._history.clear()
+        self._compacted = 0
+        self.version.set(version)
+
+    def _store(self, resource: str, key: Key, before: Object | None, after: Object) -> Object:
+        after = versioned(after, self.version.value + 1)
+        self._objects[resource][key] = after
+        self._record(resource, before, after)
+        return after
+
+    def _record(self, resource: str, before: Object | None, after: Object | None) -> None:
+        version = self.version.value + 1
+        self._history.append(Change(version=version, resource=resource, before=before, after=after))
+        if len(self._history) > HISTORY:
+            self._compacted = self._history[HISTORY // 2].version
+            del self._history[: HISTORY // 2 + 1]
+        self.version.set(version)
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7386: mappings merge, null removes, everything else replaces."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _restore(target: Object, source: Object, key: str) -> None:
+    if key in source:
+        target[key] = source[key]
+    else:
+        target.pop(key, None)
+
+
+def _other_uid(uid: str, present: Object) -> str:
+    return f"Precondition failed: UID in precondition: {uid}, UID in object meta: {present['metadata']['uid']}"
+
+
+PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+BODY_BYTES = 3 * 2**20
+REQUESTS = "/simulation/requests"
+"""What was asked so far, as JSON: for whoever runs the server as a process of its own. It does not count itself."""
+REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request that arrived. ``status`` is 0 when it was never answered; ``at`` is monotonic; ``agent`` is who."""
+
+    verb: str
+    path: str
+    query: Mapping[str, str]
+    status: int
+    at: float
+    agent: str = ""
+
+    @property
+    def writes(self) -> bool:
+        return self.verb != "GET"
+
+    @property
+    def watches(self) -> bool:
+        return "watch" in self.query
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.path}?" + "&".join(f"{key}={value}" for key, value in self.query.items())
+
+
+class ApiHttp:
+    """Serves a store. Knows nothing of sockets."""
+
+    def __init__(self, store: ObjectStore, faults: Faults, bookmark_seconds: float) -> None:
+        self.requests: deque[Request] = deque(maxlen=100_000)
+        self.tokens: frozenset[str] | None = None
+        self.gone_as_http = False
+        self.observers: list[Callable[[web.Request], None]] = []
+        self._store = store
+        self._faults = faults
+        self._bookmark_seconds = bookmark_seconds
+        self._expired = 0
+        self._watches: set[asyncio.Transport] = set()
+        self._streaming: set[int] = set()
+        self._open: set[_Stream] = set()
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=BODY_BYTES)
+        for prefix in ("/api/v1/namespaces/{namespace}/{resource}", "/api/v1/{resource}"):
+            for suffix in ("", "/{name}", "/{name}/{part}"):
+                app.router.add_route("*", prefix + suffix, self._answer)
+        app.router.add_get(REQUESTS, self._told)
+        return app
+
+    def drop_watches(self) -> None:
+        for transport in list(self._watches):
+            transport.abort()
+
+    def expire_watches(self) -> None:
+        self._expired += 1
+        self._store.version.touch()
+
+    def stall_watches(self) -> None:
+        for stream in self._open:
+            stream.stalled = True
+
+    async def _told(self, _request: web.Request) -> web.Response:
+        return web.json_response([asdict(request) for request in self.requests])
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        status, at = 0, time.monotonic()
+        for observer in self.observers:
+            observer(request)
+        try:
+            response = await self._checked(request)
+            status = response.status
+        finally:
+            self._record(request, status, at)
+            self._streaming.discard(id(request))
+        return response
+
+    def _record(self, request: web.Request, status: int, at: float) -> None:
+        if id(request) not in self._streaming:
+            entry = Request(
+                verb=request.method,
+                path=request.path,
+                query=dict(request.query),
+                status=status,
+                at=at,
+                agent=request.headers.get("User-Agent", ""),
+            )
+            self.requests.append(entry)
+
+    async def _checked(self, request: web.Request) -> web.StreamResponse:
+        line, retry_after = f"{request.method} {request.path}", None
+        try:
+            await asyncio.sleep(self._faults.latency)
+            if self._faults.take(Fault.HANG, line):
+                await self._faults.hang()
+            if order := self._faults.take(Fault.ERROR, line):
+                retry_after = order.retry_after
+                raise StatusError(order.status, REASONS.get(order.status, "InternalError"), order.message)  # noqa: TRY301  # one place makes the Status
+            self._authenticate(request)
+            resource = self._resource(request)
+            if request.method == "GET" and "watch" in request.query and "name" not in request.match_info:
+                return await self._watch(request, resource)
+            code, answer = await self._serve(request, resource)
+        except StatusError as error:
+            code, answer = error.code, error.status
+        except web.HTTPRequestEntityTooLarge:
+            code, answer = 413, StatusError(413, "RequestEntityTooLarge", "limit is 3145728 bytes").status
+        body = json.dumps(answer).encode()
+        if self._faults.take(Fault.TRUNCATE, line):
+            body = body[: len(body) // 2]
+        if order := self._faults.take(Fault.EDIT, line):
+            body = order.edit(body)
+        headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
+        return web.Response(status=code, body=body, content_type="application/json", headers=headers)
+
+    def _authenticate(self, request: web.Request) -> None:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if self.tokens is not None and (scheme.lower() != "bearer" or token not in self.tokens):
+            raise StatusError(401, "Unauthorized", "Unauthorized")
+
+    def _resource(self, request: web.Request) -> Resource:
+        place = request.match_info
+        resource = RESOURCES.get(place["resource"])
+        alone = "namespace" not in place and "name" not in place  # a list over all namespaces
+        if resource is None or not (alone or resource.namespaced == ("namespace" in place)):
+            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+        return resource
+
+    async def _serve(self, request: web.Request, resource: Resource) -> tuple[int, Object]:
+        place = request.match_info
+        namespace, name, part = place.get("namespace", ""), place.get("name", ""), place.get("part", "")
+        key = (resource.plural, namespace, name)
+        match request.method:
+            case "GET" if not name:
+                return 200, self._list(request, resource, namespace)
+            case "GET" if part in ("", "status"):
+                return 200, self._store.get(*key)
+            case "POST" if not name:
+                return 201, self._store.create(resource, namespace, await _body(request))
+            case "POST" if part == "binding" and resource.kind == "Pod":
+                binding = await _body(request)
+                target, meta = binding.get("target") or {}, binding.get("metadata") or {}
+                uid, version = str(meta.get("uid", "")), str(meta.get("resourceVersion", ""))
+                self._store.bind(namespace, name, str(target.get("name", "")), uid=uid, version=version)
+                return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+            case "PATCH" if name and part in ("", "status"):
+                if request.content_type not in PATCHES:
+                    raise StatusError(
+                        415, "UnsupportedMediaType", f"the body of the request was {request.content_type}"
+                    )
+                patch = await _body(request)
+                keep = self._faults.take(Fault.LOSE, f"{request.method} {request.path}") is None
+                return 200, self._store.patch(key, patch, part=part, keep=keep)
+            case "DELETE" if name and not part:
+                options = await _body(request) if request.can_read_body else {}
+                grace = int(request.query.get("gracePeriodSeconds") or options.get("gracePeriodSeconds") or 0)
+                uid = str((options.get("preconditions") or {}).get("uid", ""))
+                return 200, self._store.delete(key, uid=uid, grace=grace)
+            case _:
+                raise StatusError(405, "MethodNotAllowed", "the server does not allow this method on the resource")
+
+    def _list(self, request: web.Request, resource: Resource, namespace: str) -> Object:
+        version, query = self._store.version.value, request.query
+        if (asked := _number(query, "resourceVersion")) > version:
+            raise StatusError(504, "Timeout", f"Too large resource version: {asked}, current: {version}")
+        after: tuple[str, str] | None = None
+        if token := query.get("continue"):
+            version, *last = json.loads(base64.urlsafe_b64decode(token))
+            self._store.changes(version)  # 410 when the snapshot is gone
+            after = (last[0], last[1])
+        wanted = Filter.parse(resource, namespace, query.get("fieldSelector", ""))
+        found = [pair for pair in self._store.select(wanted) if after is None or pair[0] > after]
+        limit = _number(query, "limit") or len(found)
+        page = found[:limit]
+        meta: Object = {"resourceVersion": str(version)}
+        if len(found) > limit:
+            place = json.dumps([version, *page[-1][0]]).encode()
+            meta |= {"continue": base64.urlsafe_b64encode(place).decode(), "remainingItemCount": len(found) - limit}
+        items = [item for _, item in page]
+        return {"kind": f"{resource.kind}List", "apiVersion": "v1", "metadata": meta, "items": items}
+
+    async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
+        wanted = Filter.parse(resource, request.match_info.get("namespace", ""), request.query.get("fieldSelector", ""))
+        since = _number(request.query, "resourceVersion")
+        if since and self.gone_as_http:
+            self._store.changes(since)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        self._record(request, 200, time.monotonic())
+        self._streaming.add(id(request))
+        transport = request.transport
+        assert isinstance(transport, asyncio.Transport)
+        self._watches.add(transport)
+        stream = _Stream(request, response, self._faults)
+        self._open.add(stream)
+        try:
+            await self._stream(stream, wanted, since)
+        except StatusError as error:
+            await response.write(json.dumps({"type": "ERROR", "object": error.status}).encode() + b"\n")
+        finally:
+            self._watches.discard(transport)
+            self._open.discard(stream)
+        return response
+
+    async def _stream(self, stream: _Stream, wanted: Filter, since: int) -> None:
+        clock = asyncio.get_running_loop().time
+        end = clock() + (_number(stream.request.query, "timeoutSeconds") or math.inf)
+        bookmarks = stream.request.query.get("allowWatchBookmarks") == "true"
+        due, expired = clock() + self._bookmark_seconds, self._expired
+        if not since:
+            since = self._store.version.value
+            for _, item in self._store.select(wanted):
+                await stream.send({"type": "ADDED", "object": item})
+        while not stream.broken and clock() < end:
+            looked = self._store.version.version
+            if expired != self._expired:
+                raise StatusError(410, "Expired", "The resourceVersion for the provided watch is too old.")
+            for change in self._store.changes(since):
+                since = change.version
+                await stream.deliver(wanted, change)
+            if bookmarks and clock() >= due and since <= self._store.version.value:
+                since = self._store.version.value
+                await stream.send(_bookmark(wanted.resource, since))
+                due = clock() + self._bookmark_seconds
+            pause = max(0.0, min(end, due if bookmarks and since <= self._store.version.value else end) - clock())
+            await self._store.version.changed(looked, None if math.isinf(pause) else pause)
+
+
+class _Stream:
+    """One watch's lines, with the fault that cuts one of them."""
+
+    def __init__(self, request: web.Request, response: web.StreamResponse, faults: Faults) -> None:
+        self.request = request
+        self.broken = False
+        self.stalled = False
+        self._response = response
+        self._faults = faults
+
+    async def deliver(self, wanted: Filter, change: Change) -> None:
+        if not self.broken and (event := wanted.event(change)):
+            await self.send(event)
+
+    async def send(self, event: Object) -> None:
+        line = json.dumps(event).encode() + b"\n"
+        if self._faults.take(Fault.TRUNCATE, f"{self.request.method} {self.request.path}"):
+            self.broken, line = True, line[: len(line) // 2]
+        if order := self._faults.take(Fault.EDIT, f"WATCH {self.request.path}"):
+            line = order.edit(line)
+        if not self.stalled:
+            await self._response.write(line)
+
+
+def _bookmark(resource: Resource, version: int) -> Object:
+    meta = {"resourceVersion": str(version), "creationTimestamp": None}
+    return {"type": "BOOKMARK", "object": {"kind": resource.kind, "apiVersion": "v1", "metadata": meta}}
+
+
+async def _body(request: web.Request) -> Object:
+    try:
+        body = json.loads(await request.read())
+    except ValueError as error:
+        raise StatusError(400, "BadRequest", f"couldn't get the object from the body: {error}") from error
+    if not isinstance(body, dict):
+        raise StatusError(400, "BadRequest", "the body is not an object")
+    return body
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    try:
+        return int(query.get(name) or 0)
+    except ValueError:
+        raise StatusError(400, "BadRequest", f"invalid {name}: {query[name]}") from None
 
 
 class SimulatedApiServer:

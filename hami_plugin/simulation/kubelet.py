@@ -7,28 +7,314 @@ find inconvenient: no names in any call, ids in any order, init containers' ids 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import os
 import random
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from hami_plugin.aio import Watched
+from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.messages import API_VERSION
+from hami_plugin.kubelet.messages import API_VERSION, allocate_response, answer_of, offers_of
+from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as resources_pb
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as podresources
+from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as resources_rpc
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.model.delivery import Answer
+from hami_plugin.model.ports import Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.simulation.kubelet_checkpoint import CHECKPOINT, write_checkpoint
-from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Ledger, Reuse, wanted
-from hami_plugin.simulation.kubelet_plugin import PluginConnection
-from hami_plugin.simulation.kubelet_podresources import PodResourcesServicer
+
+
+class AdmissionError(HamiError):
+    """A pod that the kubelet does not admit: it becomes Failed, with ``reason``. ``code`` is the plugin's status."""
+
+    reason = "UnexpectedAdmissionError"
+
+    def __init__(self, message: str, *, code: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allotment:
+    """The ids of one resource that one container holds, in the order of its Allocate."""
+
+    ids: tuple[str, ...]
+    answer: Answer
+
+    @cached_property
+    def response(self) -> str:
+        """The answer as the checkpoint has it: an AllocateResponse's container in base64."""
+        return base64.b64encode(allocate_response(self.answer).SerializeToString()).decode()
+
+
+Slot = tuple[str, str, str]
+"""Pod UID, container, resource."""
+
+
+class Ledger:
+    """The devices that plugins listed, and who holds them. Allotments outlive a restart, lists do not."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, PodView] = {}
+        self.allotments: dict[Slot, Allotment] = {}
+        self._offers: dict[str, tuple[Offer, ...]] = {}
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Every resource that a plugin ever registered."""
+        return tuple(sorted(self._offers))
+
+    def offers(self, resource: str) -> tuple[Offer, ...]:
+        return self._offers.get(resource, ())
+
+    def listed(self, resource: str, offers: Sequence[Offer]) -> None:
+        """A plugin's newest list: it replaces the one before."""
+        self._offers[resource] = tuple(offers)
+
+    def fail(self, resource: str) -> None:
+        """The plugin's stream ended: every device is unhealthy until the next list."""
+        self.listed(resource, [replace(offer, healthy=False) for offer in self.offers(resource)])
+
+    def forget_lists(self) -> None:
+        """A restart: resources stay known by name, with no device."""
+        self._offers = dict.fromkeys(self._offers, ())
+
+    def healthy(self, resource: str) -> frozenset[str]:
+        return frozenset(offer.id for offer in self.offers(resource) if offer.healthy)
+
+    def taken(self, resource: str) -> frozenset[str]:
+        return frozenset(device for slot, held in self.allotments.items() if slot[2] == resource for device in held.ids)
+
+    def held_by(self, uid: str, container: str) -> dict[str, Allotment]:
+        """Resource → allotment of one container."""
+        return {slot[2]: held for slot, held in self.allotments.items() if slot[:2] == (uid, container)}
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone: its ids are free."""
+        self.pods.pop(uid, None)
+        self.allotments = {slot: held for slot, held in self.allotments.items() if slot[0] != uid}
+
+    def free(self, resource: str, needed: int) -> frozenset[str]:
+        """Healthy ids that nobody holds. ``AdmissionError`` when they are fewer than ``needed``."""
+        healthy = self.healthy(resource)
+        if not healthy:
+            raise AdmissionError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+        free = healthy - self.taken(resource)
+        if len(free) < needed:
+            raise AdmissionError(
+                f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(free)}"
+            )
+        return free
+
+
+class Reuse:
+    """Ids that a pod's init containers leave to the containers after them."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, set[str]] = {}
+
+    def of(self, resource: str) -> frozenset[str]:
+        return frozenset(self._ids.get(resource, ()))
+
+    def after(self, container: ContainerView, held: Mapping[str, Allotment]) -> None:
+        """A plain init container ends and leaves its ids; any other keeps what it took."""
+        for resource, allotment in held.items():
+            ids = self._ids.setdefault(resource, set())
+            if container.init and not container.restartable:
+                ids.update(allotment.ids)
+            else:
+                ids.difference_update(allotment.ids)
+
+
+def wanted(container: ContainerView, resources: Iterable[str]) -> dict[str, int]:
+    """Resource → amount, of those resources that plugins have registered. The kubelet ignores all others."""
+    return {resource: amount for resource in resources if (amount := container.amount(resource)) > 0}
+
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+def write_checkpoint(path: Path, ledger: Ledger) -> None:
+    """Replace the file. Its checksum is over Go's own view of the data, which nobody else computes; it is 0."""
+    numa = {resource: {offer.id: offer.numa or 0 for offer in ledger.offers(resource)} for resource in ledger.resources}
+    entries = [_entry(slot, held, numa.get(slot[2], {})) for slot, held in ledger.allotments.items()]
+    devices = {resource: sorted(ledger.healthy(resource)) for resource in ledger.resources}
+    data = {"PodDeviceEntries": entries, "RegisteredDevices": devices}
+    new = os.fspath(path.with_name(f".{path.name}.new"))
+    with open(new, "wb", buffering=0) as file:  # noqa: PTH123  # after each Allocate, and a Path is slow
+        file.write(json.dumps({"Data": data, "Checksum": 0}, separators=(",", ":")).encode())
+    os.replace(new, path)  # noqa: PTH105
+
+
+def _entry(slot: Slot, held: Allotment, numa: Mapping[str, int]) -> dict[str, Any]:
+    """``numa``: id → node. The kubelet writes those without a node as if they were at node 0."""
+    uid, container, resource = slot
+    by_node: dict[str, list[str]] = {}
+    for one in held.ids:
+        by_node.setdefault(str(numa.get(one, 0)), []).append(one)
+    return {
+        "PodUID": uid,
+        "ContainerName": container,
+        "ResourceName": resource,
+        "DeviceIDs": by_node,
+        "AllocResp": held.response,
+    }
+
+
+# The kubelet leaves gRPC's limit of 4 MiB for a received message as it is, and so do we.
+_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost"))
+
+
+class PluginConnection:
+    """``resource`` as served on ``socket``. ``changed`` is called after each list and at the stream's end.
+
+    Clear ``reading`` to be a slow reader; nothing is read until it is set again.
+    """
+
+    def __init__(self, resource: str, socket: Path, changed: Callable[[PluginConnection], None]) -> None:
+        self.resource = resource
+        self.socket = socket
+        self.offers: Watched[tuple[Offer, ...]] = Watched(())
+        self.lists = 0
+        self.ended = ""
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self.pre_start_required = False
+        self.preferred_available = False
+        self._changed = changed
+        self._channel = grpc.aio.insecure_channel(f"unix://{socket.absolute()}", options=_OPTIONS)
+        self._stub = rpc.DevicePluginStub(self._channel)
+        self._stream: asyncio.Task[None] | None = None
+
+    async def connect(self, *, within: float) -> None:
+        """Dial and ask for options; ``grpc.aio.AioRpcError`` after ``within`` seconds. Then listen to lists."""
+        options = await self._stub.GetDevicePluginOptions(pb.Empty(), timeout=within, wait_for_ready=True)
+        self.pre_start_required = options.pre_start_required
+        self.preferred_available = options.get_preferred_allocation_available
+        self._stream = asyncio.create_task(self._listen(), name=f"kubelet listens to {self.resource}")
+
+    async def close(self) -> None:
+        """End the stream, as a kubelet that stops or has a newer registration does."""
+        if self._stream:
+            await cancelled(self._stream)
+        await self._channel.close(None)
+
+    async def preferred(self, available: Iterable[str], must: Iterable[str], size: int) -> frozenset[str]:
+        request = pb.ContainerPreferredAllocationRequest(
+            available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
+        )
+        answer = await self._stub.GetPreferredAllocation(pb.PreferredAllocationRequest(container_requests=[request]))
+        return frozenset(device for container in answer.container_responses for device in container.deviceIDs)
+
+    async def allocate(self, ids: Sequence[str]) -> Answer:
+        """Without a deadline, as the kubelet does it."""
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+        answers = (await self._stub.Allocate(request)).container_responses
+        if not answers:
+            raise AdmissionError("no containers return in allocation response")
+        return answer_of(answers[0])
+
+    async def pre_start(self, ids: Sequence[str], *, within: float) -> None:
+        await self._stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=within)
+
+    async def _listen(self) -> None:
+        try:
+            call = self._stub.ListAndWatch(pb.Empty())
+            while True:
+                await self.reading.wait()
+                message = await call.read()
+                if not isinstance(message, pb.ListAndWatchResponse):
+                    self.ended = "end of stream"
+                    return
+                self.lists += 1
+                self.offers.set(offers_of(message))
+                self._changed(self)
+        except grpc.aio.AioRpcError as error:
+            self.ended = f"{error.code().name}: {error.details()}"
+        except asyncio.CancelledError:
+            self.ended = "closed by the kubelet"
+            raise
+        finally:
+            self.offers.close()
+            self._changed(self)
+
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class PodResourcesServicer(resources_rpc.PodResourcesListerServicer):
+    """Lists app containers and native sidecars. With ``entry_per_device``, as a kubelet that knows NUMA nodes."""
+
+    def __init__(self, ledger: Ledger, *, entry_per_device: bool = True) -> None:
+        self._ledger = ledger
+        self.entry_per_device = entry_per_device
+
+    async def List(  # noqa: N802  # gRPC's name
+        self,
+        request: resources_pb.ListPodResourcesRequest,  # noqa: ARG002
+        context: Context,  # noqa: ARG002
+    ) -> resources_pb.ListPodResourcesResponse:
+        pods = [self._pod(pod) for pod in self._ledger.pods.values()]
+        return resources_pb.ListPodResourcesResponse(pod_resources=pods)
+
+    async def Get(  # noqa: N802
+        self,
+        request: resources_pb.GetPodResourcesRequest,
+        context: Context,
+    ) -> resources_pb.GetPodResourcesResponse:
+        for pod in self._ledger.pods.values():
+            if (pod.namespace, pod.name) == (request.pod_namespace, request.pod_name):
+                return resources_pb.GetPodResourcesResponse(pod_resources=self._pod(pod))
+        await context.abort(grpc.StatusCode.NOT_FOUND, f"pod {request.pod_name} not found")
+        raise AssertionError  # abort always raises
+
+    async def GetAllocatableResources(  # noqa: N802  # gRPC's name
+        self,
+        request: resources_pb.AllocatableResourcesRequest,  # noqa: ARG002
+        context: Context,  # noqa: ARG002
+    ) -> resources_pb.AllocatableResourcesResponse:
+        return resources_pb.AllocatableResourcesResponse(
+            devices=[
+                resources_pb.ContainerDevices(resource_name=resource, device_ids=sorted(self._ledger.healthy(resource)))
+                for resource in self._ledger.resources
+            ]
+        )
+
+    def _pod(self, pod: PodView) -> resources_pb.PodResources:
+        return resources_pb.PodResources(
+            name=pod.name,
+            namespace=pod.namespace,
+            containers=[
+                resources_pb.ContainerResources(
+                    name=container.name,
+                    devices=[
+                        entry
+                        for resource, held in self._ledger.held_by(pod.uid, container.name).items()
+                        for entry in self._entries(resource, held)
+                    ],
+                )
+                for container in pod.containers
+                if not container.init or container.restartable
+            ],
+        )
+
+    def _entries(self, resource: str, held: Allotment) -> Iterator[resources_pb.ContainerDevices]:
+        if not self.entry_per_device:
+            yield resources_pb.ContainerDevices(resource_name=resource, device_ids=held.ids)
+            return
+        numa = {offer.id: offer.numa for offer in self._ledger.offers(resource)}
+        for device in held.ids:
+            node = numa.get(device)
+            topology = None if node is None else resources_pb.TopologyInfo(nodes=[resources_pb.NUMANode(ID=node)])
+            yield resources_pb.ContainerDevices(resource_name=resource, device_ids=[device], topology=topology)
 
 
 class StartError(HamiError):

@@ -6,7 +6,7 @@ from hami_plugin.demo.stage import GUARD_S, Stage
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.simulation.kubelet import AdmissionError
 from tests.e2e.truth import annotation, difference, problems, recorded
 
 WITHIN_S = GUARD_S

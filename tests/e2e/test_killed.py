@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.protocol import keys
-from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment
+from hami_plugin.simulation.kubelet import AdmissionError, Allotment
 from tests.e2e import dying
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, confirm, fail, sound, start, take_down

@@ -9,7 +9,7 @@ from hami_plugin.demo.stage import NODE
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.simulation.api_kinds import RESOURCES, Filter
+from hami_plugin.simulation.apiserver import RESOURCES, Filter
 from tests.e2e.manifests import asking, manifest
 from tests.e2e.truth import annotation
 from tests.support.scheduling import annotations, reasons, schedule, serving, until

@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.demo.stage import NODE
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.simulation.kubelet import AdmissionError
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, fresh, sound, start, take_down
 from tests.e2e.truth import journal

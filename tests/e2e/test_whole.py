@@ -10,8 +10,7 @@ from hami_plugin.demo.stage import NODE
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.register import decode_legacy
-from hami_plugin.simulation.kubelet import StartError
-from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.simulation.kubelet import AdmissionError, StartError
 from tests.e2e.manifests import asking, idle, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, probed, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal

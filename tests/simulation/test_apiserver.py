@@ -10,9 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from hami_plugin.simulation.api_http import REQUESTS
-from hami_plugin.simulation.api_objects import merged
-from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.apiserver import REQUESTS, SimulatedApiServer, merged
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 NODE = "/api/v1/nodes/n1"

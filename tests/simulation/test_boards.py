@@ -11,8 +11,7 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.machine import Machine
 from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.sdk.tools import ToolError, output
-from hami_plugin.simulation.boards import listed
-from hami_plugin.simulation.disturbed import FileSimulator
+from hami_plugin.simulation.boards import FileSimulator, listed
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.simulation.tools import SILENT, Told, Tool
 

@@ -16,8 +16,7 @@ from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Holder, NullObserver, Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.simulation.kubelet import FakeKubelet, Manners, StartError
-from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.simulation.kubelet import AdmissionError, FakeKubelet, Manners, StartError
 
 RESOURCE = "example.com/gpu"
 

@@ -37,8 +37,8 @@ from hami_plugin.scheduler.engine.survey import of_any_age, registered, rules, s
 from hami_plugin.scheduler.webhook.admission import Scheduling, defaults, review, stored
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
-from hami_plugin.simulation.kubelet_ledger import AdmissionError, Allotment, Reuse, wanted
-from hami_plugin.simulation.kubelet_ledger import Ledger as KubeletLedger
+from hami_plugin.simulation.kubelet import AdmissionError, Allotment, Reuse, wanted
+from hami_plugin.simulation.kubelet import Ledger as KubeletLedger
 from tests.support.kubelet import FakeCheckpoint
 from tests.support.machines import Case
 from tests.support.node import Node

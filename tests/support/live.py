@@ -23,8 +23,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import pod_view
 from hami_plugin.scheduler.engine.filtering import UNREGISTERED
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.simulation.kubelet import FakeKubelet
-from hami_plugin.simulation.kubelet_ledger import AdmissionError
+from hami_plugin.simulation.kubelet import AdmissionError, FakeKubelet
 from hami_plugin.simulation.machines import load_machine
 from tests.support.scheduler_process import ROOT, Running, started
 

@@ -14,8 +14,7 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Annotations, Subject
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
 from hami_plugin.scheduler.engine.assignment import Changes
-from hami_plugin.simulation.api_kinds import RESOURCES, Filter, StatusError
-from hami_plugin.simulation.api_objects import ObjectStore
+from hami_plugin.simulation.apiserver import RESOURCES, Filter, ObjectStore, StatusError
 
 
 class MemoryCluster:

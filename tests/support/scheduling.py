@@ -14,8 +14,7 @@ from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.scheduler.extender.service import Options, SchedulerService
-from hami_plugin.simulation.api_kinds import RESOURCES, Filter
-from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.apiserver import RESOURCES, Filter, SimulatedApiServer
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()

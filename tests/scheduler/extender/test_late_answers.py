@@ -8,8 +8,7 @@ import pytest
 
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.scheduler.extender.service import Options, SchedulerService
-from hami_plugin.simulation.api_kinds import RESOURCES
-from hami_plugin.simulation.api_objects import ObjectStore
+from hami_plugin.simulation.apiserver import RESOURCES, ObjectStore
 from tests.support.memory import MemoryCluster
 from tests.support.scheduling import COUNT, FAMILIES, KEYS, cards, manifest, until
 

@@ -10,8 +10,7 @@ from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.scheduler.extender.service import Options, SchedulerService
-from hami_plugin.simulation.api_kinds import RESOURCES
-from hami_plugin.simulation.api_objects import ObjectStore
+from hami_plugin.simulation.apiserver import RESOURCES, ObjectStore
 from tests.support.memory import MemoryCluster, kept
 from tests.support.scale import sized
 from tests.support.scheduling import COUNT, FAMILIES, KEYS, binding, cards, manifest, until

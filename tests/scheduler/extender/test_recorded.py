@@ -21,8 +21,7 @@ from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
 from hami_plugin.scheduler.extender.service import SchedulerService
 from hami_plugin.sdk import Family
-from hami_plugin.simulation.api_kinds import RESOURCES
-from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
 from tests.support.extender import Rig, listening
 from tests.support.scale import spread
 from tests.support.scheduling import annotations, serving, until

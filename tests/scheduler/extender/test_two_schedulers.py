@@ -33,9 +33,7 @@ from hami_plugin.scheduler.extender.app import Scheduler, configured
 from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.sdk import LockRule
-from hami_plugin.simulation.api_kinds import RESOURCES, Filter
-from hami_plugin.simulation.api_objects import ObjectStore
-from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.apiserver import RESOURCES, Filter, ObjectStore, SimulatedApiServer
 from tests.support.builders import changed
 from tests.support.memory import MemoryCluster
 from tests.support.pods import of_vendor

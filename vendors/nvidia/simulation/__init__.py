@@ -3,7 +3,7 @@
 What belongs here: the C library, the description of its state, and the faults. Nothing here imports ``pynvml``.
 """
 
-from hami_plugin.host.compiling import BuildError
+from hami_plugin.simulation.c_compiler import BuildError
 from vendors.nvidia.simulation.native_build import build
 from vendors.nvidia.simulation.simulator import NvmlSimulator, simulate
 from vendors.nvidia.simulation.state import StateError

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from hami_plugin.host.compiling import DEADLINE_S, BuildError, compiler
+from hami_plugin.simulation.c_compiler import DEADLINE_S, BuildError, compiler
 from hami_plugin.simulation.machines import load_machine, machine_names
 from vendors.nvidia.simulation import records
 from vendors.nvidia.simulation.layout import Device

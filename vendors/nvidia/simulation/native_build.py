@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from hami_plugin.host import compiling
-from hami_plugin.host.compiling import Source
+from hami_plugin.simulation import c_compiler
+from hami_plugin.simulation.c_compiler import Source
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 SOURCES: Final = Path(__file__).with_name("native")
@@ -14,4 +14,4 @@ SOURCES: Final = Path(__file__).with_name("native")
 
 def build(target: Path) -> Path:
     """Put the library at ``target``, or under its usual name into that folder. BuildError when it does not compile."""
-    return compiling.build(Source(library=LIBRARY, folder=SOURCES), target)
+    return c_compiler.build(Source(library=LIBRARY, folder=SOURCES), target)

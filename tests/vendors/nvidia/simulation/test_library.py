@@ -11,7 +11,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from vendors.nvidia.simulation import BuildError, build
+from hami_plugin.simulation.c_compiler import BuildError
+from vendors.nvidia.simulation import build
 from vendors.nvidia.simulation.c_header import C_HEADER
 from vendors.nvidia.simulation.native_build import LIBRARY, SOURCES
 from vendors.nvidia.simulation.symbols import EXPORTED, SYMBOLS

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.errors import HamiError
-from hami_plugin.host.compiling import Source, build
 from hami_plugin.model.machine import Machine
+from hami_plugin.simulation.c_compiler import Source, build
 from hami_plugin.simulation.trees import Tree
 from vendors.ascend.node.simulation import trees
 from vendors.ascend.node.simulation.library import Condition, text

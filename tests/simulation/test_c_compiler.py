@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from hami_plugin.host.compiling import BuildError, Source, build
+from hami_plugin.simulation.c_compiler import BuildError, Source, build
 
 
 @pytest.fixture
