@@ -95,13 +95,11 @@ def fit(explain: bool, as_json: bool, **options: Any) -> None:
 
     Nothing is changed anywhere. Exit 1 if the pod fits nowhere.
     """
-    from hami_plugin.fitting import text  # noqa: PLC0415
-    from hami_plugin.fitting.facts import facts  # noqa: PLC0415
-    from hami_plugin.fitting.inquiry import answered  # noqa: PLC0415
-    from hami_plugin.fitting.sources import inquiry  # noqa: PLC0415
+    from hami_plugin.cli.fit.answer import facts, lines  # noqa: PLC0415
+    from hami_plugin.cli.fit.inquiry import answered, inquiry  # noqa: PLC0415
 
     with quietly():
         asked = inquiry(options, os.environ)
     found = facts(asked, answered(asked))
-    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(text.lines(found, explain=explain)))
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found, explain=explain)))
     sys.exit(not found["fits"])

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.cli.fit.inquiry import Inquiry, answered
 from hami_plugin.errors import HamiError
-from hami_plugin.fitting.inquiry import Inquiry, answered
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.register import key
 from hami_plugin.scheduler.engine.satisfiable import lacking

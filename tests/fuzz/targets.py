@@ -28,10 +28,10 @@ from cdi.registry import SpecFile, registry
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.journal import Journal, JournalWriter
 from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.cli.fit import manifests
 from hami_plugin.cluster.replies import Call, decoded, refused, retry_after
 from hami_plugin.config.load import load
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError, WireError
-from hami_plugin.fitting import manifests
 from hami_plugin.host import runtimes
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostPaths

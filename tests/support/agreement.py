@@ -17,9 +17,9 @@ from typing import Any
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import Allocator, Offering, question_of
+from hami_plugin.cli.fit.inquiry import Inquiry, answered
 from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import HamiError, RefusedError
-from hami_plugin.fitting.inquiry import Inquiry, answered
 from hami_plugin.inventory.inventory import part
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import Kept

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice, product
 
-from hami_plugin.fitting.inquiry import Inquiry
+from hami_plugin.cli.fit.inquiry import Inquiry
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.pods import Placed, Step, Unplaced

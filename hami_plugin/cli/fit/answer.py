@@ -1,0 +1,336 @@
+"""An answer as plain data: what is told in words, and given to other programs as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hami_plugin.cli.fit.inquiry import Answer, Inquiry, written
+from hami_plugin.cli.fit.remedies import remedies
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import PodView
+from hami_plugin.protocol.register import refused
+from hami_plugin.render import aligned
+from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused
+from hami_plugin.scheduler.engine.nodes import Scored
+from hami_plugin.scheduler.engine.pods import Step, Unplaced
+from hami_plugin.scheduler.engine.reasons import OURS, Reason
+from hami_plugin.scheduler.engine.states import Charge, Context, DeviceState
+from hami_plugin.sdk import Family
+
+WHOLE_NODE = {
+    Reason.TOO_FEW_ON_NODE: "the node has fewer devices than are asked for",
+    Reason.NUMA: "no group of so many that belong together is free",
+    Reason.NO_MIG_PLACE: "the instances do not fit beside each other",
+    Reason.ONE_PARTITION: OURS[Reason.ONE_PARTITION],
+    Reason.UNCOUNTED: OURS[Reason.UNCOUNTED],
+    Reason.MODE: "the node's mode is not the one that is asked for",
+}
+
+
+def unit(family: Family) -> str:
+    """What the family's memory is counted in."""
+    return "%" if family.resources.memory_in_percent else "MiB"
+
+
+def because(reason: Reason, state: DeviceState, context: Context, family: Family) -> str:
+    """Why this device does not serve."""
+    assert family.rules.policy  # without one nothing is asked
+    policy = family.rules.policy
+    match reason:
+        case Reason.NO_MEMORY:
+            asked, free = _charge(state, context, policy).memory, max(0, state.free_memory)
+            return f"{asked} {unit(family)} are asked for, {free} are free"
+        case Reason.NO_CORES:
+            return f"{_charge(state, context, policy).cores} cores are asked for, {max(0, state.free_cores)} are free"
+        case Reason.NO_SLOT:
+            return f"all of its {state.info.count} shares are taken"
+        case Reason.EXCLUSIVE:
+            return f"it would be for one container alone, and {_shares(state.slots)} taken"
+        case _:
+            said = DEVICE.get(reason, WHOLE_NODE.get(reason, str(reason)))
+            detail = policy.detail(state, reason) if policy.detail else ""
+            return f"{said}: {detail}" if detail else said
+
+
+DEVICE = {
+    Reason.UNHEALTHY: "it is not healthy",
+    Reason.SICK: "it is not healthy",
+    Reason.CORDONED: "an annotation of the node keeps new pods off it",
+    Reason.TYPE_MISMATCH: "its type or mode is not one that the pod accepts",
+    Reason.UUID_MISMATCH: "the pod's annotations name other devices, or rule this one out",
+    Reason.CORES_EXHAUSTED: "others have all of its cores, and a share without cores of its own needs some left over",
+    Reason.CUSTOM_RULE: "the vendor's own rule excludes it beside what the pod has already",
+    Reason.NO_MIG_PLACE: "there is no free place on it for an instance of this size",
+    Reason.QOS_MISMATCH: "its tenants have another class of service",
+    Reason.APP_CLASS_MISMATCH: "its tenants are of another class of application",
+    Reason.WHOLE_ONLY: "the node serves whole devices only, and a part is asked for",
+    Reason.NO_PARTITION: OURS[Reason.NO_PARTITION],
+    Reason.QUOTA: "the namespace's quota does not cover it",
+}
+
+
+def overall(reason: Reason) -> str:
+    """Why devices that would do are not enough."""
+    return WHOLE_NODE.get(reason, DEVICE.get(reason, str(reason)))
+
+
+def _charge(state: DeviceState, context: Context, policy: Policy) -> Charge:
+    bill = policy.charge(state, context, ())
+    return bill if isinstance(bill, Charge) else Charge()
+
+
+def _shares(number: int) -> str:
+    return "one share is" if number == 1 else f"{number} shares are"
+
+
+Facts = Mapping[str, Any]
+
+
+def facts(inquiry: Inquiry, answer: Answer) -> Facts:
+    """The chosen node first, then the other nodes where the pod fits, best first, then the rest."""
+    best = answer.choice.best
+    fitting = [_fitting(inquiry, answer.pod, one) for one in reversed(answer.fitting)]
+    return {
+        "pod": answer.pod.key,
+        "fits": best is not None,
+        "node": best.site.node.name if best else None,
+        "admission": _added(inquiry.pod, answer.pod),
+        "nodes": [*fitting, *(_failed(inquiry, one) for one in answer.failed)],
+        "problems": list(answer.problems),
+    }
+
+
+def _fitting(inquiry: Inquiry, pod: PodView, scored: Scored) -> Facts:
+    placed = scored.placed
+    return {
+        "node": scored.name,
+        "fits": True,
+        "score": scored.score,
+        "steps": [_step(inquiry, step) for step in placed.steps],
+        "annotations": dict(written(inquiry, pod, placed)),
+    }
+
+
+def _failed(inquiry: Inquiry, unplaced: Unplaced) -> Facts:
+    return {
+        "node": unplaced.site.node.name,
+        "fits": False,
+        "reason": unplaced.why,
+        "steps": [_step(inquiry, step) for step in unplaced.steps],
+        "remedies": [
+            {"what": one.what, "container": one.container, "limits": dict(one.limits or {})}
+            for one in remedies(inquiry, unplaced)
+        ],
+    }
+
+
+def _added(before: PodView, after: PodView) -> list[Facts]:
+    """Limits that admission adds or changes."""
+    pairs = zip(before.containers, after.containers, strict=True)
+    return [
+        {"container": one.name, "limit": name, "value": text}
+        for old, one in pairs
+        for name, text in one.limits.items()
+        if old.limits.get(name) != text
+    ]
+
+
+def _step(inquiry: Inquiry, step: Step) -> Facts:
+    demand, outcome = step.context.demand, step.outcome
+    family = next(family for family in inquiry.families if family.word == demand.word)
+    granted = {grant.uuid: grant for grant in outcome.grants} if isinstance(outcome, Granted) else {}
+    refused = {verdict.state.uuid: verdict.reason for verdict in outcome.verdicts}
+    return {
+        "container": step.container.name,
+        "init": step.container.init,
+        "family": demand.word,
+        "resource": family.resources.count,
+        "count": demand.count,
+        "memory": demand.memory,
+        "percent": demand.percent,
+        "cores": demand.cores,
+        "memory_unit": unit(family),
+        "order": ",".join(step.context.words),
+        "granted": isinstance(outcome, Granted),
+        "said": _said(step),
+        "because": [overall(reason) for reason in _of_the_node(outcome)],
+        "devices": [
+            {**_device(state, family), **_verdict(state, step, family, granted, refused.get(state.uuid))}
+            for state in sorted(step.states, key=lambda state: (state.index, state.uuid))
+        ],
+    }
+
+
+def _said(step: Step) -> str:
+    """What the node says that it refuses of the family, where that is why it refuses here."""
+    said = refused(step.context.node.annotations, step.context.demand.word)
+    whole = isinstance(step.outcome, Refused) and Reason.WHOLE_ONLY in {*step.outcome.reasons, *step.outcome.seen[1]}
+    return str(said) if said and (whole or said.what == "all") else ""
+
+
+def _of_the_node(outcome: Granted | Refused) -> list[Reason]:
+    """The reasons that no device has by itself, but for their number."""
+    if isinstance(outcome, Granted):
+        return []
+    told = {verdict.reason for verdict in outcome.verdicts}
+    return [reason for reason in outcome.reasons if reason not in told and reason != Reason.TOO_FEW]
+
+
+def _device(state: DeviceState, family: Family) -> Facts:
+    info = state.info
+    return {
+        "index": info.index,
+        "uuid": info.id,
+        "type": info.type,
+        "numa": info.numa,
+        "memory_free": max(0, state.free_memory),
+        "memory_total": info.devmem,
+        "cores_free": family.resources.core_count(max(0, state.free_cores)),
+        "cores_total": family.resources.core_count(info.devcore),
+        "shares_free": max(0, info.count - state.slots),
+        "shares_total": info.count,
+        "used_by": sorted({tenant.name for tenant in state.tenants}),
+    }
+
+
+def _verdict(
+    state: DeviceState, step: Step, family: Family, granted: Mapping[str, Grant], reason: Reason | None
+) -> Facts:
+    if state.uuid in granted:
+        grant = granted[state.uuid]
+        return {"verdict": "granted", "memory": grant.memory, "cores": family.resources.core_count(grant.cores)}
+    if reason is None:
+        return {"verdict": "would do"}
+    return {"verdict": "refused", "reason": str(reason), "why": because(reason, state, step.context, family)}
+
+
+ORDERS = {
+    "spread": "the emptiest first",
+    "binpack": "the fullest first",
+    "mutex": "only such as nobody uses",
+    "numa": "one NUMA node after the other",
+    "topology-aware": "those that are linked best with each other",
+}
+
+
+def lines(facts: Facts, *, explain: bool = False) -> Iterator[str]:
+    """The answer first; the reasons, device by device, where it is no, or where they are asked for."""
+    nodes = facts["nodes"]
+    if not facts["fits"]:
+        where = f"node {nodes[0]['node']}" if len(nodes) == 1 else f"any of {len(nodes)} nodes"
+        yield f"Pod {facts['pod']} does not fit on {where}."
+    else:
+        others = sum(node["fits"] for node in nodes) - 1
+        also = f" (it fits on {others} more)" if others else ""
+        yield f"Pod {facts['pod']} fits: node {facts['node']}{also}."
+    for added in facts["admission"] if explain else ():
+        yield f"Admission adds to container {added['container']}: {added['limit']}: {added['value']}"
+    shown = nodes if explain or not facts["fits"] else nodes[:1]
+    for node in shown:
+        yield ""
+        yield from _node(node, explain=explain)
+    for problem in facts["problems"]:
+        yield f"! not read: {problem}"
+
+
+def _node(node: Facts, *, explain: bool) -> Iterator[str]:
+    score = f", score {node['score']:g}" if explain and node["fits"] else ""
+    yield f"Node {node['node']}: {'fits' + score if node['fits'] else 'does not fit'}"
+    if not node["steps"]:
+        yield f"  {node.get('reason') or 'the pod asks for no device'}"
+    for step in node["steps"]:
+        yield from _step_lines(step, explain=explain)
+    if not node["fits"]:
+        if explain:
+            yield f"  In HAMi's words: {node['reason']}"
+        yield from _remedies(node["remedies"])
+    elif explain:
+        yield "  What a scheduler writes to the pod:"
+        yield from (f"    {key}: {text}" for key, text in node["annotations"].items())
+
+
+def _step_lines(step: Facts, *, explain: bool) -> Iterator[str]:
+    kind = "init container" if step["init"] else "container"
+    yield f"  {kind} {step['container']} asks for {_asked(step)}"
+    if step["granted"] and not explain:
+        granted = [device for device in step["devices"] if device["verdict"] == "granted"]
+        yield from (
+            f"    {line}" for line in aligned([_granted(device, step["memory_unit"]) for device in granted], right=(0,))
+        )
+        return
+    if not step["granted"]:
+        able = sum(device["verdict"] == "would do" for device in step["devices"])
+        but = "".join(f"; {reason}" for reason in step["because"])
+        yield f"  {able} of the node's {len(step['devices'])} devices would do, {step['count']} are wanted{but}"
+        if step["said"]:
+            yield f"  {step['said']}"
+    if step["devices"]:
+        yield from (f"    {line}" for line in _table(step["devices"], step["memory_unit"], explain=explain))
+    if explain:
+        yield f"  devices are tried {_order(step['order'])}"
+
+
+def _order(words: str) -> str:
+    """A device order in words, as far as it has only one."""
+    first = ORDERS.get(words)
+    return f"in the order {words!r}" + (f": {first}" if first else "")
+
+
+def _table(devices: Sequence[Facts], unit: str, *, explain: bool) -> list[str]:
+    """One device a line. The type is not told again and again."""
+    kinds = {device["type"] for device in devices}
+    columns: list[tuple[str, Callable[[Facts], str]]] = [
+        ("INDEX", lambda device: str(device["index"])),
+        ("NUMA", lambda device: str(device["numa"])),
+        ("MEMORY FREE" if unit == "MiB" else f"MEMORY FREE ({unit})", lambda device: _left(device, "memory")),
+        ("CORES FREE", lambda device: _left(device, "cores")),
+        ("SHARES FREE", lambda device: _left(device, "shares")),
+        *([("USED BY", lambda device: ", ".join(device["used_by"]) or "-")] if explain else []),
+        *([("TYPE", lambda device: str(device["type"]))] if len(kinds) > 1 else []),
+        ("ANSWER", lambda device: _mark(device, unit)),
+        ("UUID", lambda device: str(device["uuid"])),
+    ]
+    rows = [[title for title, _ in columns], *([cell(device) for _, cell in columns] for device in devices)]
+    return [*([f"all are {next(iter(kinds))}"] if len(kinds) == 1 else []), *aligned(rows, right=range(5))]
+
+
+def _asked(step: Facts) -> str:
+    parts = [f"{step['count']} x {step['resource']}"]
+    if step["memory"]:
+        parts.append(f"{step['memory']} {step['memory_unit']}")
+    elif step["percent"]:
+        parts.append("all memory" if step["percent"] == 100 else f"{step['percent']} % of the memory")
+    if step["cores"]:
+        parts.append(f"{step['cores']} cores")
+    each = " of each" if step["count"] > 1 else ""
+    return f"{parts[0]}{', ' + ' and '.join(parts[1:]) + each if parts[1:] else ''}"
+
+
+def _granted(device: Facts, unit: str) -> tuple[str, ...]:
+    cores = f"{device['cores']} cores" if device["cores"] else "no limit on cores"
+    memory = f"{device['memory']} {unit}" if device["memory"] else "no limit on memory"
+    return (str(device["index"]), device["uuid"], device["type"], memory, cores)
+
+
+def _left(device: Facts, what: str) -> str:
+    total = device[f"{what}_total"]
+    return f"{device[f'{what}_free']} of {total}" if total else "-"
+
+
+def _mark(device: Facts, unit: str) -> str:
+    match device["verdict"]:
+        case "granted":
+            return f"yes: {device['memory']} {unit}, {device['cores']} cores"
+        case "refused":
+            return f"no: {device['why']}"
+        case _:
+            return "would do"
+
+
+def _remedies(found: Sequence[Any]) -> Iterator[str]:
+    if not found:
+        yield "  Nothing that was tried makes it fit: less of one resource, one annotation less, other pods gone."
+        return
+    yield "  It would fit"
+    yield from (f"    - {one['what']}" for one in found)
