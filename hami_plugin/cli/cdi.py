@@ -16,7 +16,7 @@ from hami_plugin.errors import HamiError
 
 if TYPE_CHECKING:
     from cdi.registry import Registry
-    from hami_plugin.describing import Described
+    from hami_plugin.cli.cdi_specs import Described
 
 directory_option = click.option(
     "--dir",
@@ -158,7 +158,7 @@ def resolve(names: Sequence[str], directories: Sequence[Path], **options: Any) -
     from cdi.blocks import yaml_text  # noqa: PLC0415
     from cdi.errors import UnresolvableError  # noqa: PLC0415
     from cdi.plain import plain_edits  # noqa: PLC0415
-    from hami_plugin.describing import full_name  # noqa: PLC0415
+    from hami_plugin.cli.cdi_specs import full_name  # noqa: PLC0415
 
     found = _view(directories, options)
     try:
@@ -176,7 +176,7 @@ def _list_command(directories: Sequence[Path], options: dict[str, Any]) -> str:
 
 
 def _described(options: dict[str, Any]) -> list[Described]:
-    from hami_plugin.describing import described  # noqa: PLC0415  # needs the vendors
+    from hami_plugin.cli.cdi_specs import described  # noqa: PLC0415  # needs the vendors
 
     with quietly():
         return list(described(options, os.environ))
@@ -184,7 +184,7 @@ def _described(options: dict[str, Any]) -> list[Described]:
 
 def _view(directories: Sequence[Path], options: dict[str, Any]) -> Registry:
     """Of a simulated machine where one is named, else of directories. A missing one is told: it may be a slip."""
-    from hami_plugin.describing import configured_directories, view  # noqa: PLC0415
+    from hami_plugin.cli.cdi_specs import configured_directories, view  # noqa: PLC0415
 
     if options["simulate"]:
         if directories:

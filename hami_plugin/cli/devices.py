@@ -22,7 +22,7 @@ from hami_plugin.errors import HamiError
 @click.option("--list-profiles", is_flag=True, help="Print the names that --simulate takes.")
 def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
     """Look at this machine's devices once, and print them."""
-    from hami_plugin.glance import look  # noqa: PLC0415
+    from hami_plugin.cli.snapshot import look  # noqa: PLC0415
     from hami_plugin.render import DEVICE_RIGHT, device_rows, device_table, not_ready, snapshot_json  # noqa: PLC0415
     from hami_plugin.simulation.machines import machine_names  # noqa: PLC0415
 
@@ -58,7 +58,7 @@ def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
 )
 def topology(svg: Path | None, graph: Path | None, as_json: bool, **options: Any) -> None:
     """Print how the devices are linked, and the scores that schedulers read."""
-    from hami_plugin.glance import look  # noqa: PLC0415
+    from hami_plugin.cli.snapshot import look  # noqa: PLC0415
     from hami_plugin.render import heat_map_svg, link_graph_svg, links_document, topology_matrix  # noqa: PLC0415
 
     title, documents = options["simulate"] or "this machine", []
@@ -88,7 +88,7 @@ def vendors(words: tuple[str, ...], annotations: bool, as_json: bool) -> None:
     FILTER is a part of a vendor's name, of a device type or of a resource; of several, each must be found. Exit 1 if
     nothing has it.
     """
-    from hami_plugin.glance import vendor_facts  # noqa: PLC0415
+    from hami_plugin.cli.snapshot import vendor_facts  # noqa: PLC0415
 
     known = vendor_facts()
     facts = _filtered(known, words)

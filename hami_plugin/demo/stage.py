@@ -21,8 +21,8 @@ import aiohttp
 from cdi.edits import ContainerEdits
 from hami_plugin.allocation.journal import Journal, JournalWriter
 from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.errors import ConfigError, HamiError
-from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.inventory.replicas import physical_counts
 from hami_plugin.model.device import Device

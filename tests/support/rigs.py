@@ -15,8 +15,8 @@ from cdi.edits import ContainerEdits
 from cdi.plain import plain_edits
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.preparation import answered
+from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine

@@ -9,7 +9,7 @@ FILES = {
     "cdi/spec.py": "class Spec:\n    kind: str\n",
     "hami_plugin/__init__.py": "",
     "hami_plugin/__main__.py": "",
-    "hami_plugin/glance.py": "def told(): ...\n",
+    "hami_plugin/cli/snapshot.py": "def told(): ...\n",
     "hami_plugin/node/__init__.py": "from hami_plugin.node.once import Looker\n",
     "hami_plugin/node/alone.py": "VALUE = 1\n" * 41,
     "hami_plugin/node/once.py": "class Looker:\n    MOST_SEEN = 3\n",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hami_plugin.cli.fit import manifests
+from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.errors import HamiError
-from hami_plugin.glance import snapshot_of
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.inventory.inventory import part
 from hami_plugin.model.device import Device

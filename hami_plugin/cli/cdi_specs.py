@@ -10,8 +10,8 @@ from cdi.directories import read_directories
 from cdi.documents import write
 from cdi.registry import Registry, SpecFile, registry
 from cdi.spec import Spec
+from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.errors import DriverUnavailableError, HamiError
-from hami_plugin.glance import snapshot_of
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.inventory.cdi_specs import describe, file_name
