@@ -19,7 +19,7 @@ STEPS = {
     "watchdog": ("watchdog.observers",),
     "nvidia-ml-py": ("pynvml",),
     "click, PyYAML": ("click", "yaml"),
-    "this project": ("hami_plugin.cli", "hami_plugin.app", "hami_plugin.startup", "vendors.nvidia.nvml"),
+    "this project": ("hami_plugin.cli", "hami_plugin.daemon.app", "hami_plugin.daemon.startup", "vendors.nvidia.nvml"),
 }
 
 

@@ -11,12 +11,12 @@ from cdi.documents import write
 from cdi.registry import Registry, SpecFile, registry
 from cdi.spec import Spec
 from hami_plugin.cli.snapshot import snapshot_of
+from hami_plugin.daemon.startup import Options, opened, plan
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.inventory.cdi_specs import describe, file_name
 from hami_plugin.sdk import Family
-from hami_plugin.startup import Options, opened, plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

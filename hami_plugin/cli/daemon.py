@@ -28,10 +28,10 @@ from hami_plugin.cli.options import configuration_options
 @click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
 def run(kubeconfig: Path | None, **options: Any) -> None:
     """Run the daemon on this node until it is told to stop (SIGTERM)."""
-    from hami_plugin.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
+    from hami_plugin.daemon.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
+    from hami_plugin.daemon.startup import opened, plan  # noqa: PLC0415
     from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
     from hami_plugin.log import logger  # noqa: PLC0415
-    from hami_plugin.startup import opened, plan  # noqa: PLC0415
     from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
 
     ready = plan(options, os.environ)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from hami_plugin.daemon.startup import Options, Served, opened, plan
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
 from hami_plugin.sdk import Driver, Vendor, load_vendor, vendor_names
-from hami_plugin.startup import Options, Served, opened, plan
 
 log = logger(__name__)
 

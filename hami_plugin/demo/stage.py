@@ -22,6 +22,7 @@ from cdi.edits import ContainerEdits
 from hami_plugin.allocation.journal import Journal, JournalWriter
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.cli.snapshot import snapshot_of
+from hami_plugin.daemon.startup import Plan, plan, settled
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.inventory.replicas import physical_counts
@@ -33,7 +34,6 @@ from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.hardware import SimulatedHardware
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.simulation.scheduler import SimulatedScheduler
-from hami_plugin.startup import Plan, plan, settled
 
 NODE = "demo-node"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"

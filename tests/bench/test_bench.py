@@ -51,7 +51,8 @@ def test_the_large_machine_is_one_that_the_simulation_takes(tmp_path):
 def test_the_daemon_sees_what_the_image_has_and_nothing_that_developers_installed(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(packages(tmp_path / "packages"))}
     program = (
-        "from importlib.util import find_spec; from importlib.metadata import version; import hami_plugin.app, pynvml;"
+        "from importlib.util import find_spec; from importlib.metadata import version;"
+        "import hami_plugin.daemon.app, pynvml;"
         "print(version('hami-plugin') != '', find_spec('pytest'), find_spec('rich'))"
     )
 

@@ -6,9 +6,9 @@ from click.testing import CliRunner
 from hami_plugin.cli import main
 from hami_plugin.cli.snapshot import seen
 from hami_plugin.config.vendors import VendorSettings
+from hami_plugin.daemon.startup import Served
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.sdk import Vendor
-from hami_plugin.startup import Served
 from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
 from tests.support.beside import OddDriver
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from hami_plugin.aio import cancelled
-from hami_plugin.app import Daemon, Process
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
+from hami_plugin.daemon.app import Daemon, Process
+from hami_plugin.daemon.startup import Served
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.sdk import AnnotationKeys, Resources, Vendor
 from hami_plugin.simulation.kubelet import FakeKubelet
-from hami_plugin.startup import Served
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
 

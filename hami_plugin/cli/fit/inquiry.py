@@ -8,6 +8,7 @@ from typing import Any
 
 from hami_plugin.cli.fit import manifests
 from hami_plugin.cli.snapshot import snapshot_of
+from hami_plugin.daemon.startup import Plan, opened, plan
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.inventory.inventory import part
@@ -27,7 +28,6 @@ from hami_plugin.scheduler.webhook.admission import admitted
 from hami_plugin.sdk import Family, load_vendor
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.startup import Plan, opened, plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ from hami_plugin.allocation.recovery import Account, Recovery
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
-from hami_plugin.equipment import Equipment
+from hami_plugin.daemon.build import Equipment, wired
+from hami_plugin.daemon.startup import Served, tell_handover, tell_unlimited, tidy_specs
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -39,12 +40,9 @@ from hami_plugin.node_status.annotations import Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.node_status.registration import LiveNode, Registration
-from hami_plugin.opening import tell_handover, tell_unlimited, tidy_specs
-from hami_plugin.startup import Served
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.telemetry.metrics import Condition, Devices, Metrics
-from hami_plugin.wiring import wired
 
 log = logger(__name__)
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from hami_plugin import startup
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
+from hami_plugin.daemon import startup
+from hami_plugin.daemon.startup import Plan, opened
+from hami_plugin.daemon.startup import plan as planned
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.sdk import load_vendor
 from hami_plugin.simulation.hardware import simulate_all, vendor_of
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.startup import Plan, opened
-from hami_plugin.startup import plan as planned
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 
 

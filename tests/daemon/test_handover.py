@@ -12,10 +12,9 @@ from structlog.testing import capture_logs
 
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings, VendorSettings
+from hami_plugin.daemon.startup import Handover, Served, settled, tell_handover, tidy_specs
 from hami_plugin.model.delivery import Way
-from hami_plugin.opening import tell_handover, tidy_specs
 from hami_plugin.sdk import load_vendor
-from hami_plugin.startup import Handover, Served, settled
 
 CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
 SILENT = f"version = 2\n{CRI}sandbox_image = 'pause'\n"

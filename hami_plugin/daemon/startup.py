@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cdi.errors import CdiError
 from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
@@ -17,9 +18,11 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.host.runtimes import look as read_runtime
 from hami_plugin.host.threads import once
+from hami_plugin.inventory.cdi_specs import tidy
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
-from hami_plugin.sdk import Driver, Vendor, load_vendor, vendor_names
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.sdk import Driver, Family, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure
 from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
@@ -195,3 +198,35 @@ def _listening(address: str | None) -> dict[str, str]:
 
 def _if_there(path: Path) -> Path | None:
     return path if path.exists() else None
+
+
+def tell_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
+    """Say by which ways containers receive devices, and where the runtime would ignore those that were configured."""
+    for served in vendors:
+        handover, name = served.handover, served.vendor.name
+        if handover is None:
+            continue
+        log.info("devices are handed over", vendor=name, by=", ".join(handover.ways), why=handover.why)
+        if handover.ignored:
+            log.warning("the runtime ignores cdi names", vendor=name, why=handover.ignored)
+            events.node("CDISwitchedOff", handover.ignored)
+
+
+def tell_unlimited(families: Iterable[Family]) -> None:
+    """Say what containers with a part of a device are not held to, whatever the host has."""
+    for family in families:
+        if family.node.unlimited:
+            log.warning("parts are not limited", resource=family.resources.count, what=family.node.unlimited)
+
+
+def tidy_specs(directory: Path, kinds: Sequence[str]) -> None:
+    """Remove our specs of other kinds. Without ``kinds`` they stay: containers that restart need their names."""
+    if not kinds:
+        return
+    try:
+        removed = tidy(directory, kinds).removed
+    except CdiError as error:
+        log.warning("cdi directory not tidied", directory=str(directory), why=str(error))
+    else:
+        if removed:
+            log.info("cdi specs removed", directory=str(directory), files=removed)

@@ -1,0 +1,1 @@
+"""The daemon: from settings to objects, and the tasks that it keeps running."""
