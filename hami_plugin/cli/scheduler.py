@@ -81,7 +81,7 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
     from hami_plugin.log import logger  # noqa: PLC0415
     from hami_plugin.scheduler.extender.app import (  # noqa: PLC0415  # other commands need no Kubernetes
         Process,
-        configured,  # noqa: PLC0415
+        configured,
         serve,
     )
     from hami_plugin.telemetry.logs import configure  # noqa: PLC0415

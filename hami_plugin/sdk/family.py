@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from cdi.edits import ContainerEdits
 from cdi.spec import Spec
@@ -74,10 +74,6 @@ class Resources:
 
 
 _NAMES = ("count", "memory", "memory_percent", "cores", "priority")
-
-
-if TYPE_CHECKING:  # a family holds these, and one of them is given the family
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def found(nodes: Iterable[ast.AST]) -> Iterable[str]:
 
 
 def mirrors(test: str, path: str) -> bool:
-    """Whether a test stands where the tests of this module do: ``node/ledger.py`` has ``tests/allocation/test_ledger.py``."""
+    """Whether a test stands where the tests of this module do: ``allocation/ledger.py`` has ``test_ledger.py``."""
     inner = path.removeprefix("hami_plugin/").removesuffix(".py")
     folder, _, name = inner.rpartition("/")
     of_vendor = [f"tests/vendors/test_{inner.split('/')[1]}", f"tests/{folder}/test_"] if "vendors/" in path else []
