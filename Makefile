@@ -68,7 +68,7 @@ fuzz: $(FUZZ_STAMP) ## Fuzz every parser of text from outside, guided by coverag
 
 .PHONY: coverage docs commits
 
-coverage: setup ## How much of the code the tests run, in per cent, daemons of their own included (TESTS="tests/node ...")
+coverage: setup ## How much of the code the tests run, in per cent, daemons of their own included (TESTS="tests/allocation ...")
 	@rm -rf build/coverage && mkdir -p build/coverage
 	$(BIN)/python -m coverage run -m pytest -q $(TESTS)
 	@$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage html --quiet

@@ -1,4 +1,4 @@
-"""HAMi's own cases of taking the node lock. How it is read, written and released: tests/wire."""
+"""HAMi's own cases of taking the node lock. How it is read, written and released: tests/protocol."""
 
 from __future__ import annotations
 
