@@ -86,6 +86,10 @@ class Waiting:
         """Who asks for these ids, as of now."""
         return identify(ids, self.known(), self._ledger.held, self._question)
 
+    def _starting(self, again: Again) -> bool:
+        pod = self._pods.get(again.held.uid)
+        return pod is not None and pod.phase == "Pending"
+
     async def identify(self, ids: Sequence[str]) -> Identity:
         """Who asks for these ids, where a decision that is still on its way has a moment to arrive."""
         deadline, refreshed = time.monotonic() + self._within, False
@@ -93,9 +97,11 @@ class Waiting:
             seen = self._pods.changes.version
             identity = self.identified(ids)
             left = deadline - time.monotonic()
-            if isinstance(identity, Found | Again):
+            if isinstance(identity, Found) or (isinstance(identity, Again) and self._starting(identity)):
                 return identity
-            reason = identity.reason if isinstance(identity, Unknown) else None
+            # Ids of a pod that starts no more are a later pod's, which the watch has not told of yet.
+            late = RefusalReason.NO_PENDING_POD if isinstance(identity, Again) else None
+            reason = identity.reason if isinstance(identity, Unknown) else late
             if reason is RefusalReason.AMBIGUOUS:
                 return identity
             if left <= 0:

@@ -30,6 +30,21 @@ async def test_before_a_pod_is_refused_as_unknown_this_nodes_pods_are_read_again
     assert stalled.asked == 1
 
 
+async def test_ids_of_a_pod_that_runs_are_a_later_pods_that_the_watch_has_not_told_of(stalled):
+    """The kubelet frees a pod's ids before anybody hears of its end, and may give them to the next at once."""
+    stalled.cluster.lagging = False
+    old = stalled.cluster.add(pod("old", pieces=[[grant(2)]]))
+    await stalled.allocator.allocate(ids((2, 0)))
+    await stalled.settlement.close()
+    stalled.cluster.change(old, phase="Running")
+    stalled.cluster.lagging = True
+    stalled.cluster.add(pod("late", pieces=[[grant(2)]]))
+
+    edits = (await stalled.allocator.allocate(ids((2, 0)))).edits
+
+    assert edits.env["POD"] == "late-uid"
+
+
 async def test_before_a_device_is_advised_at_random_this_nodes_pods_are_read_again(stalled):
     stalled.cluster.add(pod("late", [container("main", 1)], pieces=[[grant(3)]]))
     available = ids((0, 0), (1, 0), (2, 0), (3, 0))
