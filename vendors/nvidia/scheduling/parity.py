@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hami_plugin.conformance import fits, linked, values
+from hami_plugin.conformance.fits import counted
 from hami_plugin.parity import (
     NO_PERCENTAGE,
     PLACED,
@@ -100,10 +101,10 @@ def _in_one_numa_node(question: Json, ours: Json, theirs: Json) -> bool:
         return False
     able = _pool(question)
     if ours["ok"]:
-        return bool(
-            sound(question, ours) and len(able) >= question["request"]["nums"] and _chosen_of(question, ours, able)
-        )
-    return bool(len(able) < question["request"]["nums"])
+        enough = len(able) >= question["request"]["nums"]
+        return bool(enough and sound(question, ours) and _chosen_of(question, ours, able))
+    left = sum(counted(ours["reason"]).get(reason, 0) for reason in (Reason.NUMA, Reason.TOO_FEW))
+    return bool(len(able) < question["request"]["nums"] and left == sum(map(len, _groups(question))))
 
 
 def _as_hami(question: Json, theirs: Json) -> bool:
@@ -121,7 +122,7 @@ def _as_hami(question: Json, theirs: Json) -> bool:
             break
     if len(taken) < wanted:
         against[Reason.TOO_FEW] += len(taken)
-        return not theirs["ok"] and theirs["reason"] == told(+against, len(question["devices"]))
+        return not theirs["ok"] and bool(theirs["reason"] == told(+against, len(question["devices"])))
     pool = [one.uuid for one in taken]
     if not theirs["ok"] or len(uuids(theirs)) != wanted or not _chosen_of(question, theirs, pool, whole=False):
         return False
@@ -186,10 +187,14 @@ def _pool(question: Json) -> Sequence[str]:
     """What could be granted, in walking order: where NUMA counts, of the first NUMA node that has enough."""
     if not _bound(question):
         return _able(question)
+    return next((group for group in _groups(question) if len(group) >= question["request"]["nums"]), ())
+
+
+def _groups(question: Json) -> list[Sequence[str]]:
+    """What could be granted of each NUMA node."""
     nodes = dict.fromkeys(device.get("numa", 0) for device in reversed(question["devices"]))
     cards = ([one for one in question["devices"] if one.get("numa", 0) == numa] for numa in nodes)
-    groups = (_able({**question, "devices": some}) for some in cards)
-    return next((group for group in groups if len(group) >= question["request"]["nums"]), ())
+    return [_able({**question, "devices": some}) for some in cards]
 
 
 def _chosen_of(question: Json, answer: Json, pool: Sequence[str], *, whole: bool = True) -> bool:
