@@ -15,10 +15,11 @@ from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.scheduler.extender.service import local_time
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.builders import FAMILY, snapshot
+from tests.support.scale import sized
 from tests.support.scheduling import until
 from tests.support.watching import Pods, running
 
-DAEMONS = 40
+DAEMONS = sized(10, 40)
 """Each with connections of its own, in one process. They share nothing, so that 500 would ask for as much each."""
 
 

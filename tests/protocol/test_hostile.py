@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -82,12 +81,10 @@ def problem(reader: str, text: str) -> str:
 @pytest.mark.scenario("X3")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.timeout(60)  # what takes its time in the square of a length takes hours
 def test_hostile_text_is_read_or_refused_and_soon(reader: str, text: str):
-    before = time.monotonic()
-
     said = problem(reader, TEXTS[text])
 
-    assert time.monotonic() - before < 5
     assert len(said) < 500
     assert not said or said.isprintable()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -37,13 +36,10 @@ def test_a_tool_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
         output(script(tmp_path, "sleep 60 & wait"), deadline=0.2)
 
 
+@pytest.mark.timeout(60)
 def test_a_child_that_has_left_the_group_is_not_waited_for(tmp_path: Path) -> None:
-    began = time.monotonic()
-
     with pytest.raises(ToolError, match=r"not answered within 0\.2 s"):
-        output(script(tmp_path, "setsid sleep 30 & wait"), deadline=0.2)
-
-    assert time.monotonic() - began < 5
+        output(script(tmp_path, "setsid sleep 120 & wait"), deadline=0.2)
 
 
 @pytest.mark.parametrize("text", ['{"card0": {"a": "1"}}', 'banner {not json}\n{"card0": {"a": "1"}}\n=== end {\n'])

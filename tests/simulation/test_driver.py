@@ -110,7 +110,7 @@ def test_an_event_wakes_a_poll_and_is_delivered_once() -> None:
 
     thread.start()
     player.inject("xid", 4, 79)
-    thread.join(20)
+    thread.join(60)
 
     assert [(event.uuid, event.fault.reason) for event in found[0]] == [
         (load_machine("mi300x-8").devices[4].uuid, "Event79")

@@ -210,16 +210,13 @@ def test_values_with_types_of_json_stay_what_they_are() -> None:
 
 
 BLOCKED = """
-import structlog, sys, time
+import structlog, sys
 from hami_plugin.telemetry.logs import configure
 logs = configure("info", "json", sys.stdout)
 log = structlog.get_logger()
-slowest = 0.0
 for number in range(20_000):
-    start = time.perf_counter()
     log.info("event", number=number, padding="x" * 400)
-    slowest = max(slowest, time.perf_counter() - start)
-print(logs.dropped, slowest, file=sys.stderr)
+print(logs.dropped, file=sys.stderr)
 """
 
 
@@ -230,10 +227,8 @@ def test_a_full_stdout_neither_stops_the_daemon_nor_its_exit() -> None:
         told = process.stderr.read().decode().split()  # until it ends; nobody reads its stdout
 
         assert process.wait(timeout=60) == 0
-        dropped, slowest = int(told[0]), float(told[1])
-        assert len(told) == 2, told
-        assert dropped > 1000
-        assert slowest < 5
+        assert len(told) == 1, told
+        assert int(told[0]) > 1000
 
 
 def test_what_was_logged_before_a_normal_exit_is_written() -> None:

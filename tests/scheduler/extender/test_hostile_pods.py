@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hami_plugin.simulation.apiserver import SimulatedApiServer
+from tests.support.scale import spread
 from tests.support.scheduler_process import started
 from tests.support.scheduling import add_node, ask, binding, manifest, until
 
@@ -26,7 +27,7 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize("edit", spread(EDITS.values(), part=2), ids=spread(EDITS, part=2))
 async def test_pods_are_decided_and_bound_beside_one_that_nobody_can_read(tmp_path, edit):
     async with SimulatedApiServer() as server:
         add_node(server, "n1", 8, counted=80)

@@ -77,6 +77,7 @@ async def test_a_template_is_scheduled_handed_out_and_withdrawn_with_its_npu(run
     await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 8 * 4, "the recovery", 20)
 
 
+@pytest.mark.full
 async def test_each_family_is_told_of_its_own_npus_alone(running, tmp_path):
     directories = [tmp_path / "etc", tmp_path / "run"]
     for directory in directories:
@@ -108,6 +109,7 @@ async def test_each_family_is_told_of_its_own_npus_alone(running, tmp_path):
     ]
 
 
+@pytest.mark.full
 async def test_chips_that_a_node_lacks_hold_up_no_readiness(running):
     stage = await running("ascend-310p-8")
 
@@ -124,6 +126,7 @@ async def test_chips_that_a_node_lacks_hold_up_no_readiness(running):
     assert LARGE not in metrics
 
 
+@pytest.mark.full
 async def test_the_demonstration_runs_through_on_modules_of_two(capsys):
     held = await play("ascend-910c-16", as_json=True, keep=False)
 

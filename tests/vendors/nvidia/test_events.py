@@ -97,7 +97,7 @@ def test_an_event_wakes_the_wait(rig: Callable[..., Any]) -> None:
 
     thread.start()
     machine.simulator.inject("xid", 1, 48)
-    thread.join(20)
+    thread.join(60)
 
     assert [event.uuid for event in found[0]] == [machine.uuid(1)]
 

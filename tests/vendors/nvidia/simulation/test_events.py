@@ -24,6 +24,18 @@ def untold(binding):
         resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
 
 
+def woken(binding, events, disturb):
+    """The event that ends a wait of an hour. ``disturb`` is called once the wait is under way."""
+    told, before = [], threading.active_count()
+    wait = threading.Thread(target=lambda: told.append(binding.nvmlEventSetWait_v2(events, 3_600_000)), daemon=True)
+    wait.start()
+    wait.join(0.1)
+    assert threading.active_count() > before, "it did not wait"
+    disturb()
+    wait.join(60)
+    return told[0]
+
+
 @pytest.fixture
 def watching(nvml):
     """A simulator, the binding, and an event set with every device of an eight-GPU machine registered for XIDs."""
@@ -71,7 +83,7 @@ def test_an_xid_from_another_process_wakes_the_wait(watching, elsewhere):
     waiter = threading.Timer(0.1, elsewhere, (simulator, "xid", 5, 79))
     waiter.start()
 
-    event = binding.nvmlEventSetWait_v2(events, 20_000)
+    event = woken(binding, events, lambda: elsewhere(simulator, "xid", 5, 79))
 
     waiter.join()
     assert (event.eventType, event.eventData) == (XID, 79)
