@@ -14,7 +14,6 @@ from hami_plugin.model.views import NodeView
 from tests.e2e.steps import take_down
 from tests.e2e.test_neighbours import AT_MOST_S, child, component
 from tests.e2e.test_other_vendors import node, run
-from tests.support.scale import spread
 
 PROFILES = {"nvidia": "dgx-h100", "ascend": "ascend-910b3-8", "awsneuron": "aws-inf2-24xlarge"}
 
@@ -74,7 +73,8 @@ async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: di
     )
 
 
-@pytest.mark.parametrize("victim", spread(PROFILES, part=3))
+@pytest.mark.full
+@pytest.mark.parametrize("victim", PROFILES)
 async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, Stage], victim: str, tell: Any) -> None:
     gone = three[victim]
 

@@ -107,7 +107,7 @@ async def test_every_share_stands_at_the_container_that_receives_it(running):
         ],
         part=3,
     ),
-    ids=["end", "reversed", "exchanged"],
+    ids=spread(["end", "reversed", "exchanged"], part=3),
 )
 async def test_shares_that_were_moved_to_other_containers_are_refused(running, moved, why):
     stage = await running()

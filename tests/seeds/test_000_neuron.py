@@ -14,7 +14,6 @@ from hami_plugin.demo.stage import NODE
 from hami_plugin.protocol.decisions import decode_devices
 from tests.scheduler.extender.test_process import review
 from tests.seeds.live import Live, examples, living
-from tests.support.scale import spread
 
 DEVICES, CORE = examples("000_neuron.yaml")
 (RULES,) = examples("000_cores.yaml")
@@ -96,7 +95,8 @@ async def test_devices_of_an_inferentia_are_neighbours_or_none(tmp_path: Path) -
         assert devices(node, "pair") in ([1, 2], [2, 3])
 
 
-@pytest.mark.parametrize(("cores", "expected"), spread([(1, [0b01]), (2, [0b11]), (4, [0b11, 0b11])], part=3))
+@pytest.mark.full
+@pytest.mark.parametrize(("cores", "expected"), [(1, [0b01]), (2, [0b11]), (4, [0b11, 0b11])])
 async def test_cores_are_of_as_few_devices_as_they_need(cores: int, expected: list[int], tmp_path: Path) -> None:
     """基于“2 核/设备”模型: 1 and 2 cores are of one device, N > 2 are all cores of N/2 devices."""
     assert [key for rule in RULES["rules"] for key in rule] == ["请求 1 个核心", "请求 2 个核心", "请求 N > 2 个核心"]

@@ -104,6 +104,7 @@ def links(machine: Machine, a: int, b: int) -> tuple[str | None, str | None] | N
     return (PLACES[place], NVLINKS[lanes]) if place in PLACES and lanes in NVLINKS else None
 
 
+@pytest.mark.full
 async def test_the_node_says_its_scores_by_uuid() -> None:
     """最终形成一张“设备通信分表”，其中包含每个 GPU 的 UUID 及其与其他 GPU 的通信分数，并通过 Kubernetes 节点 Annotation 上报至控制面。"""
     async with live("dgx-1v") as node:

@@ -20,7 +20,6 @@ from tests.charts.helm import HelmError, rendered
 from tests.charts.library import library
 from tests.debian.commands import LackingError
 from tests.seeds.live import HERE, examples, living
-from tests.support.scale import spread
 
 (VALUES,) = examples("003_values.yaml")
 (DAEMON_SET,) = examples("003_daemonset.yaml")
@@ -103,19 +102,17 @@ async def alive(stage: Any) -> None:
         await stage.stop_daemon()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("vendor", "key", "served"),
-    spread(
-        [
-            ("ascend", "splitCount", "an NPU goes to as many containers as it has of its smallest template: "),
-            (
-                "cambricon",
-                "splitCount",
-                "an MLU goes whole to one container, or in 100 shares with unlimitedShares: true",
-            ),
-        ],
-        part=4,
-    ),
+    [
+        ("ascend", "splitCount", "an NPU goes to as many containers as it has of its smallest template: "),
+        (
+            "cambricon",
+            "splitCount",
+            "an MLU goes whole to one container, or in 100 shares with unlimitedShares: true",
+        ),
+    ],
 )
 async def test_a_number_that_an_enabled_vendor_cannot_take_is_refused_with_what_it_serves(
     vendor: str, key: str, served: str, tmp_path: Path

@@ -108,7 +108,7 @@ class Beside:
 
     async def the_other_is_served(self, name: str = "p1") -> None:
         """The vendor that behaves is offered, registered, gives a pod its device, and shows in the metrics."""
-        await self.kubelet.until(lambda: self.kubelet.allocatable(COUNT) == 8)
+        await self.kubelet.until(lambda: self.kubelet.allocatable(COUNT) == 8, within=30)
         await until(lambda: REGISTER in self.api.node.annotations)
         waiting = self.api.add(pod(name, pieces=[[grant(0)]]))
         await self.kubelet.admit(waiting)

@@ -92,7 +92,7 @@ def test_whatever_stands_at_pods_and_nodes_the_next_pod_is_scheduled(pods, nodes
 
 
 @pytest.mark.scenario("X3")
-@pytest.mark.parametrize("text", spread(HOSTILE, part=4), ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", spread(HOSTILE, part=4), ids=spread(range(len(HOSTILE)), part=4))
 async def test_every_annotation_may_be_hostile_at_once(text):
     pods = [dict.fromkeys(keys, text) for keys in _within(OF_PODS, text)]
     nodes = [dict.fromkeys(keys, text) for keys in _within(OF_NODES, text)]
