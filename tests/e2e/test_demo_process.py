@@ -147,7 +147,7 @@ async def test_a_signal_ends_the_demonstration_and_its_daemon(folder: Path, numb
             status = await process.wait()
 
         assert status == 128 + number
-        await until(lambda: not daemons(folder))
+        assert not daemons(folder), "it has ended before this process has"
         assert not os.listdir(folder), "the working directory is cleared away"  # noqa: PTH208
 
 
@@ -161,7 +161,7 @@ async def test_a_signal_ends_the_demonstrations_of_all_machines(folder: Path):
             status = await process.wait()
 
         assert status == 128 + signal.SIGTERM
-        await until(lambda: not daemons(folder))
+        assert not daemons(folder), "they have ended before this process has"
 
 
 async def test_the_node_stays_up_to_be_looked_at_until_a_signal(folder: Path):
