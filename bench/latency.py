@@ -207,4 +207,4 @@ def _preferring(times: Times) -> str:
 
 
 def _grant(stage: Stage, uuid: str) -> Grant:
-    return Grant(uuid=uuid, word=stage.family.word, memory=MEMORY_MIB, cores=CORES)
+    return Grant(uuid=uuid, device_type=stage.family.device_type, memory=MEMORY_MIB, cores=CORES)

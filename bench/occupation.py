@@ -16,7 +16,7 @@ from hami_plugin.protocol.scores import score_annotation
 from hami_plugin.scheduler.engine.ledger import Ledger
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 
-WORD = "NVIDIA"
+DEVICE_TYPE = "NVIDIA"
 COUNT, MEMORY, CORES, ORDER = (
     "nvidia.com/gpu",
     "nvidia.com/gpumem",
@@ -44,7 +44,7 @@ def cluster(machine: str, size: int, chance: random.Random) -> Cluster:
         for vendor in map(load_vendor, vendor_names())
         for family in vendor.families(vendor.settings.model_validate({}))
     )
-    family = next(family for family in families if family.word == WORD)
+    family = next(family for family in families if family.device_type == DEVICE_TYPE)
     scores = profile(machine)
     nodes = [_node(f"node-{number:04}", family, scores) for number in range(size)]
     ledger = Ledger()
@@ -105,7 +105,7 @@ def _pods(node: str, family: Family, cards: int, chance: random.Random) -> Itera
 
 
 def _part(uuid: str, memory: int, cores: int) -> Grant:
-    return Grant(uuid=uuid, word=WORD, memory=memory, cores=cores)
+    return Grant(uuid=uuid, device_type=DEVICE_TYPE, memory=memory, cores=cores)
 
 
 def _running(name: str, node: str, family: Family, piece: Sequence[Grant]) -> PodView:

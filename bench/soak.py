@@ -121,7 +121,7 @@ class Soak:
         await self._finished(ALIVE)
         sizes = {f"c{n}": LEAST_MIB + (self._pods * 8 + n) % SPREAD_MIB for n in range(len(self._stage.uuids))}
         decision = [
-            [Grant(uuid=uuid, word=self._stage.family.word, memory=size, cores=0)]
+            [Grant(uuid=uuid, device_type=self._stage.family.device_type, memory=size, cores=0)]
             for uuid, size in zip(self._stage.uuids, sizes.values(), strict=True)
         ]
         losses = self._losses - self._ailing

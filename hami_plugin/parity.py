@@ -39,7 +39,7 @@ NO_PERCENTAGE = (0, 101)
 def _as_is(request: Json) -> Demand:
     percent = request["mempercentagereq"]
     return Demand(
-        word=request["type"],
+        device_type=request["type"],
         count=request["nums"],
         memory=request["memreq"] or None,
         percent=None if percent in NO_PERCENTAGE else percent,
@@ -50,7 +50,7 @@ def _as_is(request: Json) -> Demand:
 def _as_hami(demand: Demand, unset_percent: int) -> Json:
     return {
         "nums": demand.count,
-        "type": demand.word,
+        "type": demand.device_type,
         "memreq": demand.memory or 0,
         "mempercentagereq": unset_percent if demand.percent is None else demand.percent,
         "coresreq": demand.cores,

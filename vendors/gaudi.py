@@ -32,7 +32,7 @@ from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Told, Tool
 from hami_plugin.simulation.trees import Files, Link, on_bus
 
-WORD = "Gaudi"
+DEVICE_TYPE = "Gaudi"
 KEYS = AnnotationKeys(
     register="hami.io/node-gaudi-register",
     to_allocate="hami.io/gaudi-devices-to-allocate",
@@ -66,8 +66,8 @@ class GaudiSettings(ToolSettings):
 def families(settings: GaudiSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     policy = Policy(
-        request=counted(WORD, count=amount(settings.count)),
-        serves=standard(WORD, uuids=UUIDS),
+        request=counted(DEVICE_TYPE, count=amount(settings.count)),
+        serves=standard(DEVICE_TYPE, uuids=UUIDS),
         charge=whole,
         checks=CHARGED,
         select=when(lambda context: context.demand.count > 1, by_group(lambda one: one.state.info.numa)),
@@ -75,13 +75,13 @@ def families(settings: GaudiSettings) -> tuple[Family, ...]:
     resources = Resources(count=settings.count)
     rules = SchedulingRules.registered(resources, KEYS, policy, decode=decode_json)
     node = NodeSide(register=register, inject=inject).delivered(settings, device_edits, shared_edits)
-    return (Family(word=WORD, annotations=KEYS, resources=resources, rules=rules, node=node),)
+    return (Family(device_type=DEVICE_TYPE, annotations=KEYS, resources=resources, rules=rules, node=node),)
 
 
 def open_driver(settings: GaudiSettings, paths: HostPaths) -> Driver:
     """The accelerators of this host. Nothing is asked yet."""
     roots = paths.rooted(settings)
-    cards = ListedCards(CARDS, roots, partial(told, settings, roots), lambda card: (WORD, card.uuid))
+    cards = ListedCards(CARDS, roots, partial(told, settings, roots), lambda card: (DEVICE_TYPE, card.uuid))
     return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
@@ -117,7 +117,7 @@ def card(row: Mapping[str, str], numbers: Mapping[str, int]) -> Card | str:
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
-    return DeviceInfo.of(device, WORD, numa=max(0, device.numa or 0), vendor=WORD)
+    return DeviceInfo.of(device, DEVICE_TYPE, numa=max(0, device.numa or 0), vendor=DEVICE_TYPE)
 
 
 def device_edits(settings: GaudiSettings, device: Device, host: HostFiles) -> ContainerEdits:

@@ -103,7 +103,7 @@ class Granting:
     def _whole(self, device: Device) -> Grant:
         return Grant(
             uuid=device.uuid,
-            word=self._family.word,
+            device_type=self._family.device_type,
             memory=self._family.node.register(device, False).devmem,
             cores=self._family.node.every_core(device),
         )
@@ -156,7 +156,7 @@ class Offering:
     """Shares of a family's devices, or their ``units``."""
 
     def __init__(self, family: Family, units: Units | None, snapshot: Watched[Snapshot]) -> None:
-        self._word = family.word
+        self._word = family.device_type
         self._numa_hints = family.node.numa_hints
         self._replicas = units.of_device if units else family.node.replicas
         self._snapshot = snapshot

@@ -176,7 +176,7 @@ def _entry(held: Held) -> dict[str, Any]:
         "container": held.container,
         "resource": held.resource,
         "ids": sorted(held.ids),
-        "grants": [[grant.uuid, grant.word, grant.memory, grant.cores, grant.notes] for grant in held.grants],
+        "grants": [[grant.uuid, grant.device_type, grant.memory, grant.cores, grant.notes] for grant in held.grants],
         "init": held.init,
         "settled": held.settled,
         **({"undecided": True} if held.undecided else {}),
@@ -194,12 +194,12 @@ def _held(entry: Mapping[str, Any]) -> Held:
         grants=tuple(
             Grant(
                 uuid=_text(uuid),
-                word=_text(word),
+                device_type=_text(device_type),
                 memory=_amount(memory),
                 cores=_amount(cores),
                 notes=_notes(*notes),
             )
-            for uuid, word, memory, cores, *notes in entry["grants"]
+            for uuid, device_type, memory, cores, *notes in entry["grants"]
         ),
         init=bool(entry["init"]),
         settled=bool(entry["settled"]),

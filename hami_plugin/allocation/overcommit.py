@@ -179,7 +179,7 @@ class Measure:
         every = self.total.memory if self.family.resources.memory and not limitless else 0
         return Grant(
             uuid=self.device.uuid,
-            word=self.family.word,
+            device_type=self.family.device_type,
             memory=sum(grant.memory or every for grant in own),
             cores=sum(self.family.resources.core_count(grant.cores) for grant in own),
         )

@@ -159,7 +159,7 @@ def lost(
                 if share and (share.piece is None or pod.phase != "Pending"):
                     yield _again(pod, container, question, grants=share.grants, settled=share.piece is None)
             elif owner and (owner.right or not owner.answered_for):
-                whole = tuple(Grant(uuid=uuid, word="") for uuid in sorted(set(map(physical_id, owner.ids))))
+                whole = tuple(Grant(uuid=uuid, device_type="") for uuid in sorted(set(map(physical_id, owner.ids))))
                 yield _again(
                     pod,
                     container,

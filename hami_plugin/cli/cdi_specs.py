@@ -54,7 +54,7 @@ def described(options: Options, environment: Mapping[str, str]) -> Iterator[Desc
         finally:
             served.driver.close()
         for family in served.vendor.families(served.settings):
-            spec, left_out = describe(family, [d for d in devices if d.family == family.word], host)
+            spec, left_out = describe(family, [d for d in devices if d.family == family.device_type], host)
             if spec.devices:
                 found += 1
                 yield Described(family=family, file=file_name(str(spec.kind)), spec=spec, problems=left_out, host=host)

@@ -102,9 +102,9 @@ def vendors(words: tuple[str, ...], annotations: bool, as_json: bool) -> None:
     keys = ("register", "handshake", "score") if annotations else ("count", "memory", "memory_percent", "cores")
     header = ("VENDOR", "DEVICE TYPE", *(_TITLES[key] for key in keys))
     rows = [
-        (fact["vendor"], word, *(names[key] or "-" for key in keys))
+        (fact["vendor"], device_type, *(names[key] or "-" for key in keys))
         for fact in facts
-        for word, names in fact["families"].items()
+        for device_type, names in fact["families"].items()
     ]
     show_table([header, *rows])
 
@@ -125,10 +125,13 @@ def _filtered(facts: Iterable[dict[str, Any]], words: Sequence[str]) -> list[dic
     left = []
     for fact in facts:
         families = {
-            word: names
-            for word, names in fact["families"].items()
+            device_type: names
+            for device_type, names in fact["families"].items()
             if all(
-                any(part.lower() in text.lower() for text in (fact["vendor"], fact["title"], word, *names.values()))
+                any(
+                    part.lower() in text.lower()
+                    for text in (fact["vendor"], fact["title"], device_type, *names.values())
+                )
                 for part in words
             )
         }

@@ -109,7 +109,7 @@ def _sort_devices(question: Json) -> Json:
 
 def _collapse(question: Json) -> Json:
     inits = question["pod"].get("init_count", 0)
-    pods = {word: values.pieces(pieces) for word, pieces in question["pd"].items()}
+    pods = {device_type: values.pieces(pieces) for device_type, pieces in question["pd"].items()}
     return {
         "collapsed": {w: [[values.granted(g, slots=True) for g in collapsed(p, inits)]] for w, p in pods.items()},
         "app_only": {w: [[values.granted(g, slots=True) for g in added(p[inits:])]] for w, p in pods.items()},
@@ -118,7 +118,7 @@ def _collapse(question: Json) -> Json:
 
 def _policy(known: Known) -> Policy:
     if known.family.rules.policy is None:
-        raise HamiError(f"the family {known.family.word} of vendor {known.vendor} has no policy")
+        raise HamiError(f"the family {known.family.device_type} of vendor {known.vendor} has no policy")
     return known.family.rules.policy
 
 

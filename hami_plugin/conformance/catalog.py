@@ -28,7 +28,9 @@ class Catalog:
     def __init__(self) -> None:
         self._vendors = {name: load_vendor(name) for name in vendor_names()}
         self._parities = {name: vendor.facts.parity() for name, vendor in self._vendors.items()}
-        self._words = {family.word: name for name, vendor in self._vendors.items() for family in _families(vendor, {})}
+        self._words = {
+            family.device_type: name for name, vendor in self._vendors.items() for family in _families(vendor, {})
+        }
         self._found: dict[tuple[str, str], Family] = {}
 
     @property
@@ -37,25 +39,25 @@ class Catalog:
 
     def words(self, vendor: str | None = None) -> tuple[str, ...]:
         """HAMi's words for all families, or for one vendor's."""
-        return tuple(word for word, name in self._words.items() if vendor in (None, name))
+        return tuple(device_type for device_type, name in self._words.items() if vendor in (None, name))
 
     def all(self, question: Json) -> Mapping[str, Known]:
         """Every family by word, under the question's configuration. HamiError when the one it is about is missing."""
         self.find(question)
-        return {word: self.find({**question, "vendor": word}) for word in self._words}
+        return {device_type: self.find({**question, "vendor": device_type}) for device_type in self._words}
 
     def find(self, question: Json) -> Known:
         """The family that ``vendor`` names, under the question's configuration. HamiError when there is none."""
-        word = question["vendor"]
-        if word not in self._words:
-            raise HamiError(f"no vendor here has a family {word!r}", hint=f"known: {', '.join(self._words)}")
-        name = self._words[word]
+        device_type = question["vendor"]
+        if device_type not in self._words:
+            raise HamiError(f"no vendor here has a family {device_type!r}", hint=f"known: {', '.join(self._words)}")
+        name = self._words[device_type]
         parity = self._parities[name]
         settings = {**_section(question, name, self._vendors[name]), **parity.settings(question)}
-        key = (word, repr(sorted(settings.items(), key=lambda item: item[0])))
+        key = (device_type, repr(sorted(settings.items(), key=lambda item: item[0])))
         if key not in self._found:
             families = _families(self._vendors[name], settings)
-            self._found[key] = next(family for family in families if family.word == word)
+            self._found[key] = next(family for family in families if family.device_type == device_type)
         return Known(vendor=name, family=self._found[key], parity=parity)
 
 

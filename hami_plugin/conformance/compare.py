@@ -63,7 +63,7 @@ def _plain(question: Json, answer: Json) -> Any:
 
 def _plain_score(scored: Json) -> Any:
     """A node's part in a decision. Lists under a word that has no device at all are padding."""
-    given = {word: pieces for word, pieces in scored["devices"].items() if any(pieces)}
+    given = {device_type: pieces for device_type, pieces in scored["devices"].items() if any(pieces)}
     return {**scored, "devices": given}
 
 

@@ -30,13 +30,13 @@ class Course:
     def finish(self, walk: Walk, other: Mapping[int, Granted] | None = None) -> str:
         """Walk on to the end, with other outcomes at some steps. The reason why it ends early, or nothing."""
         for container, asked in zip(self.asked.pod.containers, self.wanted, strict=True):
-            for word, demand in asked.items():
+            for device_type, demand in asked.items():
                 number = len(walk.steps)
                 outcome = walk.ask(container, demand)
                 outcome = (other or {}).get(number, outcome)
                 if isinstance(outcome, Refused):
                     return refusal(outcome, walk.site.node)
-                if conflict := walk.take(word, outcome.grants):
+                if conflict := walk.take(device_type, outcome.grants):
                     return conflict
             walk.close(container)
         return ""
@@ -44,18 +44,19 @@ class Course:
     def question(self, step: Step, states: Sequence[DeviceState] | None = None) -> Json:
         """The step as a question about one container, in the recorder's words."""
         context = step.context
-        known = self.asked.known[context.demand.word]
-        given = {word: pieces for word, pieces in context.given.items() if any(pieces)}
+        known = self.asked.known[context.demand.device_type]
+        given = {device_type: pieces for device_type, pieces in context.given.items() if any(pieces)}
         return {
             "fn": "fit",
-            "vendor": context.demand.word,
+            "vendor": context.demand.device_type,
             "devices": [values.device(state) for state in states or step.states],
             "request": known.parity.request(context.demand, known.parity.unset_percent),
             "pod": self.asked.question["pod"],
             "node": self.node(context.node.name),
             "pair_scores": values.scores(context.links),
             "allocated": {
-                word: [[values.granted(grant) for grant in piece] for piece in pieces] for word, pieces in given.items()
+                device_type: [[values.granted(grant) for grant in piece] for piece in pieces]
+                for device_type, pieces in given.items()
             },
             "apply": True,
         }
@@ -67,7 +68,7 @@ class Course:
 
     def idle(self, key: str, text: str, placed: Placed) -> bool:
         """Whether HAMi says here that the pod has nothing of a family: an empty entry for each container."""
-        empty = {word: tuple(() for _ in self.asked.pod.containers) for word in self.asked.known}
-        idle = [family for family in self.asked.families if not any(placed.given.get(family.word, ()))]
+        empty = {device_type: tuple(() for _ in self.asked.pod.containers) for device_type in self.asked.known}
+        idle = [family for family in self.asked.families if not any(placed.given.get(family.device_type, ()))]
         nothing = [timeless(family.rules.patch(family, self.asked.pod, empty)).get(key) for family in idle]
         return text in nothing or (text == "null" and "[]" in nothing)

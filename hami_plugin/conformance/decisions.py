@@ -39,7 +39,7 @@ class Situation:
     sites: tuple[Site, ...]
 
     @property
-    def word(self) -> str:
+    def device_type(self) -> str:
         """The family that the question is about."""
         return str(self.question["vendor"])
 
@@ -56,23 +56,27 @@ def situation(question: Json, catalog: Catalog) -> Situation:
     """Read the question, with all families there are."""
     known = catalog.all(question)
     running = [
-        (one["node"], values.pod(one["pod"]), {word: _as_annotated(p) for word, p in one["devices"].items()})
+        (
+            one["node"],
+            values.pod(one["pod"]),
+            {device_type: _as_annotated(p) for device_type, p in one["devices"].items()},
+        )
         for one in question.get("running") or ()
     ]
     sites = []
     for item in question["nodes"]:
         node = values.node(item)
         stocks = {
-            word: stock(
+            device_type: stock(
                 node,
                 one.family,
                 [
-                    Holding(pod=pod, pieces=given[word])
+                    Holding(pod=pod, pieces=given[device_type])
                     for name, pod, given in running
-                    if name == node.name and word in given
+                    if name == node.name and device_type in given
                 ],
             )
-            for word, one in known.items()
+            for device_type, one in known.items()
         }
         sites.append(Site(node=node, stocks=stocks))
     return Situation(question=question, pod=values.pod(question["pod"]), known=known, sites=tuple(sites))
@@ -111,12 +115,16 @@ def told(asked: Situation, choice: Choice) -> Json:
 
 def requests(known: Mapping[str, Known], wanted: Mapping[str, Demand]) -> Json:
     return {
-        word: known[word].parity.request(demand, known[word].parity.unset_percent) for word, demand in wanted.items()
+        device_type: known[device_type].parity.request(demand, known[device_type].parity.unset_percent)
+        for device_type, demand in wanted.items()
     }
 
 
 def devices(given: Given) -> dict[str, Any]:
-    return {word: [[values.granted(grant) for grant in piece] for piece in pieces] for word, pieces in given.items()}
+    return {
+        device_type: [[values.granted(grant) for grant in piece] for piece in pieces]
+        for device_type, pieces in given.items()
+    }
 
 
 def timeless(written: Mapping[str, str]) -> dict[str, str]:

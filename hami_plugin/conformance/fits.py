@@ -52,7 +52,7 @@ def circumstances(question: Json, demand: Demand) -> Context:
         pod=values.pod(question.get("pod")),
         node=values.node(question.get("node")),
         links=values.links(question.get("pair_scores")),
-        given={word: values.pieces(given) for word, given in (question.get("allocated") or {}).items()},
+        given={device_type: values.pieces(given) for device_type, given in (question.get("allocated") or {}).items()},
         quota=Quota(limits=question.get("quota_limits") or {}, used=question.get("quota_used") or {}),
         states=tuple(values.state(item) for item in question["devices"]),
     )
@@ -93,7 +93,7 @@ def consistent(question: Json, ours: Json, policy: Policy, parity: Parity) -> bo
         if isinstance(found, Reason):
             return False
         chosen.append(found)
-    grants = tuple(one.grant(demand.word) for one in chosen)
+    grants = tuple(one.grant(demand.device_type) for one in chosen)
     return not compared(question, ours, told(question, policy, parity, grants))
 
 
@@ -114,7 +114,7 @@ def reasons_hold(question: Json, text: str, policy: Policy, demand: Demand) -> b
 def told(question: Json, policy: Policy, parity: Parity, grants: Sequence[Grant]) -> Json:
     """A choice, with its bookings where they are asked for, in the recorder's words."""
     devices = [values.granted(grant) for grant in grants]
-    said = {"ok": True, "reason": "", "devices": {parity.demand(question["request"]).word: devices}}
+    said = {"ok": True, "reason": "", "devices": {parity.demand(question["request"]).device_type: devices}}
     booked = _booked(question, policy, grants) if question.get("apply") else {}
     return parity.said(question, {**said, **booked})
 

@@ -47,7 +47,7 @@ class Reasons:
         """Why HAMi granted this at a step; nothing where we would."""
         question = self.course.question(step)
         ours = self.answer(question)
-        theirs = {"ok": True, "reason": "", "devices": {step.context.demand.word: grants}, "applied": grants}
+        theirs = {"ok": True, "reason": "", "devices": {step.context.demand.device_type: grants}, "applied": grants}
         if _chosen(ours) == _chosen(theirs):
             return ()
         return (_first(chain(self._all(question, ours, theirs), self._nearly_equal(step, theirs))),)
@@ -72,7 +72,7 @@ class Reasons:
             for one, other in combinations(scores, 2)
             if abs(scores[one] - scores[other]) < CLOSE and taken[one] != taken[other]
         }
-        policy = self.course.asked.rules[step.context.demand.word]
+        policy = self.course.asked.rules[step.context.demand.device_type]
         for nudge in (CLOSE, -CLOSE) if close else ():
             moved = {uuid: value + nudge * (uuid in his) for uuid, value in scores.items()}
             standing = in_order(policy, step.states, step.context, lambda state: moved[state.uuid])  # noqa: B023  # used at once
@@ -85,13 +85,18 @@ class Reasons:
                 return
             question = self.course.question(step)
             able = [verdict.state for verdict in step.outcome.verdicts if verdict.reason is None]
-            policy, count = self.course.asked.rules[step.context.demand.word], step.context.demand.count
+            policy, count = self.course.asked.rules[step.context.demand.device_type], step.context.demand.count
             for few in islice(combinations(able, count), MOST_TRIED):
                 other = fit(policy, few, step.context)
                 if not isinstance(other, Granted):
                     continue
                 grants = [values.granted(grant) for grant in other.grants]
-                theirs = {"ok": True, "reason": "", "devices": {step.context.demand.word: grants}, "applied": grants}
+                theirs = {
+                    "ok": True,
+                    "reason": "",
+                    "devices": {step.context.demand.device_type: grants},
+                    "applied": grants,
+                }
                 walk = self.course.walk(site)
                 if self.course.finish(walk, {number: other}) == why:
                     yield from self._all(question, self.answer(question), theirs)

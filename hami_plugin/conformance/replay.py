@@ -111,25 +111,28 @@ class _Replay:
     def _placed(self, site: Site, theirs: Json) -> Scored:
         """Book what HAMi chose on this node."""
         walk = self.course.walk(site)
-        chosen = {word: iter([p for p in theirs["devices"].get(word, ()) if p]) for word in self.course.asked.known}
+        chosen = {
+            device_type: iter([p for p in theirs["devices"].get(device_type, ()) if p])
+            for device_type in self.course.asked.known
+        }
         for container, asked in zip(self.course.asked.pod.containers, self.course.wanted, strict=True):
-            for word, demand in asked.items():
+            for device_type, demand in asked.items():
                 walk.ask(container, demand)
-                grants = next(chosen[word], ())
+                grants = next(chosen[device_type], ())
                 self.ids.extend(self.reasons.of_choice(walk.steps[-1], grants))
-                if walk.take(word, [values.grant(one) for one in grants]):
+                if walk.take(device_type, [values.grant(one) for one in grants]):
                     raise Unexplained
             walk.close(container)
         if any(next(rest, ()) for rest in chosen.values()):
             raise Unexplained
         placed = Placed(site=site, given=walk.given, steps=tuple(walk.steps), after=walk.after)
         listed = {
-            word: placed.given.get(word, tuple(map(tuple, pieces)))
-            for word, pieces in theirs["devices"].items()
-            if word in self.course.asked.known
+            device_type: placed.given.get(device_type, tuple(map(tuple, pieces)))
+            for device_type, pieces in theirs["devices"].items()
+            if device_type in self.course.asked.known
         }
-        for word, pieces in theirs["devices"].items():
-            self._in_place(pieces, [len(piece) for piece in listed.get(word, ())])
+        for device_type, pieces in theirs["devices"].items():
+            self._in_place(pieces, [len(piece) for piece in listed.get(device_type, ())])
         self._scored(site, listed, theirs["score"])
         return Scored(placed=placed, score=theirs["score"])
 
@@ -151,15 +154,15 @@ class _Replay:
             return
         if len(given) != 1:
             raise Unexplained
-        ((word, pieces),) = given.items()
+        ((device_type, pieces),) = given.items()
         question = {
             "fn": "score_node",
-            "vendor": word,
+            "vendor": device_type,
             "policy": order,
             "node": self.course.node(site.node.name),
             "pod": asked.question["pod"],
             "pod_devices": [[values.granted(grant) for grant in piece] for piece in pieces],
-            "previous": [values.device(state) for state in site.stocks[word].states],
+            "previous": [values.device(state) for state in site.stocks[device_type].states],
         }
         ours = self.reasons.answer(question)
         scale = (mine - full) / ours["score"] if ours["score"] else 1
@@ -174,13 +177,18 @@ class _Replay:
         padded = {key: _padded(text, ours.get(key, "")) for key, text in theirs.items()}
         if padded != written:
             self.ids.append(PADDING)
-        for word, pieces in placed.given.items():
-            family = asked.known[word].family
+        for device_type, pieces in placed.given.items():
+            family = asked.known[device_type].family
             keys = family.rules.patch(family, asked.pod, placed.given).keys()
             mine, his = ({key: said.pop(key) for key in keys & said.keys()} for said in (ours, padded))
             if mine != his:
                 given = [[values.granted(grant) for grant in piece] for piece in pieces]
-                question = {"fn": "patch_annotations", "vendor": word, "pod": asked.question["pod"], "given": given}
+                question = {
+                    "fn": "patch_annotations",
+                    "vendor": device_type,
+                    "pod": asked.question["pod"],
+                    "given": given,
+                }
                 self.ids.append(self.reasons.of(question, {"annotations": mine}, {"annotations": his}))
         if ours != padded:
             raise Unexplained

@@ -42,8 +42,8 @@ def _in_place(asked: Situation, given: Mapping[str, Pieces], written: Json) -> b
     expected: dict[str, str] = {}
     for family in asked.families:
         for key in (family.annotations.to_allocate, family.annotations.allocated):
-            if key and family.word in given:
-                entries = ["".join(map(_as_written, piece)) for piece in given[family.word]]
+            if key and family.device_type in given:
+                entries = ["".join(map(_as_written, piece)) for piece in given[family.device_type]]
                 expected[key] = "".join(f"{entry};" for entry in entries)
     keys = {key for one in asked.families for key in (one.annotations.to_allocate, one.annotations.allocated) if key}
     return {key: written[key] for key in keys & written.keys()} == expected
@@ -54,12 +54,14 @@ def _as_written(grant: Json) -> str:
 
 
 def _counted(asked: Situation, wanted: Demands, given: Mapping[str, Pieces]) -> bool:
-    def counts(word: str) -> list[int]:
-        return [want[word].count if word in want else 0 for want in wanted]
+    def counts(device_type: str) -> list[int]:
+        return [want[device_type].count if device_type in want else 0 for want in wanted]
 
     return all(
-        [len(piece) for piece in given[word]] == counts(word) if word in given else not any(counts(word))
-        for word in asked.known
+        [len(piece) for piece in given[device_type]] == counts(device_type)
+        if device_type in given
+        else not any(counts(device_type))
+        for device_type in asked.known
     )
 
 

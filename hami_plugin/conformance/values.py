@@ -113,7 +113,7 @@ def usage(state: DeviceState) -> dict[str, Any]:
 def grant(item: Json) -> Grant:
     return Grant(
         uuid=item.get("uuid", ""),
-        word=item.get("type", ""),
+        device_type=item.get("type", ""),
         memory=item.get("usedmem", 0),
         cores=item.get("usedcores", 0),
         index=item.get("idx", 0),
@@ -130,7 +130,7 @@ def granted(grant: Grant, *, slots: bool = False) -> dict[str, Any]:
     return {
         "idx": grant.index,
         "uuid": grant.uuid,
-        "type": grant.word,
+        "type": grant.device_type,
         "usedmem": grant.memory,
         "usedcores": grant.cores,
         "custominfo": dict(grant.notes or {}),

@@ -223,7 +223,7 @@ def _wire(
     for plain in families:
         snapshot = watch.snapshot
         if len(families) > 1:
-            part = FamilyPart(plain.word, snapshot)
+            part = FamilyPart(plain.device_type, snapshot)
             own.parts.append(part)
             snapshot = part.snapshot
         if plain.node.delivery.cdi:

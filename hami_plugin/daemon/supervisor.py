@@ -71,7 +71,7 @@ class Own:
         name = f"driver {self.watch.vendor}"
         yield name, keep(name, "driver", self.watch.run, self.watch.fell)
         for part in self.parts:
-            name = f"devices of {part.word}"
+            name = f"devices of {part.device_type}"
             yield name, keep(name, "devices", part.run)
         for specs in self.specs:
             name = f"cdi {specs.kind}"

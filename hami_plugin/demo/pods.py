@@ -68,7 +68,7 @@ def _grants_part(family: Family, node: NodeView, asked: Mapping[str, int]) -> bo
     if not isinstance(placed, Placed):
         return False
     devices = {info.id: info for info in family.rules.node_devices(node)}
-    grants = placed.given.get(family.word, ((),))[0]
+    grants = placed.given.get(family.device_type, ((),))[0]
     return any(
         0 < grant.memory < devices[grant.uuid].devmem or 0 < grant.cores < devices[grant.uuid].devcore
         for grant in grants

@@ -80,8 +80,8 @@ def _served(ready: Plan, hardware: SimulatedHardware) -> Served:
         found = snapshot_of(driver).devices
     finally:
         driver.close()
-    family = next(family for family in vendor.families(settings) if family.word == found[0].family)
-    own = [device for device in found if device.family == family.word]
+    family = next(family for family in vendor.families(settings) if family.device_type == found[0].family)
+    own = [device for device in found if device.family == family.device_type]
     return Served(
         hardware=hardware,
         family=family,

@@ -137,9 +137,9 @@ def _renamed(device: Device, former: str) -> Fault:
     )
 
 
-def part(snapshot: Snapshot, word: str) -> Snapshot:
+def part(snapshot: Snapshot, device_type: str) -> Snapshot:
     """What a family sees of ``snapshot``: its devices and the links among them. The rest is the driver's."""
-    devices = tuple(device for device in snapshot.devices if device.family == word)
+    devices = tuple(device for device in snapshot.devices if device.family == device_type)
     if len(devices) == len(snapshot.devices):
         return snapshot
     own = {device.uuid for device in devices}
@@ -160,13 +160,13 @@ def whole(snapshot: Snapshot, parts: Iterable[Snapshot]) -> Snapshot:
 class FamilyPart:
     """Follows ``found``, and publishes in ``snapshot`` what is the family's."""
 
-    def __init__(self, word: str, found: Watched[Snapshot]) -> None:
-        self.word = word
-        self.snapshot = Watched(part(found.value, word))
+    def __init__(self, device_type: str, found: Watched[Snapshot]) -> None:
+        self.device_type = device_type
+        self.snapshot = Watched(part(found.value, device_type))
         self._found = found
 
     async def run(self) -> None:
         """Until ``found`` is closed."""
         async for snapshot in self._found.follow():
-            self.snapshot.set(part(snapshot, self.word))
+            self.snapshot.set(part(snapshot, self.device_type))
         self.snapshot.close()

@@ -19,7 +19,7 @@ class Grant:
     """
 
     uuid: str
-    word: str
+    device_type: str
     memory: int = 0
     cores: int = 0
     index: int = 0

@@ -81,16 +81,16 @@ def wanted_annotations(
 
     Nothing before its devices are known: a former word stays until then, and goes when there are none.
     """
-    where, keys, node = refuses_key(family.word), family.annotations, family.node
+    where, keys, node = refuses_key(family.device_type), family.annotations, family.node
     if not snapshot.devices:
         ours = (keys.register, keys.score, keys.handshake)
         none: Wanted = {where: Refuses(what="all", why=node.absent).text if node.absent else None}
-        none |= {unhealthy_key(family.word): None, **{key: None for key in ours if key}}
+        none |= {unhealthy_key(family.device_type): None, **{key: None for key in ours if key}}
         return {**none, **node.announce(snapshot, taken)} if snapshot.ready else {}
     wanted: Wanted = {where: Refuses(what="parts", why=node.whole_only).text if node.whole_only else None}
     wanted |= {**node.notes, **node.announce(snapshot, taken)}
     sick = [str(one.index) for one in snapshot.devices if not one.health.offered and not keys.register]
-    wanted[unhealthy_key(family.word)] = ",".join(sick) or None
+    wanted[unhealthy_key(family.device_type)] = ",".join(sick) or None
     if keys.register:
         infos = [node.register(device, style.legacy) for device in snapshot.devices]
         encode = node.encode or (encode_legacy if style.legacy else encode_json)
@@ -110,10 +110,10 @@ def wishes(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> 
             _require_own(source, wanted, sources, said)
         except HamiError as error:
             mistaken = isinstance(error, VendorMistakeError)
-            yield Wish(source=source, problem=f"{source.family.word}: {error}", mistaken=mistaken)
+            yield Wish(source=source, problem=f"{source.family.device_type}: {error}", mistaken=mistaken)
         except Exception as error:  # noqa: BLE001  # what the vendor has told does not fit what is made of it
             told = source.mistakes.made("register", error)
-            yield Wish(source=source, problem=f"{source.family.word}: {told}", mistaken=True)
+            yield Wish(source=source, problem=f"{source.family.device_type}: {told}", mistaken=True)
         else:
             said |= {key: (source.vendor, value) for key, value in wanted.items()}
             yield Wish(source=source, wanted=wanted)
@@ -135,7 +135,7 @@ def together(made: Sequence[Wish], live: Mapping[str, str]) -> Fitting:
         wanted = {key: None if key in scores else value for key, value in _merged(kept).items()}
         if not kept or _bytes({**live, **wanted}) <= MOST_ANNOTATION_BYTES:
             return Fitting(wanted=wanted, total=total, dropped=tuple(dropped))
-        dropped.append(kept.pop().source.family.word)
+        dropped.append(kept.pop().source.family.device_type)
 
 
 def _merged(made: Sequence[Wish]) -> Wanted:

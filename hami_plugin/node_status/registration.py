@@ -83,7 +83,7 @@ class Registration:
         """Compare and write for ever, woken by every change of a snapshot or of the node."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
-                group.create_task(self._wake_by(source.snapshot), name=f"registration of {source.family.word}")
+                group.create_task(self._wake_by(source.snapshot), name=f"registration of {source.family.device_type}")
             group.create_task(self._wake_by(self._node.view), name="registration of the node")
             group.create_task(self._publish(), name="registration")
 

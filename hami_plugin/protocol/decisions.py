@@ -67,10 +67,10 @@ def _grant(text: str, position: int) -> Grant:
         raise WireError(
             f"container[{position}]: {shown(text)} has {len(fields)} fields instead of UUID, type, memory and cores"
         )
-    uuid, word, memory, cores = fields[:4]
+    uuid, device_type, memory, cores = fields[:4]
     return Grant(
         uuid=uuid,
-        word=word,
+        device_type=device_type,
         memory=_amount(memory, "memory", uuid, position),
         cores=_amount(cores, "cores", uuid, position),
     )
@@ -86,10 +86,10 @@ def _amount(text: str, name: str, uuid: str, position: int) -> int:
 def _device(grant: Grant) -> str:
     where = f"device {shown(grant.uuid)}"
     uuid = printable(grant.uuid, where, without=SEPARATORS)
-    word = printable(grant.word, where, without=SEPARATORS)
+    device_type = printable(grant.device_type, where, without=SEPARATORS)
     memory = in_range(grant.memory, f"{where}: memory", 0)
     cores = in_range(grant.cores, f"{where}: cores", 0)
-    return f"{uuid},{word},{memory},{cores}:"
+    return f"{uuid},{device_type},{memory},{cores}:"
 
 
 MOST_BYTES = 64 * 1024

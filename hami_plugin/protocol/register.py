@@ -265,14 +265,14 @@ class Refuses:
         return f"{begin}: {self.why.replace(',', ';')}" if self.why else begin
 
 
-def key(word: str) -> str:
+def key(device_type: str) -> str:
     """The annotation for a family."""
-    return f"{REFUSES}{word}"
+    return f"{REFUSES}{device_type}"
 
 
-def refused(annotations: Mapping[str, str], word: str) -> Refuses | None:
+def refused(annotations: Mapping[str, str], device_type: str) -> Refuses | None:
     """What a node's annotations say of a family. None where they say nothing that is understood."""
-    what, _, why = annotations.get(key(word), "").partition(":")
+    what, _, why = annotations.get(key(device_type), "").partition(":")
     told = "".join(one for one in why.strip()[:MOST_CHARACTERS] if one.isprintable())
     match what.strip():
         case "parts":
@@ -283,14 +283,14 @@ def refused(annotations: Mapping[str, str], word: str) -> Refuses | None:
             return None
 
 
-def unhealthy_key(word: str) -> str:
+def unhealthy_key(device_type: str) -> str:
     """The annotation for a family."""
-    return f"{UNHEALTHY}{word}"
+    return f"{UNHEALTHY}{device_type}"
 
 
-def unhealthy(annotations: Mapping[str, str], word: str) -> frozenset[int]:
+def unhealthy(annotations: Mapping[str, str], device_type: str) -> frozenset[int]:
     """The devices, by index, that a node's annotations say are not healthy. What is no number is passed over."""
-    parts = annotations.get(unhealthy_key(word), "").split(",")[:MOST_DEVICES]
+    parts = annotations.get(unhealthy_key(device_type), "").split(",")[:MOST_DEVICES]
     return frozenset(int(one) for part in parts if (one := part.strip()).isascii() and one.isdecimal() and len(one) < 9)
 
 

@@ -124,7 +124,7 @@ Patch = Callable[["Family", PodView, Given], Mapping[str, str]]
 
 def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
     """HAMi's usual two annotations, with the same text."""
-    text = encode_devices(given[family.word])
+    text = encode_devices(given[family.device_type])
     keys = (family.annotations.to_allocate, family.annotations.allocated)
     return {key: text for key in keys if key}
 
@@ -303,12 +303,12 @@ class NodeSide:
 class Family:
     """One schedulable resource of a vendor.
 
-    ``word`` and ``annotations`` are its names, which a node and a scheduler agree on. Three values say the rest: how it
+    ``device_type`` and ``annotations`` are its names, which a node and a scheduler agree on. Three values say the rest: how it
     is asked for (``resources``), how a scheduler places it (``rules``), and what a node does with it (``node``), which
     is left out where the vendor's own device plugin serves the node.
     """
 
-    word: str
+    device_type: str
     annotations: AnnotationKeys
     resources: Resources
     rules: SchedulingRules = field(default_factory=SchedulingRules)

@@ -125,11 +125,11 @@ class ListedCards:
         named = self._naming(card)
         if named is None:
             return f"card {card.index}, a {card.model}, is of no family that is configured"
-        word, uuid = named
+        device_type, uuid = named
         node = self._paths.dev / f"{self._hardware.node}{card.index}"
         device = Device(
             uuid=uuid,
-            family=word,
+            family=device_type,
             index=card.index,
             minor=card.index,
             model=card.model,

@@ -63,11 +63,11 @@ def as_described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
             count=10,
             devmem=device.memory,
             devcore=100,
-            type=family.word,
+            type=family.device_type,
             numa=max(0, device.numa),
             mode="hami-core",
             health=True,
-            vendor=family.word,
+            vendor=family.device_type,
         )
         for device in machine.devices
     )

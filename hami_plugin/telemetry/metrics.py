@@ -350,7 +350,7 @@ def _portions(given: Sequence[tuple[Occupied, Portion]]) -> Iterator[Metric]:
 
 
 def _names(one: Occupied) -> tuple[str, ...]:
-    return (one.source.vendor, one.source.family.word, one.device.uuid, str(one.device.index))
+    return (one.source.vendor, one.source.family.device_type, one.device.uuid, str(one.device.index))
 
 
 def _description(one: Occupied) -> tuple[str, ...]:

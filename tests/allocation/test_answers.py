@@ -17,7 +17,7 @@ NODES = ContainerEdits(device_nodes=(DeviceNode(path="/dev/x0"),))
 
 def assignment(*uuids, container="main"):
     shares = tuple(
-        Share(grant=Grant(uuid=u, word="X"), device=Device(uuid=u, family="X", index=i, model="m", memory=1))
+        Share(grant=Grant(uuid=u, device_type="X"), device=Device(uuid=u, family="X", index=i, model="m", memory=1))
         for i, u in enumerate(uuids)
     )
     pod = PodView(uid="11-22", namespace="default", name="p")

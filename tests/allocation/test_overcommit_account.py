@@ -181,10 +181,14 @@ def test_only_who_asks_for_0_percent_by_name_wants_no_memory():
 
 def shares(case):
     """By card, what each asking container has of it, by its place among them."""
-    for word, pieces in case["in"]["pd"].items():
+    for device_type, pieces in case["in"]["pd"].items():
         asking = [piece for piece in pieces if piece]
         for card in {one["uuid"] for piece in asking for one in piece}:
-            yield word, card, {n: recorded_grant(piece, card) for n, piece in enumerate(asking) if named(piece, card)}
+            yield (
+                device_type,
+                card,
+                {n: recorded_grant(piece, card) for n, piece in enumerate(asking) if named(piece, card)},
+            )
 
 
 def named(piece, card):
@@ -202,12 +206,12 @@ def test_a_pod_counts_for_no_more_than_in_hamis_recorded_accounts():
     compared = 0
     for case in cases:
         inits = case["in"]["pod"]["init_count"]
-        for word, card, has in shares(case):
+        for device_type, card, has in shares(case):
             early = tuple(one for place, one in has.items() if place < inits)
             late = tuple(one for place, one in has.items() if place >= inits)
             for starting, account in ((True, "collapsed"), (False, "app_only")):
                 ours = Tenant(name="a", early=early, late=late, starting=starting).taken or grant(0, 0, 0)
-                theirs = named((case["out"][account][word] or [[]])[0], card)
+                theirs = named((case["out"][account][device_type] or [[]])[0], card)
                 most = recorded_grant(theirs, card) if theirs else grant(0, 0, 0)
                 assert (ours.memory <= most.memory, ours.cores <= most.cores) == (True, True), case["id"]
                 compared += 1

@@ -88,7 +88,9 @@ def test_vendors_are_a_table_of_one_device_type_a_line():
     cells = [re.split(r"  +", row) for row in rows]
     assert {len(row) for row in cells} == {6}, "every line has every column"
     assert [row[:3] for row in cells] == [
-        [fact["vendor"], word, names["count"]] for fact in facts for word, names in fact["families"].items()
+        [fact["vendor"], device_type, names["count"]]
+        for fact in facts
+        for device_type, names in fact["families"].items()
     ]
 
 
@@ -106,7 +108,9 @@ def test_vendors_can_be_filtered(words: list[str], types: list[str]):
     rows = run("vendors", *words).output.splitlines()[1:]
 
     assert [row.split()[1] for row in rows] == types
-    assert [word for fact in json.loads(run("vendors", *words, "--json").stdout) for word in fact["families"]] == types
+    assert [
+        device_type for fact in json.loads(run("vendors", *words, "--json").stdout) for device_type in fact["families"]
+    ] == types
 
 
 def test_a_filter_that_nothing_has_names_the_nearest_vendor():
@@ -157,8 +161,8 @@ def test_the_version_is_the_packages_own():
         ("hami-plugin discover --simulate gaudi", 3, [name for name in machine_names() if name.startswith("gaudi")]),
     ],
 )
-def test_a_shell_completes_commands_and_machines(line: str, word: int, offered: list[str]):
-    asking = {"_HAMI_PLUGIN_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(word)}
+def test_a_shell_completes_commands_and_machines(line: str, device_type: int, offered: list[str]):
+    asking = {"_HAMI_PLUGIN_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(device_type)}
     program = [sys.executable, "-c", "from hami_plugin.cli import main; main(prog_name='hami-plugin')"]
 
     done = subprocess.run(

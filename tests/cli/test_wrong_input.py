@@ -77,9 +77,9 @@ def test_what_stands_beside_a_pod_is_checked_as_well(tmp_path: Path, option: str
     ],
 )
 def test_an_order_that_no_scheduler_knows_is_refused_with_those_it_knows(
-    tmp_path: Path, option: str, word: str
+    tmp_path: Path, option: str, device_type: str
 ) -> None:
-    status, output = told(tmp_path, "fit", "pod.yaml", "--profile", "dgx-1v", option, word, pod=POD)
+    status, output = told(tmp_path, "fit", "pod.yaml", "--profile", "dgx-1v", option, device_type, pod=POD)
 
     assert status == 2
     assert "'random' is not one of" in output

@@ -205,7 +205,7 @@ def test_a_share_at_another_containers_place_is_wrong_even_where_hami_writes_it_
                     other["annotations"][key] = "".join(f"{entry};" for entry in moved(text.split(";")[:-1]))
         if "scores" in places:
             for one in other["scores"]:
-                one["devices"] = {word: moved(pieces) for word, pieces in one["devices"].items()}
+                one["devices"] = {device_type: moved(pieces) for device_type, pieces in one["devices"].items()}
         if other != ours:
             tried += 1
             assert not consistent(case.question, other, catalog()), case.id

@@ -139,7 +139,9 @@ def test_f_half_of_24_devices_is_chosen_exactly_within_a_mebibyte() -> None:
 
 
 def test_g_a_910b4_is_never_a_910b4_1() -> None:
-    other, right = (card(n, type=word, totalmem=32768) for n, word in enumerate(("Ascend910B4-1", "Ascend910B4")))
+    other, right = (
+        card(n, type=device_type, totalmem=32768) for n, device_type in enumerate(("Ascend910B4-1", "Ascend910B4"))
+    )
 
     assert fit("Ascend910B4", [other], memreq=8192)["reason"] == "1/1 CardTypeMismatch"
     assert chosen(fit("Ascend910B4", [right, other], memreq=8192)) == ["d1"]
@@ -196,13 +198,13 @@ def test_k_a_kunlun_card_serves_as_many_as_it_says_and_no_part_is_larger_than_a_
 
 
 def test_l_no_vendor_takes_4294967297_for_one() -> None:
-    for word, known in catalog().all({"vendor": "NVIDIA"}).items():
+    for device_type, known in catalog().all({"vendor": "NVIDIA"}).items():
         resource = known.family.resources.count
         assert known.family.rules.policy
 
         asked = known.family.rules.policy.request(ContainerView(name="c", limits={resource: "4294967297"}))
 
-        assert isinstance(asked, Invalid), word
+        assert isinstance(asked, Invalid), device_type
         assert resource in str(asked)
 
 

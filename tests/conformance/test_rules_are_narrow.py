@@ -122,11 +122,11 @@ def other_choices(case: Case, ours: Json) -> Iterator[Json]:
     able = {one.uuid: one for one in alone if isinstance(one, Candidate)}
 
     def choice(uuids: Sequence[str]) -> Json:
-        grants = [able[uuid].grant(demand.word) for uuid in uuids]
+        grants = [able[uuid].grant(demand.device_type) for uuid in uuids]
         return json.loads(json.dumps(fits.told(question, known.family.rules.policy, known.parity, grants)))
 
     if not ours["ok"]:
-        yield {"ok": True, "reason": "", "devices": {demand.word: []}}
+        yield {"ok": True, "reason": "", "devices": {demand.device_type: []}}
         yield from (choice(uuids) for uuids in itertools.islice(itertools.combinations(able, demand.count), 5))
         return
     total = len(question["devices"])

@@ -94,7 +94,7 @@ async def test_a_log_that_nobody_reads_holds_up_no_pod(set_up):
     reader, writer = os.pipe()
     size = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)
     os.write(writer, b"x" * size)
-    words = [word for option in stage.options.items() for word in option]
+    words = [device_type for option in stage.options.items() for device_type in option]
     launched = await asyncio.create_subprocess_exec(
         sys.executable, *LAUNCHER, "run", *words, stdout=writer, stderr=writer, env=environment()
     )

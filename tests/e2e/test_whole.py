@@ -257,7 +257,7 @@ async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(run
     resources, memory = stage.family.resources, stage.hardware.machine.devices[0].memory
     first = manifest("first", [asking("main", resources, memory=memory)], inits=[idle("init")])
     uuid = fresh(stage, await bring_up(stage, first)).annotations[ALLOCATED].split(",")[0].strip(";")
-    decided = f"{uuid},{stage.family.word},1000,0:;"
+    decided = f"{uuid},{stage.family.device_type},1000,0:;"
     item = small("second", resources, memory=1000, cores=0)
     item["metadata"]["annotations"] = {TO_ALLOCATE: decided, ALLOCATED: decided, keys.ASSIGNED_NODE: NODE}
     stage.api.create_pod(item)

@@ -27,7 +27,7 @@ from tests.support.node import until
 PAIR = Links(pairs={(uuid(0), uuid(1)): Link(score=100, label="NV")})
 OTHER = changed(
     FAMILY,
-    word="ODD",
+    device_type="ODD",
     annotations=AnnotationKeys(register="odd/register", handshake="odd/hs", to_allocate="odd/to", allocated="odd/all"),
 )
 

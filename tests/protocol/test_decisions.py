@@ -10,7 +10,7 @@ from hami_plugin.protocol.decisions import Piece, decode_devices, encode_devices
 
 words = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters=",:;"), max_size=10)
 amounts = st.integers(0, 2**31 - 1)
-grants = st.builds(Grant, uuid=words, word=words, memory=amounts, cores=amounts)
+grants = st.builds(Grant, uuid=words, device_type=words, memory=amounts, cores=amounts)
 pods = st.lists(st.lists(grants, max_size=3).map(tuple), max_size=5)
 
 TWO = "GPU-a,NVIDIA,3000,0:;GPU-b,NVIDIA,5000,0:;"
@@ -85,7 +85,7 @@ def test_what_hami_made_of_a_text_is_read_like_our_own():
 def test_the_first_container_may_have_no_device():
     pieces = decode_devices(";GPU-a,NVIDIA,3000,30:;")
 
-    assert pieces == ((), (Grant(uuid="GPU-a", word="NVIDIA", memory=3000, cores=30),), ())
+    assert pieces == ((), (Grant(uuid="GPU-a", device_type="NVIDIA", memory=3000, cores=30),), ())
     assert first_pending(pieces) == 1
 
 
@@ -127,11 +127,11 @@ def test_an_error_says_which_container_and_which_value(text: str, problem: str):
 @pytest.mark.parametrize(
     "grant",
     [
-        Grant(uuid="a;b", word="T"),
-        Grant(uuid="a", word="T,1"),
-        Grant(uuid="a:", word="T"),
-        Grant(uuid="a", word="T", memory=2**31),
-        Grant(uuid="a", word="T", cores=-1),
+        Grant(uuid="a;b", device_type="T"),
+        Grant(uuid="a", device_type="T,1"),
+        Grant(uuid="a:", device_type="T"),
+        Grant(uuid="a", device_type="T", memory=2**31),
+        Grant(uuid="a", device_type="T", cores=-1),
     ],
 )
 def test_a_grant_that_would_read_as_another_is_not_written(grant: Grant):

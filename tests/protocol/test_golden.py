@@ -27,7 +27,7 @@ E290 = "GPU-e290caca-2f0c-9582-acab-67a142b61ffa"
 
 
 def granted(uuid: str, memory: int, cores: int) -> tuple[Grant, ...]:
-    return (Grant(uuid=uuid, word="NVIDIA", memory=memory, cores=cores),)
+    return (Grant(uuid=uuid, device_type="NVIDIA", memory=memory, cores=cores),)
 
 
 GOLDEN: list[tuple[str, Callable[[str], object], str, object]] = [

@@ -84,7 +84,10 @@ def node_devices(text: str, decode: Callable[[str], tuple[DeviceInfo, ...]]) -> 
 
 def pod_devices(text: str) -> list[list[Json]]:
     return [
-        [without_zeros({"uuid": g.uuid, "type": g.word, "usedmem": g.memory, "usedcores": g.cores}) for g in devices]
+        [
+            without_zeros({"uuid": g.uuid, "type": g.device_type, "usedmem": g.memory, "usedcores": g.cores})
+            for g in devices
+        ]
         for devices in decode_devices(text)
     ]
 
@@ -115,8 +118,8 @@ def conclusion(question: Json) -> Any:
 
 
 def by_key(question: Json) -> Any:
-    keys = {word: key for word, key in question["checklist"].items() if key in (question["annos"] or {})}
-    return {word: pod_devices(question["annos"][key]) for word, key in keys.items()}
+    keys = {device_type: key for device_type, key in question["checklist"].items() if key in (question["annos"] or {})}
+    return {device_type: pod_devices(question["annos"][key]) for device_type, key in keys.items()}
 
 
 OURS: dict[str, Callable[[Json], Any]] = {
@@ -133,7 +136,8 @@ OURS: dict[str, Callable[[Json], Any]] = {
     "device.EncodePodSingleDevice": lambda q: encode_devices(values.pieces(q["pod_devices"])),
     "device.EncodeContainerDevices": lambda q: encode_devices(values.pieces([q["cd"]])).removesuffix(";"),
     "device.EncodePodDevices": lambda q: {
-        q["checklist"][word]: encode_devices(values.pieces(devices)) for word, devices in q["pod_devices"].items()
+        q["checklist"][device_type]: encode_devices(values.pieces(devices))
+        for device_type, devices in q["pod_devices"].items()
     },
     "decode_pod": lambda q: pod_devices(q["str"]),
     "device.DecodeContainerDevices": lambda q: pod_devices(q["str"])[0],
@@ -186,7 +190,8 @@ def theirs(case: Case) -> Any:
             return dict(answer)
         case "DecodePodDevices":
             return {
-                word: [[grant_data(d) for d in devices] for devices in pod] for word, pod in answer["devices"].items()
+                device_type: [[grant_data(d) for d in devices] for devices in pod]
+                for device_type, pod in answer["devices"].items()
             }
         case "decode_pod":
             return [[grant_data(d) for d in devices] for devices in answer["pod_devices"]]

@@ -101,5 +101,7 @@ def test_a_machine_with_little_to_draw_is_drawn(devices: int):
 
     said = words(drawn(Snapshot(devices=few, ready=True), noun="NPU"))
 
-    assert [word for word in said if word.startswith("NPU")] == [f"NPU{index}" for index in range(devices)]
+    assert [device_type for device_type in said if device_type.startswith("NPU")] == [
+        f"NPU{index}" for index in range(devices)
+    ]
     assert ("no NUMA node" in said) == bool(devices)

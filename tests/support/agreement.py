@@ -80,7 +80,7 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
     served.driver.close()
     vendor = vendor_of(case.machine)
     families = vendor.families(served.settings)
-    parts = tuple((family, Watched(part(snapshot, family.word))) for family in families)
+    parts = tuple((family, Watched(part(snapshot, family.device_type))) for family in families)
     sources = [Source(family=family, snapshot=own, vendor=vendor.name) for family, own in parts]
     said = {key: text for wish in wishes(sources, Style(), frozenset()) for key, text in wish.wanted.items()}
     offers = {
@@ -279,9 +279,9 @@ class Trial:
 
     def _missing(self, given: Given, number: int, container: str, took: Mapping[str, Allotment]) -> str:
         """What was decided for a container and never asked for by the kubelet."""
-        for word, pieces in given.items():
-            if pieces[number] and not any(resource in named(_family(word)) for resource in took):
-                return f"the kubelet asks for nothing of {word} for container {container}"
+        for device_type, pieces in given.items():
+            if pieces[number] and not any(resource in named(_family(device_type)) for resource in took):
+                return f"the kubelet asks for nothing of {device_type} for container {container}"
         return ""
 
     async def _gone(self, pod: PodView) -> None:
@@ -292,8 +292,8 @@ class Trial:
 
 
 @cache
-def _family(word: str) -> Family:
-    return next(family for family in every_family() if family.word == word)
+def _family(device_type: str) -> Family:
+    return next(family for family in every_family() if family.device_type == device_type)
 
 
 def _shown(manifest: Mapping[str, Any]) -> str:
@@ -310,8 +310,10 @@ class Questions:
         self._ground = ground
         self._dice = dice
         self._own = ground.families
-        self._others = [one for one in every_family() if one.word not in {own.word for own in ground.families}]
-        self._devices = {family.word: list(own.value.devices) for family, own in ground.parts}
+        self._others = [
+            one for one in every_family() if one.device_type not in {own.device_type for own in ground.families}
+        ]
+        self._devices = {family.device_type: list(own.value.devices) for family, own in ground.parts}
 
     def pod(self) -> Mapping[str, Any]:
         dice = self._dice
@@ -345,12 +347,12 @@ class Questions:
 
     def _likely(self) -> Family:
         """Mostly a family of which there is something."""
-        there = [family for family in self._own if self._devices[family.word]]
+        there = [family for family in self._own if self._devices[family.device_type]]
         return self._dice.choice(there if there and self._dice.random() < 0.9 else self._own)
 
     def _asking(self, family: Family) -> dict[str, str]:
         dice, names = self._dice, family.resources
-        devices = len(self._devices.get(family.word, ())) or 8
+        devices = len(self._devices.get(family.device_type, ())) or 8
         limits = {names.count: dice.choice((1, 1, 1, 1, 1, 2, 2, 4, devices, devices + 1))}
         if dice.random() < 0.05:
             del limits[names.count]
@@ -366,7 +368,7 @@ class Questions:
         return {name: str(amount) for name, amount in limits.items() if name}
 
     def _memory(self, family: Family) -> int:
-        dice, devices = self._dice, self._devices.get(family.word)
+        dice, devices = self._dice, self._devices.get(family.device_type)
         total = (devices[0].memory if devices else 65536) // max(1, family.resources.memory_factor)
         some = (total // 8, total // 4, total // 3, total // 2, total - 1, total, total, total + 1, total * 2)
         return max(1, dice.choice((*some, 1, 2, 3, 8, 12, 16, 24, 32, 64, 96, 4096, 8192, 24576)))
@@ -392,7 +394,7 @@ class Questions:
 
 def _selectors(families: Iterable[Family]) -> Sequence[str]:
     """Annotations by which pods name devices, the vendors' own and those of other vendors."""
-    words = [family.word for family in families]
+    words = [family.device_type for family in families]
     vendors = ("nvidia.com", "amd.com", "cambricon.com", "enflame.com", "mthreads.ai", "hygon.com", "birentech.com")
     vendors += ("vastaitech.com", "metax-tech.com", "aws.amazon.com", "baidu.com", "habana.com")
     own = {resource.partition("/")[0] for family in families for resource in named(family)}
@@ -400,6 +402,6 @@ def _selectors(families: Iterable[Family]) -> Sequence[str]:
     chosen = likely or list(vendors)
     return [
         *(f"{vendor}/{use}-gpuuuid" for vendor in chosen for use in ("use", "nouse")),
-        *(f"hami.io/{use}-{word}-uuid" for word in words for use in ("use", "no-use")),
+        *(f"hami.io/{use}-{device_type}-uuid" for device_type in words for use in ("use", "no-use")),
         *(f"{vendor}/{use}-gpu-uuid" for vendor in chosen for use in ("use", "nouse")),
     ]

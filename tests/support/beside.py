@@ -30,7 +30,7 @@ from .node import until
 
 ODD = "odd.io/card"
 ODD_KEYS = AnnotationKeys.of_agent("odd")
-ODD_FAMILY = replace(FAMILY, word="ODD", resources=Resources(count=ODD), annotations=ODD_KEYS)
+ODD_FAMILY = replace(FAMILY, device_type="ODD", resources=Resources(count=ODD), annotations=ODD_KEYS)
 
 
 class OddDriver(ScriptedDriver):
@@ -120,7 +120,7 @@ class Beside:
 
     async def odd_pod(self, name: str = "odd-pod"):
         """A pod with a decision for a device of the broken vendor. ``HamiError`` where it is not admitted."""
-        text = encode_devices([(replace(grant(0), uuid="odd-0", word="ODD"),)])
+        text = encode_devices([(replace(grant(0), uuid="odd-0", device_type="ODD"),)])
         decided = {ODD_KEYS.to_allocate: text, ODD_KEYS.allocated: text}
         asks = replace(container(), limits={ODD: "1"})
         annotations = {**decided, ASSIGNED_NODE: NODE, BIND_PHASE: PHASE_ALLOCATING}

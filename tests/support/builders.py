@@ -51,7 +51,7 @@ def snapshot(count: int = 4, *, links=None, **health: Health) -> Snapshot:
 
 
 def grant(number: int, memory: int = 1000, cores: int = 10) -> Grant:
-    return Grant(uuid=uuid(number), word="TOY", memory=memory, cores=cores)
+    return Grant(uuid=uuid(number), device_type="TOY", memory=memory, cores=cores)
 
 
 def container(
@@ -132,7 +132,7 @@ def inject(assignment: Assignment, host: HostFiles) -> Injection:
 
 
 FAMILY = Family(
-    word="TOY",
+    device_type="TOY",
     resources=Resources(count=COUNT, memory=MEMORY, memory_percent=PERCENT, cores=CORES),
     annotations=AnnotationKeys(
         register=REGISTER, handshake=HANDSHAKE, to_allocate=TO_ALLOCATE, allocated=ALLOCATED, score=SCORE

@@ -179,12 +179,12 @@ def check_what_is_written_is_read_again(situation: Situation) -> None:
     if outcome is None:
         return
     family = situation.family
-    written = family.rules.patch(family, situation.pod, {family.word: (outcome.grants,)})
+    written = family.rules.patch(family, situation.pod, {family.device_type: (outcome.grants,)})
     text = written[family.annotations.allocated]
     pieces = decode_devices(text)
 
-    assert [(one.uuid, one.word, one.memory, one.cores) for one in pieces[0]] == [
-        (one.uuid, one.word, one.memory, one.cores) for one in outcome.grants
+    assert [(one.uuid, one.device_type, one.memory, one.cores) for one in pieces[0]] == [
+        (one.uuid, one.device_type, one.memory, one.cores) for one in outcome.grants
     ]
     assert encode_devices(pieces[:-1]) == text
 
@@ -203,7 +203,7 @@ def check_names(vendor: Vendor, others: Sequence[Vendor]) -> None:
     """Resources and annotations are nobody else's; each family has a word, a policy, and a key for what it gave."""
     mine, theirs = _names(vendor), set[str]().union(*map(_names, others))
     for family in families(vendor):
-        assert family.word
+        assert family.device_type
         assert family.rules.policy
         assert family.annotations.allocated
         assert "/" in family.resources.count
@@ -217,6 +217,6 @@ def families(vendor: Vendor) -> tuple[Family, ...]:
 def _names(vendor: Vendor) -> set[str]:
     found: set[str] = set()
     for family in families(vendor):
-        found |= {*family.resources.names.values(), family.word}
+        found |= {*family.resources.names.values(), family.device_type}
         found |= {getattr(family.annotations, name) for name in family.annotations.__slots__}
     return found - {""}

@@ -68,7 +68,7 @@ class _Fit:
     def _unfit(self, card: Json) -> str:
         cordoned = (self.question.get("node") or {}).get("annotations") or {}
         mode, kind = self.said.get("nvidia.com/vgpu-mode"), card["type"].lower()
-        use, avoid = (_listed(self.said.get(f"nvidia.com/{word}use-gputype", "")) for word in ("", "no"))
+        use, avoid = (_listed(self.said.get(f"nvidia.com/{device_type}use-gputype", "")) for device_type in ("", "no"))
         if not card.get("health"):
             return "CardNotHealth"
         if card["id"] in [one.strip() for one in cordoned.get("hami.io/device-cordon", "").split(",")]:
@@ -81,7 +81,7 @@ class _Fit:
         return "CardTypeMismatch" if mode is not None and card.get("mode", "") not in mode else ""
 
     def _full(self, card: Json) -> str:
-        use, avoid = (_listed(self.said.get(f"nvidia.com/{word}use-gpuuuid", "")) for word in ("", "no"))
+        use, avoid = (_listed(self.said.get(f"nvidia.com/{device_type}use-gpuuuid", "")) for device_type in ("", "no"))
         memory, used, free = self._memory(card), card.get("used", 0), card["totalmem"] - card.get("usedmem", 0)
         total, taken = card["totalcore"], card.get("usedcores", 0)
         checks: dict[str, bool] = {

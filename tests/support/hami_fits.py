@@ -84,8 +84,8 @@ def _listed(text: str) -> list[str] | None:
 def answer(question: Json, chance: random.Random | None = None) -> dict[str, Any]:
     """Whether the devices fit the request, which ones, why not, and how they stand afterwards."""
     asked = Asked(question=question, chance=chance or random.Random(0))
-    word = question["vendor"]
-    chosen = _RULES.get(word, _ascend if word.startswith("Ascend") else _standard)(asked)
+    device_type = question["vendor"]
+    chosen = _RULES.get(device_type, _ascend if device_type.startswith("Ascend") else _standard)(asked)
     if isinstance(chosen, str):
         return {"ok": False, "reason": chosen}
     return _granted(asked, chosen)
@@ -111,17 +111,17 @@ def _standing(card: Json) -> dict[str, Any]:
 
 
 def _book(asked: Asked, after: Mapping[str, dict[str, Any]], card: Json, grant: dict[str, Any]) -> dict[str, Any]:
-    word, standing = asked.question["vendor"], after[card["id"]]
-    standing["used"] += (grant["custominfo"]["drsSlice"] if word == "Enflame" else 1) or 1
-    if word != "kunlun":
+    device_type, standing = asked.question["vendor"], after[card["id"]]
+    standing["used"] += (grant["custominfo"]["drsSlice"] if device_type == "Enflame" else 1) or 1
+    if device_type != "kunlun":
         standing["usedmem"] += grant["usedmem"]
         standing["usedcores"] += grant["usedcores"]
     notes = standing["custominfo"]
-    if word == "AWSNeuron":
+    if device_type == "AWSNeuron":
         for one in _seen(asked, card):
             after[one["id"]]["custominfo"].setdefault("awsusageinfo", _noted(asked, one))
         notes["awsusageinfo"] += grant["custominfo"]["awsusageinfo"]
-    if word == "Metax-SGPU" and not _online(asked) and isinstance(notes.get("QosPolicy"), str):
+    if device_type == "Metax-SGPU" and not _online(asked) and isinstance(notes.get("QosPolicy"), str):
         quality = "" if grant["usedcores"] == 100 else asked.said.get("metax-tech.com/sgpu-qos-policy", "")
         notes["QosPolicy"] = quality
     return grant
@@ -149,8 +149,8 @@ def _refused(reasons: Mapping[str, int], total: int) -> str:
 
 def _grant(asked: Asked, card: Json, memory: int, cores: int, **notes: Any) -> dict[str, Any]:
     """As most vendors' grants are."""
-    word = asked.request["type"]
-    told = {"idx": card["index"], "uuid": card["id"], "type": word, "usedmem": memory, "usedcores": cores}
+    device_type = asked.request["type"]
+    told = {"idx": card["index"], "uuid": card["id"], "type": device_type, "usedmem": memory, "usedcores": cores}
     return {**told, "custominfo": notes}
 
 
@@ -175,7 +175,7 @@ def _with_the_others(asked: Asked, card: Json) -> str:
     return "" if set(asked.given()) <= {card["id"]} else "CardNotFoundCustomFilterRule"
 
 
-def _kind(word: str) -> _Kind:
+def _kind(device_type: str) -> _Kind:
     return {
         "MLU": _Kind(
             uuids=("cambricon.com/use-gpuuuid", "cambricon.com/nouse-gpuuuid"),
@@ -189,7 +189,7 @@ def _kind(word: str) -> _Kind:
             uuids=("mthreads.ai/use-gpuuuid", "mthreads.ai/nouse-gpuuuid"), by_model=True, own=_with_the_others
         ),
         "Metax-GPU": _Kind(uuids=None, own=_with_the_others),
-    }.get(word, _Kind(uuids=(f"hami.io/use-{word}-uuid", f"hami.io/no-use-{word}-uuid")))
+    }.get(device_type, _Kind(uuids=(f"hami.io/use-{device_type}-uuid", f"hami.io/no-use-{device_type}-uuid")))
 
 
 def _standard(asked: Asked) -> Sequence[Taken] | str:
@@ -246,14 +246,14 @@ def _covered(asked: Asked, cards: Sequence[Json], memory: str, cores: str, facto
 
 
 def _ascend(asked: Asked) -> Sequence[Taken] | str:
-    word, count = asked.question["vendor"], asked.request["nums"]
+    device_type, count = asked.question["vendor"], asked.request["nums"]
     soft = asked.said.get("huawei.com/vnpu-mode") == "hami-core"
     node = (asked.question.get("node") or {}).get("annotations") or {}
     if soft and node.get("hami-vnpu-core") != "true":
         return _refused({"ModeNotFit": 1}, len(asked.cards))
-    kind = _kind(word)
-    modules = word == "Ascend910C" and count > 1
-    networks = word.startswith("Ascend910") and all(
+    kind = _kind(device_type)
+    modules = device_type == "Ascend910C" and count > 1
+    networks = device_type.startswith("Ascend910") and all(
         "NetworkID" in (card.get("custominfo") or {}) for card in asked.cards
     )
 

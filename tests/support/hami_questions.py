@@ -77,8 +77,8 @@ def catalog() -> Catalog:
     return Catalog()
 
 
-def family(word: str) -> Family:
-    return catalog().find({"vendor": word}).family
+def family(device_type: str) -> Family:
+    return catalog().find({"vendor": device_type}).family
 
 
 def word_of(case: Json) -> str:
@@ -115,7 +115,7 @@ def section(case: Json) -> dict[str, Any]:
 
 def camel(name: str) -> str:
     first, *more = name.split("_")
-    return first + "".join(word.title() for word in more)
+    return first + "".join(device_type.title() for device_type in more)
 
 
 def question(case: Json) -> Case:

@@ -37,22 +37,30 @@ NAMES: Mapping[str, tuple[str, str, str]] = {
 PERCENTAGE = "nvidia.com/gpumem-percentage"
 
 
-def names(word: str) -> tuple[str, str, str]:
+def names(device_type: str) -> tuple[str, str, str]:
     """A vendor's resources: number, memory, cores."""
-    if word.startswith("Ascend"):
-        return f"huawei.com/{word}", f"huawei.com/{word}-memory", f"huawei.com/{word}-core"
-    other = f"iluvatar.ai/{word}-vgpu", f"iluvatar.ai/{word}.vMem", f"iluvatar.ai/{word}.vCore"
-    return NAMES.get(word, other)
+    if device_type.startswith("Ascend"):
+        return f"huawei.com/{device_type}", f"huawei.com/{device_type}-memory", f"huawei.com/{device_type}-core"
+    other = f"iluvatar.ai/{device_type}-vgpu", f"iluvatar.ai/{device_type}.vMem", f"iluvatar.ai/{device_type}.vCore"
+    return NAMES.get(device_type, other)
 
 
 def answer(question: Json) -> dict[str, Any]:
-    word = question["vendor"]
-    rule = _RULES.get(word, _ascend if word.startswith("Ascend") else _iluvatar)
-    found = rule(Asked(question, *names(word)))
+    device_type = question["vendor"]
+    rule = _RULES.get(device_type, _ascend if device_type.startswith("Ascend") else _iluvatar)
+    found = rule(Asked(question, *names(device_type)))
     if found is None:
         return {"request": {"nums": 0, "type": "", "memreq": 0, "mempercentagereq": 0, "coresreq": 0}}
     count, memory, percent, cores = (_wrapped(number) for number in found)
-    return {"request": {"nums": count, "type": word, "memreq": memory, "mempercentagereq": percent, "coresreq": cores}}
+    return {
+        "request": {
+            "nums": count,
+            "type": device_type,
+            "memreq": memory,
+            "mempercentagereq": percent,
+            "coresreq": cores,
+        }
+    }
 
 
 @dataclass(frozen=True)

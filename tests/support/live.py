@@ -148,7 +148,7 @@ async def _living(folder: Path, profile: str, node: str, configuration: Mapping[
         kind = str(machine.extra.get("instance_type", ""))
         api.create_node(node, labels={INSTANCE_TYPE: kind} if kind else {})
         options = daemon_options(profile, node, folder, api.write_kubeconfig(folder / "kubeconfig"))
-        words = [word for option in options.items() for word in option]
+        words = [device_type for option in options.items() for device_type in option]
         await kubelet.start()
         with log.open("ab") as out:
             daemon = await asyncio.create_subprocess_exec(

@@ -148,9 +148,9 @@ def found(case: Case, root: Path, **settings: Any) -> Found:
         served.simulator.inject(fault, device, value)
     snapshot = served.snapshot()
     served.driver.close()
-    (word,) = {device.family for device in snapshot.devices}
+    (device_type,) = {device.family for device in snapshot.devices}
     families = vendor_of(case.machine).families(served.settings)
-    served = replace(served, family=next(one for one in families if one.word == word))
+    served = replace(served, family=next(one for one in families if one.device_type == device_type))
     instance = {"node.kubernetes.io/instance-type": str(case.machine.extra.get("instance_type", ""))}
     return Found(rig=served, snapshot=snapshot, node=served.node(snapshot, **instance))
 

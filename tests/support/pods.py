@@ -26,22 +26,22 @@ def families(resource_names: Json | None = None) -> tuple[Family, ...]:
     """All families, with these resource names."""
     names = resource_names or {}
     sections: dict[str, dict[str, Any]] = {}
-    for word, fields in names.items():
+    for device_type, fields in names.items():
         known = {FIELDS[key]: value for key, value in fields.items()}
-        if word in SECTIONS and any(key.startswith("resource_") for key in fields):
-            if word == "MLU":  # its unit is fixed
+        if device_type in SECTIONS and any(key.startswith("resource_") for key in fields):
+            if device_type == "MLU":  # its unit is fixed
                 known.pop("memoryFactor", None)
-            sections[SECTIONS[word]] = known
-        elif word.startswith("Ascend"):
+            sections[SECTIONS[device_type]] = known
+        elif device_type.startswith("Ascend"):
             known["resourceName"] = known.pop("resourceCountName")
-            sections["ascend"] = {"configs": [ascend(word, known)]}
+            sections["ascend"] = {"configs": [ascend(device_type, known)]}
     return tuple(family for name in vendor_names() for family in of_vendor(name, sections.get(name, {})))
 
 
-def ascend(word: str, known: Json) -> Json:
+def ascend(device_type: str, known: Json) -> Json:
     return {
-        "chipName": word,
-        "commonWord": word,
+        "chipName": device_type,
+        "commonWord": device_type,
         "memoryAllocatable": 32768,
         "memoryCapacity": 32768,
         "aiCore": 20,
@@ -98,7 +98,10 @@ def view(pod: Json | None) -> PodView:
 
 def held(pod: PodView, devices: Mapping[str, Sequence[Any]] | None) -> dict[str, Holding]:
     """What a pod has, as HAMi's cache spells it: one pod's containers added up already, where it says ``slots``."""
-    return {word: Holding(pod=pod, pieces=tuple(map(piece, pieces))) for word, pieces in (devices or {}).items()}
+    return {
+        device_type: Holding(pod=pod, pieces=tuple(map(piece, pieces)))
+        for device_type, pieces in (devices or {}).items()
+    }
 
 
 def piece(items: Iterable[Json] | None) -> Any:

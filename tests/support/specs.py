@@ -31,7 +31,7 @@ nodes = st.builds(
     uid=st.none() | UINT32,
     gid=st.none() | UINT32,
 )
-options = st.lists(words.filter(lambda word: word not in ("", "ro", "rw")), max_size=3).map(tuple)
+options = st.lists(words.filter(lambda device_type: device_type not in ("", "ro", "rw")), max_size=3).map(tuple)
 
 
 def mounts_of(types, options):

@@ -33,7 +33,7 @@ def test_every_function_is_guarded_where_it_is_called(part, name):
         function = getattr(getattr(guarded(noting, Guard(calls, Mistakes("odd"))), part), name)
 
         with pytest.raises(VendorMistakeError, match="None is no"):
-            function(Grant(uuid="a", word="ODD", memory=1, cores=1), None)
+            function(Grant(uuid="a", device_type="ODD", memory=1, cores=1), None)
 
     assert ran_on == [threading.current_thread()]
 

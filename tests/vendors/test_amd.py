@@ -32,7 +32,7 @@ def asked(**limits: str) -> object:
 
 def offered(state: DeviceState, memory: int | None, percent: int) -> Granted | Refused:
     assert AMD.rules.policy
-    demand = Demand(word="AMD", count=1, memory=memory, cores=percent)
+    demand = Demand(device_type="AMD", count=1, memory=memory, cores=percent)
     return fit(AMD.rules.policy, [state], Context(demand=demand, pod=POD))
 
 
@@ -44,12 +44,12 @@ def test_a_percentage_is_a_whole_number_of_compute_units_and_at_least_one(cores:
     outcome = offered(card(cores), 16384, percent)
 
     assert isinstance(outcome, Granted)
-    assert [(grant.word, grant.memory, grant.cores) for grant in outcome.grants] == [(MI300X, 16384, units)]
+    assert [(grant.device_type, grant.memory, grant.cores) for grant in outcome.grants] == [(MI300X, 16384, units)]
 
 
 def test_memory_alone_takes_all_compute_units_so_nobody_else_fits() -> None:
     demand = asked(gpu="1", gpumem="16384")
-    assert demand == Demand(word="AMD", count=1, memory=16384, cores=100)
+    assert demand == Demand(device_type="AMD", count=1, memory=16384, cores=100)
 
     assert str(offered(replace(card(), slots=1, memory=16384, cores=304), 1, 1)) == "1/1 CardInsufficientCore"
 

@@ -32,7 +32,7 @@ def units(device: Device) -> int:
 
 
 def part(cores: int, taken: tuple[int, ...] | None = None) -> Grant:
-    return Grant(uuid="GPU-1", word="AMD", cores=cores, notes={"units": list(taken)} if taken else None)
+    return Grant(uuid="GPU-1", device_type="AMD", cores=cores, notes={"units": list(taken)} if taken else None)
 
 
 def card(count: int) -> Device:
@@ -66,7 +66,7 @@ def test_two_shares_of_one_card_have_different_compute_units(tmp_path: Path) -> 
     snapshot = machine.snapshot()
     pod = machine.decided(machine.node(snapshot), {"amd.com/gpu": 1, "amd.com/gpumem": 16384, "amd.com/gpucores": 25})
     ids = machine.answer(pod, snapshot.devices)["ids"]
-    before = Grant(uuid=ids[0], word="AMD", cores=76, notes={"units": list(range(76))})
+    before = Grant(uuid=ids[0], device_type="AMD", cores=76, notes={"units": list(range(76))})
 
     answer = machine.answer(pod, snapshot.devices, [before])
 

@@ -27,15 +27,24 @@ from vendors.ascend.parity import parity
 SOFT = {"huawei.com/vnpu-mode": "hami-core"}
 
 
-def family(word: str = "Ascend910B3", **keys: Any) -> Family:
+def family(device_type: str = "Ascend910B3", **keys: Any) -> Family:
     """The family of one chip, with these keys of its entry written otherwise."""
-    settings = AscendSettings.model_validate({"configs": [{"commonWord": word, **keys}]})
+    settings = AscendSettings.model_validate({"configs": [{"commonWord": device_type, **keys}]})
     (one,) = families(settings, clock=lambda: 1795232724.9)
     return one
 
 
-def chips(count: int, word: str = "Ascend910B3", *, networks: tuple[Any, ...] = (), **info: Any) -> list[DeviceState]:
-    told = {"type": word, "count": 4, "devmem": CHIPS[word][1], "devcore": CHIPS[word][3], "health": True, **info}
+def chips(
+    count: int, device_type: str = "Ascend910B3", *, networks: tuple[Any, ...] = (), **info: Any
+) -> list[DeviceState]:
+    told = {
+        "type": device_type,
+        "count": 4,
+        "devmem": CHIPS[device_type][1],
+        "devcore": CHIPS[device_type][3],
+        "health": True,
+        **info,
+    }
     customs = [{"NetworkID": number} for number in networks] or [None] * count
     return [idle(DeviceInfo(id=f"{n}", index=n, custom=customs[n], **told)) for n in range(count)]
 
@@ -44,12 +53,14 @@ def pod(annotations: dict[str, str] | None = None) -> PodView:
     return PodView(uid="u", namespace="n", name="p", annotations=annotations or {})
 
 
-def asking(count: int, word: str = "Ascend910B3", annotations: dict[str, str] | None = None, **amounts: Any) -> Context:
-    return Context(demand=Demand(word=word, count=count, **amounts), pod=pod(annotations))
+def asking(
+    count: int, device_type: str = "Ascend910B3", annotations: dict[str, str] | None = None, **amounts: Any
+) -> Context:
+    return Context(demand=Demand(device_type=device_type, count=count, **amounts), pod=pod(annotations))
 
 
 def ask(context: Context, states: list[DeviceState], **keys: Any) -> Granted | Refused:
-    policy = family(context.demand.word, **keys).rules.policy
+    policy = family(context.demand.device_type, **keys).rules.policy
     assert policy
     return fit(policy, states, context)
 
@@ -60,21 +71,23 @@ def granted(outcome: Granted | Refused) -> str:
 
 
 def admitted(
-    limits: dict[str, str], word: str = "Ascend910B3", annotations: dict[str, str] | None = None, **keys: Any
+    limits: dict[str, str], device_type: str = "Ascend910B3", annotations: dict[str, str] | None = None, **keys: Any
 ) -> dict[str, str] | str:
     """The limits that are written, or the refusal."""
-    named = {f"huawei.com/{word}{key}": text for key, text in limits.items()}
-    found = family(word, **keys).rules.admit(ContainerView(name="c", limits=named), pod(annotations))
+    named = {f"huawei.com/{device_type}{key}": text for key, text in limits.items()}
+    found = family(device_type, **keys).rules.admit(ContainerView(name="c", limits=named), pod(annotations))
     if isinstance(found, Denied):
         return found.why
-    return {key.removeprefix(f"huawei.com/{word}"): text for key, text in found.limits.items()}
+    return {key.removeprefix(f"huawei.com/{device_type}"): text for key, text in found.limits.items()}
 
 
 def test_every_chip_is_a_family_of_its_own() -> None:
     found = families(AscendSettings())
 
-    assert [one.word for one in found] == list(CHIPS)
-    assert {one.annotations.register for one in found} == {f"hami.io/node-register-{word}" for word in CHIPS}
+    assert [one.device_type for one in found] == list(CHIPS)
+    assert {one.annotations.register for one in found} == {
+        f"hami.io/node-register-{device_type}" for device_type in CHIPS
+    }
     assert found[0].resources.memory == "huawei.com/Ascend910A-memory"
 
 
@@ -123,7 +136,7 @@ def test_a_memory_factor_is_applied_before_a_template_is_looked_for() -> None:
 
 @pytest.mark.difference("D-175")
 def test_npus_are_hidden_only_from_containers_that_ask_for_none() -> None:
-    entries = [{"commonWord": word, "overwriteEnv": True} for word in CHIPS]
+    entries = [{"commonWord": device_type, "overwriteEnv": True} for device_type in CHIPS]
     found = families(AscendSettings.model_validate({"configs": entries}))
 
     def env(limits: dict[str, str]) -> set[tuple[str, str]]:
@@ -193,7 +206,7 @@ def test_a_decision_names_templates_for_the_agent() -> None:
     assert isinstance(part, Granted)
     assert isinstance(rest, Granted)
 
-    written = one.rules.patch(one, pod(), {one.word: ((), part.grants, rest.grants)})
+    written = one.rules.patch(one, pod(), {one.device_type: ((), part.grants, rest.grants)})
 
     both = ";1,Ascend910B3,16384,0:;0,Ascend910B3,65536,0:;"
     assert written == {
@@ -202,7 +215,7 @@ def test_a_decision_names_templates_for_the_agent() -> None:
         "predicate-time": "1795232724",
         "huawei.com/Ascend910B3": '[{"UUID":"1","temp":"vir05_1c_16g","memory":16384},{"UUID":"0","memory":65536}]',
     }
-    soft = one.rules.patch(one, pod(SOFT), {one.word: (part.grants,)})
+    soft = one.rules.patch(one, pod(SOFT), {one.device_type: (part.grants,)})
     assert soft["huawei.com/Ascend910B3"] == '[{"UUID":"1","memory":16384}]'
 
 
@@ -211,14 +224,14 @@ def test_a_node_is_worth_ten_for_each_container_whose_npus_are_in_one_network() 
     outcome = ask(asking(5), states)
     assert isinstance(outcome, Granted)
 
-    def worth(*pieces: Any, word: str = "Ascend910B3") -> object:
-        policy = family(word).rules.policy
+    def worth(*pieces: Any, device_type: str = "Ascend910B3") -> object:
+        policy = family(device_type).rules.policy
         assert policy
         return policy.score(Decision(node=NodeView(name="n"), pod=pod(), pieces=pieces, before=states))
 
     assert worth(outcome.grants) == 8
     assert worth(outcome.grants[1:3], outcome.grants[1:2], ()) == 20
-    assert worth(outcome.grants, word="Ascend310P") == 0
+    assert worth(outcome.grants, device_type="Ascend310P") == 0
     assert worth(tuple(replace(grant, notes=None) for grant in outcome.grants)) == 0
 
 
@@ -237,7 +250,7 @@ def test_another_resource_name_is_one_line() -> None:
 
     asked = one.rules.policy.request(ContainerView(name="c", limits={"hami.io/ascend": "2"}))
 
-    assert asked == Demand(word="Ascend910B3", count=2, percent=100)
+    assert asked == Demand(device_type="Ascend910B3", count=2, percent=100)
 
 
 def test_hamis_section_has_another_name(tmp_path: Path) -> None:
@@ -254,7 +267,7 @@ def test_hamis_section_has_another_name(tmp_path: Path) -> None:
     assert layer.places["vendors", "ascend", "hamiVnpuCore"].path == "vnpus.hamiVnpuCore"
 
 
-def fit_question(count: int, states: list[DeviceState], word: str = "Ascend910B3") -> dict[str, Any]:
+def fit_question(count: int, states: list[DeviceState], device_type: str = "Ascend910B3") -> dict[str, Any]:
     devices = [
         {
             "id": state.uuid,
@@ -268,8 +281,8 @@ def fit_question(count: int, states: list[DeviceState], word: str = "Ascend910B3
         }
         for state in states
     ]
-    request = {"nums": count, "type": word, "memreq": 1000, "mempercentagereq": 0, "coresreq": 0}
-    return {"fn": "fit", "vendor": word, "request": request, "devices": devices, "pod": {}}
+    request = {"nums": count, "type": device_type, "memreq": 1000, "mempercentagereq": 0, "coresreq": 0}
+    return {"fn": "fit", "vendor": device_type, "request": request, "devices": devices, "pod": {}}
 
 
 def grant_of(uuids: str, **bill: int) -> dict[str, Any]:
@@ -313,9 +326,9 @@ def test_another_chip_is_a_reason_only_where_there_is_one() -> None:
 
 def as_hami(question: dict[str, Any]) -> dict[str, Any]:
     """HAMi takes every chip whose word contains the one that is asked for."""
-    word = question["vendor"]
-    alike = [{**one, "type": word} for one in question["devices"]]
-    family = next(family for family in families(AscendSettings()) if family.word == word)
+    device_type = question["vendor"]
+    alike = [{**one, "type": device_type} for one in question["devices"]]
+    family = next(family for family in families(AscendSettings()) if family.device_type == device_type)
     assert family.rules.policy
     return dict(fits.answer({**question, "devices": alike}, family.rules.policy, Parity()))
 

@@ -54,11 +54,11 @@ def vectors(name: str, function: str) -> list[Any]:
 
 def entry(config: Mapping[str, Any]) -> dict[str, Any]:
     """The chip under test. A test that leaves out what a configuration must have means nothing by it."""
-    word = config.get("common_word") or config.get("resource_name", "/Ascend910A").partition("/")[2]
+    device_type = config.get("common_word") or config.get("resource_name", "/Ascend910A").partition("/")[2]
     must = {
-        "commonWord": word,
-        "resourceName": f"huawei.com/{word}",
-        "resourceMemoryName": f"huawei.com/{word}-memory",
+        "commonWord": device_type,
+        "resourceName": f"huawei.com/{device_type}",
+        "resourceMemoryName": f"huawei.com/{device_type}-memory",
         "memoryAllocatable": 65536,
         "memoryCapacity": 65536,
     }
@@ -93,7 +93,7 @@ def with_custom(item: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("given", "expected"), vectors("fit", "Fit") + vectors("910c", "Fit"))
 def test_the_same_npus_or_the_same_reason(given: Any, expected: Any) -> None:
     one, policy = family(given["backend"])
-    states = [values.state(with_custom(item, type=item.get("type", one.word))) for item in given["devices"]]
+    states = [values.state(with_custom(item, type=item.get("type", one.device_type))) for item in given["devices"]]
     empty = {"type": "", "nums": 0, "memreq": 0, "mempercentagereq": 0, "coresreq": 0}
     asked = {**empty, **given["request"], "mempercentagereq": given["request"].get("mem_percentagereq", 0)}
     node = values.node((given.get("node_info") or {}).get("node"))
@@ -171,9 +171,9 @@ def test_the_same_words_for_the_agent(given: Any, expected: Any) -> None:
     if not given["pod_devices"]:
         assert not written
         return
-    pieces = values.pieces(given["pod_devices"][one.word])
+    pieces = values.pieces(given["pod_devices"][one.device_type])
 
-    patch = one.rules.patch(one, values.pod(given["pod"]), {one.word: pieces})
+    patch = one.rules.patch(one, values.pod(given["pod"]), {one.device_type: pieces})
 
     assert {key: text for key, text in patch.items() if key.startswith("huawei.com/")} == written
     assert patch["predicate-time"] == "1795232724"

@@ -64,7 +64,7 @@ def container(**limits: object) -> ContainerView:
 
 
 def share(state: DeviceState, cores: int) -> str:
-    return encode_devices([(Grant(uuid=state.uuid, word="AWSNeuron", cores=cores),)])
+    return encode_devices([(Grant(uuid=state.uuid, device_type="AWSNeuron", cores=cores),)])
 
 
 def pod(*containers: ContainerView, **annotations: str) -> PodView:
@@ -173,8 +173,12 @@ def test_a_machines_real_number_of_cores_counts() -> None:
 
 def test_a_cluster_of_other_devices_can_say_so() -> None:
     assert INFERENTIA1.rules.policy
-    assert INFERENTIA1.rules.policy.request(container(neuroncore=3)) == Demand(word="AWSNeuron", count=1, cores=3)
-    assert INFERENTIA1.rules.policy.request(container(neuroncore=8)) == Demand(word="AWSNeuron", count=2, cores=4)
+    assert INFERENTIA1.rules.policy.request(container(neuroncore=3)) == Demand(
+        device_type="AWSNeuron", count=1, cores=3
+    )
+    assert INFERENTIA1.rules.policy.request(container(neuroncore=8)) == Demand(
+        device_type="AWSNeuron", count=2, cores=4
+    )
 
 
 def test_cores_are_neighbours() -> None:
@@ -186,7 +190,7 @@ def test_cores_that_were_handed_out_twice_leave_no_others_free() -> None:
     assert NEURON.rules.policy
     state = machine("trn1.2xlarge", 1)[0]
     for _ in range(2):
-        state = NEURON.rules.policy.restore(state, Grant(uuid=state.uuid, word="AWSNeuron", cores=0b11), pod())
+        state = NEURON.rules.policy.restore(state, Grant(uuid=state.uuid, device_type="AWSNeuron", cores=0b11), pod())
 
     assert (state.slots, state.cores) == (2, 0b11)
 

@@ -62,7 +62,7 @@ def test_the_second_core_of_a_shared_device_is_its_second_bit(tmp_path: Path) ->
     machine = rig("aws-inf2-24xlarge", tmp_path)
     devices = machine.snapshot().devices
     pod = machine.decided(machine.node(machine.snapshot(), **kind(machine)), {"aws.amazon.com/neuroncore": 1})
-    share = Share(grant=Grant(uuid=devices[3].uuid, word="AWSNeuron", cores=2), device=devices[3])
+    share = Share(grant=Grant(uuid=devices[3].uuid, device_type="AWSNeuron", cores=2), device=devices[3])
     assignment = Assignment(pod=pod, container=pod.containers[0], shares=(share,))
 
     edits = machine.family.node.inject(assignment, HostFiles(paths=HostPaths())).edits
@@ -75,7 +75,7 @@ def test_cores_that_a_device_does_not_have_are_refused(cores: int, tmp_path: Pat
     machine = rig("aws-inf2-24xlarge", tmp_path)
     device = machine.snapshot().devices[0]
     pod = machine.decided(machine.node(machine.snapshot(), **kind(machine)), {"aws.amazon.com/neuroncore": 1})
-    share = Share(grant=Grant(uuid=device.uuid, word="AWSNeuron", cores=cores), device=device)
+    share = Share(grant=Grant(uuid=device.uuid, device_type="AWSNeuron", cores=cores), device=device)
 
     with pytest.raises(RefusedError, match="which has 2"):
         machine.family.node.inject(

@@ -47,6 +47,6 @@ def test_only_the_registered_count_limits_sharing() -> None:
     states = cards(8)
     held = [DeviceState(info=state.info, slots=1) if state.index > 5 else state for state in states]
 
-    refused = fit(BIREN.rules.policy, held, Context(demand=Demand(word="Biren", count=7), pod=POD))
+    refused = fit(BIREN.rules.policy, held, Context(demand=Demand(device_type="Biren", count=7), pod=POD))
 
     assert str(refused) == "2/8 CardTimeSlicingExhausted, 6/8 AllocatedCardsInsufficientRequest"

@@ -37,9 +37,9 @@ def test_memory_counts_in_256_mib_and_cores_default_to_all() -> None:
 
     asked = MLU.rules.policy.request(ContainerView(name="c", limits=share))
 
-    assert asked == Demand(word="MLU", count=1, memory=5120, cores=10)
+    assert asked == Demand(device_type="MLU", count=1, memory=5120, cores=10)
     assert MLU.rules.policy.request(ContainerView(name="c", limits={"cambricon.com/vmlu": "2"})) == Demand(
-        word="MLU", count=2, percent=100, cores=100
+        device_type="MLU", count=2, percent=100, cores=100
     )
 
 
@@ -50,7 +50,11 @@ def test_a_quota_counts_the_same_units_as_a_request() -> None:
     assert MLU.rules.policy
 
     within, beyond = (
-        fit(MLU.rules.policy, states, Context(demand=Demand(word="MLU", count=1, memory=mib), pod=POD, quota=quota))
+        fit(
+            MLU.rules.policy,
+            states,
+            Context(demand=Demand(device_type="MLU", count=1, memory=mib), pod=POD, quota=quota),
+        )
         for mib in (20 * 256, 20 * 256 + 1)
     )
 
@@ -60,7 +64,7 @@ def test_a_quota_counts_the_same_units_as_a_request() -> None:
 
 
 def test_the_agent_finds_the_first_share_by_either_spelling_of_its_key() -> None:
-    share = Grant(uuid="n-cambricon-mlu-1", word="MLU", memory=5120, cores=10, index=1)
+    share = Grant(uuid="n-cambricon-mlu-1", device_type="MLU", memory=5120, cores=10, index=1)
 
     written = MLU.rules.patch(MLU, POD, {"MLU": ((), (share,))})
 

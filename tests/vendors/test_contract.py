@@ -42,13 +42,15 @@ def vendors() -> dict[str, Vendor]:
 
 @cache
 def families() -> dict[str, tuple[Vendor, Family]]:
-    return {family.word: (vendor, family) for vendor in vendors().values() for family in contract.families(vendor)}
+    return {
+        family.device_type: (vendor, family) for vendor in vendors().values() for family in contract.families(vendor)
+    }
 
 
 @cache
-def devices(word: str) -> tuple[DeviceState, ...]:
+def devices(device_type: str) -> tuple[DeviceState, ...]:
     """Eight idle devices."""
-    vendor, family = families()[word]
+    vendor, family = families()[device_type]
     found = next(
         (
             infos
@@ -57,16 +59,16 @@ def devices(word: str) -> tuple[DeviceState, ...]:
         ),
         (),
     )
-    return tuple(idle(info) for info in found) or recorded(word)
+    return tuple(idle(info) for info in found) or recorded(device_type)
 
 
-def recorded(word: str) -> tuple[DeviceState, ...]:
+def recorded(device_type: str) -> tuple[DeviceState, ...]:
     """Devices of the first recorded question that has several, for a family of which a profile does not say enough."""
     for case in read(ROOT / "tests/vectors/enflame_vgcu_fit.jsonl.xz"):
         states = [values.state(item) for item in case.question["devices"]]
-        if case.question["vendor"] == word and len(states) == 8:
+        if case.question["vendor"] == device_type and len(states) == 8:
             return tuple(idle(state.info) for state in states if state.info.health)
-    raise AssertionError(word)
+    raise AssertionError(device_type)
 
 
 def test_every_vendor_is_under_contract() -> None:
@@ -105,17 +107,17 @@ def test_importing_every_vendor_loads_no_sdk_and_no_comparison_and_starts_nothin
 @pytest.mark.parametrize("law", contract.LAWS, ids=lambda law: law.__name__)
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_every_policy_keeps_the_laws(law: contract.Law, word: str, data: st.DataObject) -> None:
-    _, family = families()[word]
-    situation = data.draw(contract.situations(family, devices(word)))
+def test_every_policy_keeps_the_laws(law: contract.Law, device_type: str, data: st.DataObject) -> None:
+    _, family = families()[device_type]
+    situation = data.draw(contract.situations(family, devices(device_type)))
     if situation is not None:
         law(situation)
 
 
 @pytest.mark.parametrize("word", [*families()])
-def test_every_family_grants_something_on_idle_devices(word: str) -> None:
+def test_every_family_grants_something_on_idle_devices(device_type: str) -> None:
     """Else the laws would say nothing about it."""
-    _, family = families()[word]
+    _, family = families()[device_type]
     names = family.resources
     tried = (
         {names.count: 1},
@@ -126,4 +128,6 @@ def test_every_family_grants_something_on_idle_devices(word: str) -> None:
     )
     asked = [found for limits in tried if (found := contract.requested(family, limits))]
 
-    assert any(contract.served(family, devices(word), *one) != devices(word) for one in asked), word
+    assert any(contract.served(family, devices(device_type), *one) != devices(device_type) for one in asked), (
+        device_type
+    )

@@ -29,7 +29,7 @@ from vendors.enflame.vendor import families
 DECIDED_AT = 1_700_000_000_000_000_001
 EXCUSED = {"clampToInt32": "a step of reading numbers, which are compared whole (D-301)"}
 KNOWN = {
-    family.word: Known(vendor="enflame", family=family, parity=VENDOR.facts.parity())
+    family.device_type: Known(vendor="enflame", family=family, parity=VENDOR.facts.parity())
     for family in families(EnflameSettings(), clock=lambda: DECIDED_AT)
 }
 DRS, GCU, SHARED = (known.family for known in KNOWN.values())
@@ -61,18 +61,18 @@ def agree(question: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
 def test_hami_and_we_choose_the_same_cards(case: Mapping[str, Any]) -> None:
     question, expected = renamed(case["input"]), renamed(case["expected"])
     unset = {"memreq": 0, "mempercentagereq": 0, "coresreq": 0}
-    word = "GCU" if "GCUDevices" in case["fn"] else "Enflame"
+    device_type = "GCU" if "GCUDevices" in case["fn"] else "Enflame"
     theirs = {"ok": expected["fit"], "devices": expected["devices"], "reason": expected["reason"]}
 
-    asked = {"fn": "fit", "vendor": word, **question, "request": {**unset, **question["request"]}}
+    asked = {"fn": "fit", "vendor": device_type, **question, "request": {**unset, **question["request"]}}
 
     assert agree(asked, theirs)
 
 
 @asks(("enflame_request", "enflame_gcu"), "GenerateResourceRequests")
 def test_hami_and_we_read_the_same_request(case: Mapping[str, Any]) -> None:
-    word = "GCU" if "GCUDevices" in case["fn"] else "Enflame"
-    assert agree({"fn": "request", "vendor": word, **plain(case["input"])}, renamed(case["expected"]))
+    device_type = "GCU" if "GCUDevices" in case["fn"] else "Enflame"
+    assert agree({"fn": "request", "vendor": device_type, **plain(case["input"])}, renamed(case["expected"]))
 
 
 @asks(("enflame_request", "enflame_gcu"), "MutateAdmission")
@@ -84,9 +84,9 @@ def test_hami_and_we_admit_the_same_containers(case: Mapping[str, Any]) -> None:
         "limits": container.get("limits") or {},
         "requests": container.get("requests") or {},
     }
-    word = "GCU" if "GCUDevices" in case["fn"] else "Enflame"
+    device_type = "GCU" if "GCUDevices" in case["fn"] else "Enflame"
 
-    asked = {"fn": "mutate", "vendor": word, **question}
+    asked = {"fn": "mutate", "vendor": device_type, **question}
 
     assert agree(asked, {"err": expected["error"]} if expected["error"] else theirs)
 
@@ -205,7 +205,9 @@ def test_a_size_that_no_card_can_be_cut_to_is_refused_for_the_node() -> None:
     assert DRS.rules.policy
 
     outcome = fit(
-        DRS.rules.policy, states, Context(demand=Demand(word="Enflame", count=1, detail=Wanted(slices=4)), pod=pod())
+        DRS.rules.policy,
+        states,
+        Context(demand=Demand(device_type="Enflame", count=1, detail=Wanted(slices=4)), pod=pod()),
     )
 
     assert isinstance(outcome, Refused)
@@ -281,7 +283,7 @@ def test_a_quarter_of_the_card_that_the_pod_names() -> None:
 def test_four_quarters_fill_a_card_and_a_fifth_is_refused() -> None:
     (card,) = shares(1)
     assert SHARED.rules.policy
-    quarter = Context(demand=Demand(word="vGCU", count=1, percent=25), pod=pod("c"))
+    quarter = Context(demand=Demand(device_type="vGCU", count=1, percent=25), pod=pod("c"))
     for _ in range(4):
         outcome = fit(SHARED.rules.policy, [card], quarter)
         assert isinstance(outcome, Granted)
@@ -331,4 +333,4 @@ def test_several_shared_cards_are_whole_ones() -> None:
 def test_partitions_may_take_over_the_name_of_shares() -> None:
     settings = EnflameSettings.model_validate({"resourceNameDRSGCU": "enflame.com/vgcu"})
 
-    assert [family.word for family in families(settings)] == ["Enflame", "GCU"]
+    assert [family.device_type for family in families(settings)] == ["Enflame", "GCU"]

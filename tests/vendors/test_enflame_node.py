@@ -31,8 +31,8 @@ def machine(way: str, root: Path, **settings: object) -> Rig:
         found.simulator.inject("partitions")
         for _ in range(2):
             found.simulator.inject("cut", 7, 2)
-    word, _ = NAMES[way]
-    return replace(found, family=next(one for one in VENDOR.families(found.settings) if one.word == word))
+    device_type, _ = NAMES[way]
+    return replace(found, family=next(one for one in VENDOR.families(found.settings) if one.device_type == device_type))
 
 
 def test_partitions_are_announced_as_enflames_agent_does(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_runtime_that_reads_cdi_is_told_the_names(tmp_path: Path) -> None:
 def test_no_two_containers_have_the_same_partition(tmp_path: Path) -> None:
     found = machine("partitions", tmp_path)
     device = found.snapshot().devices[7]
-    asked = Grant(uuid=device.uuid, word="Enflame", memory=16384, cores=34)
+    asked = Grant(uuid=device.uuid, device_type="Enflame", memory=16384, cores=34)
 
     first = found.family.node.place(asked, device, [])
     second = found.family.node.place(asked, device, [first])
@@ -108,7 +108,7 @@ def test_a_partition_that_nobody_has_cut_is_not_placed_and_refused_with_the_comm
 
 @pytest.mark.parametrize(("cores", "count"), [(17, 1), (34, 2), (50, 3), (67, 4), (84, 5), (100, 6)])
 def test_a_partitions_cores_tell_its_slices(cores: int, count: int) -> None:
-    assert slices(Grant(uuid="u", word="Enflame", cores=cores)) == count
+    assert slices(Grant(uuid="u", device_type="Enflame", cores=cores)) == count
 
 
 def test_slices_are_counted_where_hami_asks_for_them(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_slices_are_counted_where_hami_asks_for_them(tmp_path: Path) -> None:
 def test_a_decision_that_another_family_wrote_under_the_same_name_does_not_hold_up_the_pod(tmp_path: Path) -> None:
     found = machine("partitions", tmp_path)
     pod = found.decided(found.node(found.snapshot()), {DRS: 2})
-    shared = next(one for one in VENDOR.families(found.settings) if one.word == "vGCU")
+    shared = next(one for one in VENDOR.families(found.settings) if one.device_type == "vGCU")
 
     alone, both = (
         record(pod, [question_of(one) for one in some], {}) for some in ([found.family], [found.family, shared])

@@ -105,7 +105,9 @@ def test_no_other_family_reads_any_device(seen: Found, every_family: tuple[Famil
     surveyed = stocks_of(seen.node, every_family)
 
     assert surveyed.problems == ()
-    assert {word for word, stock in surveyed.site.stocks.items() if stock.states} == {seen.family.word}
+    assert {device_type for device_type, stock in surveyed.site.stocks.items() if stock.states} == {
+        seen.family.device_type
+    }
 
 
 def test_the_register_is_hamis_format_where_the_vendor_has_none_of_its_own(seen: Found) -> None:

@@ -38,7 +38,7 @@ def chosen(count: int, *busy: int) -> list[int]:
     pod = PodView(uid="u", namespace="n", name="p")
     assert FAMILY.rules.policy
     outcome = fit(
-        FAMILY.rules.policy, list(map(idle, infos)), Context(demand=Demand(word="Gaudi", count=count), pod=pod)
+        FAMILY.rules.policy, list(map(idle, infos)), Context(demand=Demand(device_type="Gaudi", count=count), pod=pod)
     )
     return sorted(int(grant.uuid[1:]) for grant in outcome.grants) if isinstance(outcome, Granted) else []
 

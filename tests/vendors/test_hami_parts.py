@@ -32,7 +32,7 @@ def picked(select: Select, devices: Sequence[Json], count: int) -> list[str] | N
     """The names of those that are chosen; None when they are no answer."""
     states = [values.state({"id": one["uuid"], "index": one.get("idx", 0), **one}) for one in devices]
     candidates = [Candidate(state=state, charge=Charge()) for state in states]
-    choice = select(candidates, Context(demand=Demand(word="w", count=count), pod=POD))
+    choice = select(candidates, Context(demand=Demand(device_type="w", count=count), pod=POD))
     return None if isinstance(choice, Misfit) else [one.uuid for one in choice]
 
 
@@ -117,11 +117,11 @@ def test_memory_is_rounded_to_parts_of_a_card(case: Json) -> None:
 def test_the_same_kunlun_cards_are_chosen(case: Json) -> None:
     """Whole cards; or parts, which share cards only with parts of their size."""
     put = case["input"]
-    word = "XPU" if "VXPU" in case["source"] else "kunlun"
-    policy = family(word).rules.policy
+    device_type = "XPU" if "VXPU" in case["source"] else "kunlun"
+    policy = family(device_type).rules.policy
     assert policy
     cards = [values.state({"id": f"xpu-{one.get('index', 0)}", "count": 10, **one}) for one in put["devices"]]
-    demand = Demand(word=word, count=put["request"]["nums"], memory=put["request"].get("memreq"))
+    demand = Demand(device_type=device_type, count=put["request"]["nums"], memory=put["request"].get("memreq"))
 
     outcome = fit(policy, cards, Context(demand=demand, pod=POD))
 

@@ -24,8 +24,8 @@ def asked(**limits: str) -> object:
 
 
 def test_a_dcu_without_further_words_is_a_whole_one() -> None:
-    assert asked(dcunum="2") == Demand(word="DCU", count=2, percent=100, cores=100)
-    assert asked(dcunum="1", dcumem="2000", dcucores="60") == Demand(word="DCU", count=1, memory=2000, cores=60)
+    assert asked(dcunum="2") == Demand(device_type="DCU", count=2, percent=100, cores=100)
+    assert asked(dcunum="1", dcumem="2000", dcucores="60") == Demand(device_type="DCU", count=1, memory=2000, cores=60)
 
 
 def test_a_type_is_chosen_by_a_part_of_its_name() -> None:
@@ -33,7 +33,7 @@ def test_a_type_is_chosen_by_a_part_of_its_name() -> None:
     pod = PodView(uid="u", namespace="n", name="p", annotations={"hygon.com/use-dcutype": "z100"})
     assert DCU.rules.policy
 
-    outcome = fit(DCU.rules.policy, states, Context(demand=Demand(word="DCU", count=1), pod=pod))
+    outcome = fit(DCU.rules.policy, states, Context(demand=Demand(device_type="DCU", count=1), pod=pod))
 
     assert isinstance(outcome, Granted)
     assert [grant.uuid for grant in outcome.grants] == ["DCU-1"]
@@ -50,4 +50,4 @@ def test_resource_names_are_configuration() -> None:
 
     container = ContainerView(name="c", limits={"corp.example/dcu": "1", "hygon.com/dcumem": "4"})
 
-    assert family.rules.policy.request(container) == Demand(word="DCU", count=1, memory=4096, cores=100)
+    assert family.rules.policy.request(container) == Demand(device_type="DCU", count=1, memory=4096, cores=100)

@@ -58,7 +58,7 @@ class Node:
 
     def give(self, name: str, device: Device, cores: int, memory: int = 4096) -> Injection:
         others = [grant for grant in self.held.values() if grant.uuid == device.uuid]
-        asked = Grant(uuid=device.uuid, word="DCU", memory=memory, cores=cores)
+        asked = Grant(uuid=device.uuid, device_type="DCU", memory=memory, cores=cores)
         grant = self.machine.family.node.place(asked, device, others)
         container = ContainerView(name="main")
         pod = PodView(uid=f"{name}-uid", namespace="default", name=name, containers=(container,))
@@ -68,9 +68,9 @@ class Node:
         return injection
 
 
-def lines(injection: Injection, word: str) -> list[str]:
+def lines(injection: Injection, device_type: str) -> list[str]:
     (text,) = injection.files.values()
-    return [value for key, _, value in (line.partition(": ") for line in text.splitlines()) if key == word]
+    return [value for key, _, value in (line.partition(": ") for line in text.splitlines()) if key == device_type]
 
 
 @pytest.mark.parametrize("later", [30, 70])
@@ -104,7 +104,9 @@ def test_a_part_says_its_card_and_its_memory(tmp_path: Path) -> None:
 def test_no_forged_name_leads_out_of_its_folder(uid: str, container: str, tmp_path: Path) -> None:
     node = Node(rig("hygon-k100ai-8", tmp_path), tmp_path)
     device = node.machine.snapshot().devices[0]
-    grant = node.machine.family.node.place(Grant(uuid=device.uuid, word="DCU", memory=4096, cores=30), device, [])
+    grant = node.machine.family.node.place(
+        Grant(uuid=device.uuid, device_type="DCU", memory=4096, cores=30), device, []
+    )
     view = ContainerView(name=container)
     pod = PodView(uid=uid, namespace="default", name="forged", containers=(view,))
 

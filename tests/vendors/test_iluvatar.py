@@ -13,7 +13,7 @@ from hami_plugin.scheduler.engine.states import Context, idle
 from vendors.iluvatar.family import families
 from vendors.iluvatar.settings import IluvatarSettings
 
-CHIPS = {family.word: family for family in families(IluvatarSettings())}
+CHIPS = {family.device_type: family for family in families(IluvatarSettings())}
 BI = CHIPS["BI-V150"]
 POD = PodView(uid="u", namespace="n", name="p")
 NODE = NodeView(
@@ -40,9 +40,9 @@ def test_memory_counts_in_units_of_256_mib_for_each_card_and_cores_default_to_no
     assert BI.rules.policy
 
     assert BI.rules.policy.request(container(vgpu="1", mem="64", core="50")) == Demand(
-        word="BI-V150", count=1, memory=16384, cores=50
+        device_type="BI-V150", count=1, memory=16384, cores=50
     )
-    assert BI.rules.policy.request(container(vgpu="1")) == Demand(word="BI-V150", count=1, percent=100, cores=0)
+    assert BI.rules.policy.request(container(vgpu="1")) == Demand(device_type="BI-V150", count=1, percent=100, cores=0)
     assert isinstance(BI.rules.policy.request(container(vgpu="1", mem="8388608")), Invalid)
 
 
@@ -78,7 +78,7 @@ def test_a_card_is_chosen_by_annotations_with_the_chips_word() -> None:
     outcome = fit(
         BI.rules.policy,
         [idle(info) for info in BI.rules.node_devices(NODE)],
-        Context(demand=Demand(word="BI-V150", count=1), pod=pod),
+        Context(demand=Demand(device_type="BI-V150", count=1), pod=pod),
     )
 
     assert isinstance(outcome, Granted)
@@ -96,7 +96,7 @@ def test_hamis_list_of_chips_is_the_vendors_section(tmp_path: Path) -> None:
 
     section = layer.values["vendors"]["iluvatar"]  # type: ignore[index]  # a layer's values are plain objects
     (family,) = families(IluvatarSettings.model_validate(section))
-    assert (family.word, family.resources.count) == ("X1", "corp.example/x1")
+    assert (family.device_type, family.resources.count) == ("X1", "corp.example/x1")
     place = layer.place(("vendors", "iluvatar", "chips", 0, "resourceCoreName"))
     assert (place.where, place.path) == (f"{file}:6", "iluvatars[0].resourceCoreName")
     assert warnings == ()

@@ -54,7 +54,7 @@ def busy(*cards: int) -> list[DeviceState]:
 
 def whole(states: Sequence[DeviceState], count: int, **annotations: str) -> Granted | Refused:
     assert WHOLE.rules.policy
-    demand, pod = Demand(word="kunlun", count=count, percent=100), replace(POD, annotations=annotations)
+    demand, pod = Demand(device_type="kunlun", count=count, percent=100), replace(POD, annotations=annotations)
     return fit(WHOLE.rules.policy, states, Context(demand=demand, pod=pod))
 
 
@@ -62,7 +62,7 @@ def part(
     states: Sequence[DeviceState], count: int, memory: int, annotations: Mapping[str, str] | None = None
 ) -> Granted | Refused:
     assert PART.rules.policy
-    demand = Demand(word="XPU", count=count, memory=memory, cores=memory * 100 // CARD)
+    demand = Demand(device_type="XPU", count=count, memory=memory, cores=memory * 100 // CARD)
     return fit(PART.rules.policy, states, Context(demand=demand, pod=replace(POD, annotations=annotations or {})))
 
 
@@ -133,7 +133,7 @@ def test_memory_becomes_a_quarter_a_half_or_all_of_a_card() -> None:
         demand = PART.rules.policy.request(asking)
         written = {"kunlunxin.com/vxpu-memory": str(size * QUARTER)}
 
-        assert demand == Demand(word="XPU", count=1, memory=size * QUARTER, cores=cores)
+        assert demand == Demand(device_type="XPU", count=1, memory=size * QUARTER, cores=cores)
         assert PART.rules.admit(asking, POD) == Admitted(found=True, limits=written, requests=written)
     assert PART.rules.admit(ContainerView(name="c", limits={"kunlunxin.com/vxpu": "1"}), POD) == Admitted(found=True)
 
@@ -186,7 +186,7 @@ def test_a_choice_is_worth_the_same() -> None:
     assert WHOLE.rules.policy
     for vector in vectors("kunlun_xpu_topology", "calcscore"):
         chosen, before = vector["input"]["c"], vector["input"]["p"]
-        piece = tuple(Grant(uuid=f"n-kunlun-{card}", word="kunlun", index=card) for card in chosen)
+        piece = tuple(Grant(uuid=f"n-kunlun-{card}", device_type="kunlun", index=card) for card in chosen)
         worth = WHOLE.rules.policy.score(Decision(node=NODE, pod=POD, pieces=(piece,), before=busy(*before)))
         assert worth == vector["expected"]["result"]
     beside = [*busy(), DeviceState(info=DeviceInfo(id="other", type="XPU"))]
@@ -198,14 +198,14 @@ def test_a_choice_is_worth_the_same() -> None:
     ("file", "function", "word"),
     [("kunlun_xpu_topology", "KunlunDevices.Fit", "kunlun"), ("kunlun_vxpu", "KunlunVDevices.Fit", "XPU")],
 )
-def test_hamis_own_cases_are_decided_alike(file: str, function: str, word: str) -> None:
-    policy = {"kunlun": WHOLE, "XPU": PART}[word].rules.policy
+def test_hamis_own_cases_are_decided_alike(file: str, function: str, device_type: str) -> None:
+    policy = {"kunlun": WHOLE, "XPU": PART}[device_type].rules.policy
     assert policy
     for vector in vectors(file, function):
         put, expected = vector["input"], vector["expected"]
         states = [values.state({"id": "", "count": 10, **card}) for card in put["devices"]]
         request = put["request"]
-        demand = Demand(word=word, count=request["nums"], memory=request.get("memreq"))
+        demand = Demand(device_type=device_type, count=request["nums"], memory=request.get("memreq"))
         outcome = fit(policy, states, Context(demand=demand, pod=values.pod(put["pod"])))
         theirs = [one["idx"] for devices in expected["devices"].values() for one in devices]
         assert indices(outcome) == theirs
@@ -217,7 +217,7 @@ def test_a_card_has_room_for_the_same_parts() -> None:
     assert PART.rules.policy
     for vector in vectors("kunlun_vxpu", "FitVXPU"):
         state = values.state({"id": "xpu-0", "count": 10, **vector["input"]["device"]})
-        demand = Demand(word="XPU", count=1, memory=vector["input"]["request"]["memreq"])
+        demand = Demand(device_type="XPU", count=1, memory=vector["input"]["request"]["memreq"])
         outcome = fit(PART.rules.policy, [state], Context(demand=demand, pod=POD))
         assert isinstance(outcome, Granted) == vector["expected"]["result"]
 
@@ -237,7 +237,7 @@ def test_the_nodes_annotation_is_read_alike() -> None:
 def test_a_whole_card_takes_its_slot_and_a_part_its_share() -> None:
     assert WHOLE.rules.policy
     assert PART.rules.policy
-    grant = Grant(uuid="xpu-0", word="XPU", memory=QUARTER, cores=25)
+    grant = Grant(uuid="xpu-0", device_type="XPU", memory=QUARTER, cores=25)
     of_whole, of_part = (
         WHOLE.rules.policy.book(CARDS[0], grant, POD),
         PART.rules.policy.book(parts(_0=1)[0], grant, POD),

@@ -17,8 +17,8 @@ from vendors.mthreads.settings import MthreadsSettings
 (GPU,) = families(MthreadsSettings(), clock=lambda: 1_000_000_007)
 POD = PodView(uid="u", namespace="n", name="p", annotations={"hami.io/vgpu-node": "n1"})
 NODE = NodeView(name="n1", capacity={"mthreads.com/sgpu-core": "128", "mthreads.com/sgpu-memory": "768"})
-WHOLE = Demand(word="Mthreads", count=1, memory=49152, cores=16)
-SHARE = Demand(word="Mthreads", count=1, memory=16384, cores=8)
+WHOLE = Demand(device_type="Mthreads", count=1, memory=49152, cores=16)
+SHARE = Demand(device_type="Mthreads", count=1, memory=16384, cores=8)
 
 
 def container(**limits: str) -> ContainerView:

@@ -155,7 +155,7 @@ async def test_a_full_machine_has_refused_nobody_and_gives_nothing_on_top(case: 
 
 def families() -> dict[str, Family]:
     known = [load_vendor(name) for name in vendor_names()]
-    return {family.word: family for vendor in known for family in contract.families(vendor)}
+    return {family.device_type: family for vendor in known for family in contract.families(vendor)}
 
 
 def granted(file: Path) -> Iterator[tuple[Mapping[str, Any], str, list[Mapping[str, Any]]]]:
@@ -174,8 +174,8 @@ def granted(file: Path) -> Iterator[tuple[Mapping[str, Any], str, list[Mapping[s
 @pytest.mark.parametrize("file", sorted(VECTORS.glob("*_fit.jsonl.xz")), ids=lambda file: file.name.split(".")[0])
 def test_what_hamis_code_grants_is_within_what_we_count(file: Path) -> None:
     known, compared = families(), 0
-    for device, word, shares in granted(file):
-        family = known[word]
+    for device, device_type, shares in granted(file):
+        family = known[device_type]
         info = DeviceInfo(id=device["id"], devmem=device.get("totalmem", 0), devcore=device.get("totalcore", 0))
         total, count = registered(family, info, masks=False), family.resources.core_count
         before = (device.get("usedmem", 0), count(device.get("usedcores", 0)))

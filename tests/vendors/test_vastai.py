@@ -49,7 +49,7 @@ def dies(cards: str) -> list[DeviceState]:
 
 
 def offered(states: list[DeviceState], count: int, pod: PodView = POD) -> Granted | Refused:
-    return fit(policy(), states, Context(demand=Demand(word="Vastai", count=count), pod=pod))
+    return fit(policy(), states, Context(demand=Demand(device_type="Vastai", count=count), pod=pod))
 
 
 def chosen(states: list[DeviceState], count: int, pod: PodView = POD) -> list[str]:
@@ -110,7 +110,7 @@ def test_under_mutex_a_card_with_a_busy_die_has_none_free() -> None:
 def worth(*pieces: str, strategy: str = "die") -> object:
     grants = [
         tuple(
-            Grant(uuid=f"{card}{n}", word="Vastai", notes={"DeviceStrategy": strategy, "AIC": card})
+            Grant(uuid=f"{card}{n}", device_type="Vastai", notes={"DeviceStrategy": strategy, "AIC": card})
             for n, card in enumerate(piece)
         )
         for piece in pieces

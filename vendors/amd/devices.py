@@ -17,7 +17,7 @@ from hami_plugin.sdk import pci
 from hami_plugin.sdk.hardware import Hardware, distances
 from vendors.amd.kfd import KfdNode, nodes
 
-WORD: Final = "AMD"
+DEVICE_TYPE: Final = "AMD"
 LIBRARY: Final = "vgpu/libamvgpu.so"
 """HAMi's limiter for AMD, below the hook directory. It needs glibc 2.34 in the container."""
 GPUS: Final = Hardware(title="AMD GPU", vendors=("1002",), kinds=("03", "12"), module="amdgpu")
@@ -100,7 +100,7 @@ def _device(paths: HostPaths, node: KfdNode, index: int, part: int | None) -> De
     uid = f"GPU-{node.unique_id:016x}" if node.unique_id else f"AMD-{re.sub('[:.]', '-', node.address)}"
     return Device(
         uuid=uid if part is None else f"{uid}-{part}",
-        family=WORD,
+        family=DEVICE_TYPE,
         index=index,
         minor=node.render,
         model=pci.text(folder / "product_name") or MODELS.get(on_bus.device, f"AMD GPU {on_bus.device}".strip()),

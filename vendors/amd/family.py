@@ -13,7 +13,7 @@ from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, counted
 from hami_plugin.scheduler.engine.states import WHOLE, Candidate, Charge, Context, DeviceState, memory_of
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
-from vendors.amd.devices import WORD
+from vendors.amd.devices import DEVICE_TYPE
 from vendors.amd.node import node_side
 from vendors.amd.settings import AmdSettings
 
@@ -25,14 +25,14 @@ def families(settings: AmdSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     policy = Policy(
         request=counted(
-            WORD,
+            DEVICE_TYPE,
             count=amount(settings.count, limits_only=True),
             memory=amount(settings.memory, limits_only=True),
             cores=amount(settings.cores, least=1, most=WHOLE, limits_only=True),
             default_cores=WHOLE,
         ),
         serves=standard(
-            WORD,
+            DEVICE_TYPE,
             types=("amd.com/use-gputype", "amd.com/nouse-gputype"),
             uuids=("amd.com/use-gpu-uuid", "amd.com/nouse-gpu-uuid"),
         ),
@@ -41,7 +41,9 @@ def families(settings: AmdSettings) -> tuple[Family, ...]:
     )
     resources = Resources(count=settings.count, memory=settings.memory, cores=settings.cores)
     rules = SchedulingRules.registered(resources, KEYS, policy, decode=decode_json, admit=admission(settings))
-    return (Family(word=WORD, annotations=KEYS, resources=resources, rules=rules, node=node_side(settings)),)
+    return (
+        Family(device_type=DEVICE_TYPE, annotations=KEYS, resources=resources, rules=rules, node=node_side(settings)),
+    )
 
 
 def in_compute_units(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
@@ -52,7 +54,7 @@ def in_compute_units(state: DeviceState, context: Context, _eligible: Sequence[C
         units = max(1, total * min(demand.cores, WHOLE) // WHOLE)
     else:
         units = total if memory == state.info.devmem else 0
-    return Charge(memory=memory, cores=units, word=state.info.type)
+    return Charge(memory=memory, cores=units, device_type=state.info.type)
 
 
 def admission(settings: AmdSettings) -> Admit:

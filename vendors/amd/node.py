@@ -19,7 +19,7 @@ from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.polling import LookingDriver
-from vendors.amd.devices import LIBRARY, WORD, gpu, links, look, unlimited
+from vendors.amd.devices import DEVICE_TYPE, LIBRARY, gpu, links, look, unlimited
 from vendors.amd.settings import AmdSettings
 
 UNITS = "units"
@@ -40,14 +40,14 @@ def node_side(settings: AmdSettings) -> NodeSide:
         register=partial(register, settings),
         inject=inject,
         place=place,
-        announce=partial(announce, WORD),
+        announce=partial(announce, DEVICE_TYPE),
     ).delivered(settings, device_edits, shared_edits)
 
 
-def announce(word: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
+def announce(device_type: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
     """That only whole cards are handed out, while nothing on the host would hold a container to a part."""
     why = next(filter(None, (gpu(device).unlimited for device in snapshot.devices)), "")
-    return {refuses_key(word): Refuses(what="parts", why=why).text} if why else {}
+    return {refuses_key(device_type): Refuses(what="parts", why=why).text} if why else {}
 
 
 def register(settings: AmdSettings, device: Device, _legacy: bool) -> DeviceInfo:

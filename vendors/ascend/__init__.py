@@ -15,7 +15,7 @@ from vendors.ascend.node.host import NPUS
 
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     """One family's chips: those that the driver calls by its name."""
-    name, memory = CHIPS[family.word][:2] if family.word in CHIPS else (family.word, 0)
+    name, memory = CHIPS[family.device_type][:2] if family.device_type in CHIPS else (family.device_type, 0)
     cores = {device.index: int(device.extra.get("aicore", 0)) for device in machine.devices if device.model == name}
     return tuple(
         replace(info, devmem=min(info.devmem, memory or info.devmem), devcore=cores[info.index])

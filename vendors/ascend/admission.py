@@ -22,7 +22,7 @@ def soft(pod: PodView) -> bool:
 def request(chip: Chip) -> Request:
     """A number of NPUs, each with memory and cores; whole ones when nothing is said of memory."""
     return counted(
-        chip.word,
+        chip.device_type,
         count=amount(chip.count, least=1),
         memory=amount(chip.memory, factor=chip.memory_factor, fraction="ignore"),
         cores=amount(chip.cores, fraction="round up"),
@@ -66,7 +66,7 @@ def _admitted(chip: Chip, container: ContainerView, *, cut: bool) -> Admitted | 
 
 
 def _whole_modules(chip: Chip, asked: int) -> int:
-    if chip.word != MODULES or not chip.super_pod or asked % 2 == 0:
+    if chip.device_type != MODULES or not chip.super_pod or asked % 2 == 0:
         return asked
     if asked != 1:
         raise ValueError(f"{chip.count}={asked}: two NPUs are one module; ask for 1 or an even number")

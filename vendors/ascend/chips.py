@@ -26,7 +26,7 @@ CHIPS = {
     "Ascend310P": ("310P3", 21527, 24576, 8, 7, _SEVENTHS),
     "Ascend910C": ("Ascend910", 65536, 65536, 20, 7, _QUARTERS),
 }
-"""By HAMi's word: the driver's name, MiB that can be had and that there are, AI cores and CPUs, templates."""
+"""By HAMi's common word: the driver's name, MiB that can be had and that there are, AI cores and CPUs, templates."""
 
 MODULES = "Ascend910C"
 """Two of these chips are soldered to one module."""
@@ -42,9 +42,11 @@ class Template(Section):
 
 
 class Chip(Section):
-    """One entry of ``configs``. Without ``memoryAllocatable`` it is HAMi's chip of that word, but for what it says."""
+    """One entry of ``configs``. Without ``memoryAllocatable`` it is HAMi's chip of that name, but for what it says."""
 
-    word: str = setting("commonWord", ..., "HAMi's word for the chip; it stands in all annotations.", min_length=1)
+    device_type: str = setting(
+        "commonWord", ..., "HAMi's word for the chip; it stands in all annotations.", min_length=1
+    )
     driver_name: str = setting("chipName", "", "The driver's name for the chip.")
     count: ResourceName = setting("resourceName", ..., "Number of NPUs.")
     memory: ResourceName = setting("resourceMemoryName", ..., "Memory of each NPU.")
@@ -84,21 +86,21 @@ def shares(allocatable: int, templates: Iterable[int]) -> int:
     return max(1, allocatable // min(templates, default=allocatable))
 
 
-def _known(word: str) -> dict[str, Any]:
-    if word not in CHIPS:
+def _known(device_type: str) -> dict[str, Any]:
+    if device_type not in CHIPS:
         return {}
-    driver_name, allocatable, capacity, cores, cpus, templates = CHIPS[word]
+    driver_name, allocatable, capacity, cores, cpus, templates = CHIPS[device_type]
     keys = ("name", "memory", "aiCore", "aiCPU")
     return {
         "chipName": driver_name,
-        "resourceName": f"huawei.com/{word}",
-        "resourceMemoryName": f"huawei.com/{word}-memory",
-        "resourceCoreName": f"huawei.com/{word}-core",
+        "resourceName": f"huawei.com/{device_type}",
+        "resourceMemoryName": f"huawei.com/{device_type}-memory",
+        "resourceCoreName": f"huawei.com/{device_type}-core",
         "memoryAllocatable": allocatable,
         "memoryCapacity": capacity,
         "aiCore": cores,
         "aiCPU": cpus,
-        "superPod": word == MODULES,
+        "superPod": device_type == MODULES,
         "templates": [dict(zip(keys, template, strict=True)) for template in templates],
     }
 
@@ -111,13 +113,16 @@ class AscendSettings(NodeSettings):
         **AS_IT_IS,
         "splitCount": Fixed(
             served="an NPU goes to as many containers as it has of its smallest template: "
-            + ", ".join(f"{shares(known[1], (one[1] for one in known[-1]))} on {word}" for word, known in CHIPS.items())
+            + ", ".join(
+                f"{shares(known[1], (one[1] for one in known[-1]))} on {device_type}"
+                for device_type, known in CHIPS.items()
+            )
         ),
     }
 
     soft: bool = setting("hamiVnpuCore", False, "Nodes serve hami-core mode unless their annotation says otherwise.")
     chips: tuple[Chip, ...] = Field(
-        default_factory=lambda: tuple(Chip.model_validate({"commonWord": word}) for word in CHIPS),
+        default_factory=lambda: tuple(Chip.model_validate({"commonWord": device_type}) for device_type in CHIPS),
         alias="configs",
         description="The chips. Of one in HAMi's chart, `commonWord` and what differs are enough.",
     )

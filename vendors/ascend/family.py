@@ -24,10 +24,10 @@ def families(settings: AscendSettings, clock: Callable[[], float] = time.time) -
 
 def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) -> Family:
     keys = AnnotationKeys(
-        register=f"hami.io/node-register-{chip.word}",
-        handshake=f"hami.io/node-handshake-{chip.word}",
-        to_allocate=f"hami.io/{chip.word}-devices-to-allocate",
-        allocated=f"hami.io/{chip.word}-devices-allocated",
+        register=f"hami.io/node-register-{chip.device_type}",
+        handshake=f"hami.io/node-handshake-{chip.device_type}",
+        to_allocate=f"hami.io/{chip.device_type}-devices-to-allocate",
+        allocated=f"hami.io/{chip.device_type}-devices-allocated",
     )
     factor = max(1, chip.memory_factor)
     resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=factor)
@@ -40,17 +40,17 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         patch=_patch(chip, clock),
     )
     node = node_side(chip, settings)
-    return Family(word=chip.word, annotations=keys, resources=resources, rules=rules, node=node)
+    return Family(device_type=chip.device_type, annotations=keys, resources=resources, rules=rules, node=node)
 
 
 def _patch(chip: Chip, clock: Callable[[], float]) -> Patch:
     def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
-        entries = [_entry(chip, grant, cut=not soft(pod)) for piece in given[family.word] for grant in piece]
+        entries = [_entry(chip, grant, cut=not soft(pod)) for piece in given[family.device_type] for grant in piece]
         for_agent = json.dumps(entries, separators=(",", ":"), ensure_ascii=False)
         return {
             **both_keys(family, pod, given),
             "predicate-time": str(int(clock())),
-            f"huawei.com/{chip.word}": for_agent,
+            f"huawei.com/{chip.device_type}": for_agent,
         }
 
     return patch

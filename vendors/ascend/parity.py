@@ -74,9 +74,12 @@ def _other_chips(question: Json) -> bool:
 
 def _of_the_chip(question: Json, ours: Json, theirs: Json) -> bool:
     """A sound grant of that chip alone; or none, because of a chip's type. HAMi takes all of them for that chip."""
-    word = question["vendor"]
-    alike = [{**one, "type": word if word in one.get("type", "") else one["type"]} for one in question["devices"]]
-    family = next(family for family in families(AscendSettings()) if family.word == word)
+    device_type = question["vendor"]
+    alike = [
+        {**one, "type": device_type if device_type in one.get("type", "") else one["type"]}
+        for one in question["devices"]
+    ]
+    family = next(family for family in families(AscendSettings()) if family.device_type == device_type)
     assert family.rules.policy
     if not fits.answered_by({**question, "devices": alike}, theirs, family.rules.policy, Parity()):
         return False

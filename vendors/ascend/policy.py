@@ -22,18 +22,20 @@ NETWORKED = "Ascend910"
 
 def policy(chip: Chip, *, soft_nodes: bool) -> Policy:
     """``soft_nodes``: nodes serve hami-core mode unless their annotation says otherwise."""
-    usual = standard(chip.word, uuids=(f"hami.io/use-{chip.word}-uuid", f"hami.io/no-use-{chip.word}-uuid"))
+    usual = standard(
+        chip.device_type, uuids=(f"hami.io/use-{chip.device_type}-uuid", f"hami.io/no-use-{chip.device_type}-uuid")
+    )
     return Policy(
         request=request(chip),
         gates=(lambda context: mode_served(context, default=soft_nodes),),
-        serves=(*usual[:2], of_chip(chip.word), *usual[2:]),
+        serves=(*usual[:2], of_chip(chip.device_type), *usual[2:]),
         charge=charge(chip),
         checks=tuple(in_percent(check) for check in CHARGED),
         select=when(
             modules_wanted, whole_modules(2), when(networks_known, by_group(lambda one: network(one.state.notes)))
         ),
         limited=soft,
-        score=network_share if chip.word.startswith(NETWORKED) else neutral,
+        score=network_share if chip.device_type.startswith(NETWORKED) else neutral,
     )
 
 
@@ -44,9 +46,9 @@ def mode_served(context: Context, *, default: bool) -> Reason | None:
     return Reason.MODE if soft(context.pod) and not served else None
 
 
-def of_chip(word: str) -> DeviceCheck:
+def of_chip(device_type: str) -> DeviceCheck:
     """The NPU is this chip and not one whose name begins alike: 910B4 has half the memory of 910B4-1."""
-    return lambda state, _context: None if state.info.type == word else Reason.TYPE_MISMATCH
+    return lambda state, _context: None if state.info.type == device_type else Reason.TYPE_MISMATCH
 
 
 def charge(chip: Chip) -> Callable[[DeviceState, Context, Sequence[Candidate]], Charge]:
@@ -80,14 +82,14 @@ def network(notes: Mapping[str, Any] | None) -> float | None:
 
 
 def modules_wanted(context: Context) -> bool:
-    return context.demand.word == MODULES and context.demand.count > 1
+    return context.demand.device_type == MODULES and context.demand.count > 1
 
 
 def networks_known(context: Context) -> bool:
     """Several NPUs are wanted of chips that all say which network they are in."""
     demand = context.demand
     known = all("NetworkID" in state.notes for state in context.states)
-    return demand.count > 1 and demand.word.startswith(NETWORKED) and known
+    return demand.count > 1 and demand.device_type.startswith(NETWORKED) and known
 
 
 def network_share(decision: Decision) -> float:

@@ -10,7 +10,7 @@ from typing import Final
 from hami_plugin.model.device import Device
 from hami_plugin.sdk.hardware import Hardware
 
-WORD: Final = "AWSNeuron"
+DEVICE_TYPE: Final = "AWSNeuron"
 INFERENTIA: Final = ("7064", "7065", "7066", "7067", "7264")
 """Device ids of the chips that the driver numbers in the order of the bus."""
 NEURONS: Final = Hardware(
@@ -45,4 +45,4 @@ def chip(device: Device) -> Chip:
 
 def name(node: str, number: int) -> str:
     """What HAMi's scheduler calls a device: it counts them, and the node's agent has no say in it."""
-    return f"{node}-{WORD}-{number}"
+    return f"{node}-{DEVICE_TYPE}-{number}"

@@ -10,7 +10,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.sdk import pci
-from vendors.awsneuron.chips import LOGICAL_CORE_SIZE, MEMORY_MIB, MOST_CORES, NEURONS, WORD, Chip, chip, name
+from vendors.awsneuron.chips import DEVICE_TYPE, LOGICAL_CORE_SIZE, MEMORY_MIB, MOST_CORES, NEURONS, Chip, chip, name
 from vendors.awsneuron.places import Places
 
 ECC = {"mem_ecc_uncorrected": "MemoryEccUncorrected", "sram_ecc_uncorrected": "SramEccUncorrected"}
@@ -61,7 +61,7 @@ class Looker:
         size = self._logical or LOGICAL_CORE_SIZE.get(architecture, 1)
         return Device(
             uuid=name(self._paths.node, number),
-            family=WORD,
+            family=DEVICE_TYPE,
             index=number,
             minor=number,
             model=model,
@@ -89,7 +89,9 @@ class Looker:
         return None
 
     def _remembered(self, number: int) -> Device:
-        unknown = Device(uuid=name(self._paths.node, number), family=WORD, index=number, model="", memory=0, mode="")
+        unknown = Device(
+            uuid=name(self._paths.node, number), family=DEVICE_TYPE, index=number, model="", memory=0, mode=""
+        )
         return self._known.get(number, unknown)
 
 

@@ -22,7 +22,7 @@ from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denie
 from hami_plugin.scheduler.engine.selectors import Choice, consecutive, first
 from hami_plugin.scheduler.engine.states import Candidate, Charge, Context, DeviceState, Given, restored
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
-from vendors.awsneuron.chips import MOST_CORES, WORD, chip, name
+from vendors.awsneuron.chips import DEVICE_TYPE, MOST_CORES, chip, name
 from vendors.awsneuron.node import KIND, node_side
 from vendors.awsneuron.settings import AwsNeuronSettings
 
@@ -39,7 +39,7 @@ def request(settings: AwsNeuronSettings, container: ContainerView) -> Asked:
     if isinstance(count, Invalid):
         return count
     if count:
-        return Demand(word=WORD, count=count, cores=most, detail=WHOLE)
+        return Demand(device_type=DEVICE_TYPE, count=count, cores=most, detail=WHOLE)
     cores = amount(settings.cores, least=1)(container)
     if cores is None or isinstance(cores, Invalid):
         return cores
@@ -47,7 +47,7 @@ def request(settings: AwsNeuronSettings, container: ContainerView) -> Asked:
     if devices and left:
         why = f"is not 1 or a multiple of {most}, the cores of a device; the next number that works is"
         return Invalid(resource=settings.cores, text=str(cores), why=f"{why} {(devices + 1) * most}")
-    return Demand(word=WORD, count=devices or 1, cores=most if devices else cores)
+    return Demand(device_type=DEVICE_TYPE, count=devices or 1, cores=most if devices else cores)
 
 
 def on_this_node(context: Context) -> tuple[int, int] | None:
@@ -106,9 +106,9 @@ def device(settings: AwsNeuronSettings, node: NodeView, number: int, count: int)
         index=number,
         count=cores,
         devcore=(1 << cores) - 1,
-        type=WORD,
+        type=DEVICE_TYPE,
         health=True,
-        vendor=WORD,
+        vendor=DEVICE_TYPE,
         custom={KIND: node.labels.get("node.kubernetes.io/instance-type", "")},
     )
 
@@ -130,7 +130,7 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
         """What AWS's device plugin reads: numbers of devices, or of cores, over all containers."""
         numbers: list[int] = []
         kind: dict[str, str] = {}
-        for container, piece in zip(pod.containers, given[family.word], strict=False):
+        for container, piece in zip(pod.containers, given[family.device_type], strict=False):
             whole = written(container, settings.count) is not None
             for grant in piece:
                 numbers += [grant.index] if whole else ids(grant, settings.cores_per_device)
@@ -146,14 +146,14 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
     policy = Policy(
         request=lambda container: request(settings, container),
         gates=(splits,),
-        serves=standard(WORD, uuids=SELECTORS),
+        serves=standard(DEVICE_TYPE, uuids=SELECTORS),
         charge=charge,
         checks=(),
         select=neighbours,
         restore=restore,
     )
     family = Family(
-        word=WORD,
+        device_type=DEVICE_TYPE,
         annotations=AnnotationKeys(allocated="hami.io/aws-neuron-devices-allocated"),
         resources=resources(settings),
         rules=SchedulingRules(

@@ -16,7 +16,7 @@ from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
 from hami_plugin.sdk.polling import LookingDriver
-from vendors.awsneuron.chips import NEURONS, WORD, chip
+from vendors.awsneuron.chips import DEVICE_TYPE, NEURONS, chip
 from vendors.awsneuron.devices import Looker
 from vendors.awsneuron.places import Places
 from vendors.awsneuron.settings import AwsNeuronSettings
@@ -57,7 +57,13 @@ def register(device: Device, _legacy: bool) -> DeviceInfo:
     """The device as HAMi's scheduler makes it up from the node's capacity."""
     own = chip(device)
     return DeviceInfo.of(
-        device, WORD, count=own.cores, memory=0, cores=mask(device), vendor=WORD, custom={KIND: own.instance_type}
+        device,
+        DEVICE_TYPE,
+        count=own.cores,
+        memory=0,
+        cores=mask(device),
+        vendor=DEVICE_TYPE,
+        custom={KIND: own.instance_type},
     )
 
 

@@ -14,7 +14,7 @@ from hami_plugin.parity import ADMISSION, PLACED, REQUEST, Json, Parity, differe
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import INT32_MAX, Demand
 from hami_plugin.scheduler.engine.states import DeviceState
-from vendors.awsneuron.chips import WORD
+from vendors.awsneuron.chips import DEVICE_TYPE
 from vendors.awsneuron.family import SELECTORS, WHOLE, families
 from vendors.awsneuron.node import KIND
 from vendors.awsneuron.settings import AwsNeuronSettings
@@ -47,15 +47,17 @@ def parity() -> Parity:
 def _demand(request: Json) -> Demand:
     """HAMi does not tell cores from devices: several, and those of a node not seen yet, are whole ones."""
     count, cores = request["nums"], request["coresreq"]
-    return Demand(word=request["type"], count=count, cores=cores, detail=WHOLE if count > 1 or not cores else None)
+    return Demand(
+        device_type=request["type"], count=count, cores=cores, detail=WHOLE if count > 1 or not cores else None
+    )
 
 
 def _with_masks(question: Json, answer: Json) -> Json:
     """With the copies of masks: of what is granted, and of every device that HAMi looks at on the way to one."""
     if not answer["ok"]:
         return answer
-    granted = {one["uuid"]: {**one, "custominfo": {BOOKED: one["usedcores"]}} for one in answer["devices"][WORD]}
-    told: dict[str, Any] = {**answer, "devices": {WORD: list(granted.values())}}
+    granted = {one["uuid"]: {**one, "custominfo": {BOOKED: one["usedcores"]}} for one in answer["devices"][DEVICE_TYPE]}
+    told: dict[str, Any] = {**answer, "devices": {DEVICE_TYPE: list(granted.values())}}
     if "applied" in answer:
         before = {device["id"]: device for device in question["devices"]}
         walk = dropwhile(lambda uuid: uuid not in granted, before)
@@ -70,7 +72,7 @@ def _with_masks(question: Json, answer: Json) -> Json:
 
 
 def _wanted(question: Json) -> int:
-    return int(question["request"]["nums"]) if question["fn"] == "fit" and question["vendor"] == WORD else 0
+    return int(question["request"]["nums"]) if question["fn"] == "fit" and question["vendor"] == DEVICE_TYPE else 0
 
 
 def _out_of_order(question: Json) -> bool:
@@ -109,7 +111,7 @@ def _sound(question: Json, ours: Json, theirs: Json) -> bool:
     possible = _possible(question, count, cores) if count else []
     if not ours["ok"]:
         return not possible and _refused(question, ours["reason"], count)
-    return bool(possible) and {one["idx"]: one["usedcores"] for one in ours["devices"][WORD]} == possible[0]
+    return bool(possible) and {one["idx"]: one["usedcores"] for one in ours["devices"][DEVICE_TYPE]} == possible[0]
 
 
 def _refused(question: Json, reason: str, count: int) -> bool:
@@ -181,7 +183,7 @@ def _last_with_cores(question: Json) -> list[Grant] | str:
 
 
 def _grant(state: DeviceState, mask: int) -> Grant:
-    return Grant(uuid=state.uuid, word=WORD, cores=mask, index=state.index)
+    return Grant(uuid=state.uuid, device_type=DEVICE_TYPE, cores=mask, index=state.index)
 
 
 def _delta(question: Json, state: DeviceState) -> int:
@@ -195,7 +197,7 @@ def _with_his_masks(question: Json, answer: Json) -> Json:
     his = _with_masks(question, answer)
     states = {state.uuid: state for state in values.states(question)}
     added = {uuid: _delta(question, states[uuid]) for uuid in uuids(answer)}
-    for one in (*his["devices"][WORD], *his.get("applied", ())):
+    for one in (*his["devices"][DEVICE_TYPE], *his.get("applied", ())):
         one["custominfo"] = {BOOKED: added[one["uuid"]]}
     for one in his.get("usage_after", ()):
         if BOOKED in one["custominfo"]:
@@ -212,7 +214,7 @@ def _allowed(question: Json, uuid: str) -> bool:
 
 def _asks(question: Json, kinds: tuple[str, ...], resource: str) -> str:
     """How much of a resource a container asks for; empty if the question is of another kind."""
-    if question["fn"] not in kinds or question["vendor"] != WORD:
+    if question["fn"] not in kinds or question["vendor"] != DEVICE_TYPE:
         return ""
     container = question["container"]
     return str({**(container.get("requests") or {}), **(container.get("limits") or {})}.get(resource, ""))
@@ -242,7 +244,7 @@ def _split_by_device(question: Json, ours: Json, _theirs: Json) -> bool:
 
 
 def _request(count: int, cores: int) -> Json:
-    return {"nums": count, "type": WORD, "memreq": 0, "mempercentagereq": 0, "coresreq": cores}
+    return {"nums": count, "type": DEVICE_TYPE, "memreq": 0, "mempercentagereq": 0, "coresreq": cores}
 
 
 def _admitted(question: Json, ours: Json) -> bool:

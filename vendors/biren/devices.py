@@ -13,7 +13,7 @@ from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.sdk import pci
 from hami_plugin.sdk.tools import Kept, ToolError, lines, read
 
-WORD = "Biren"
+DEVICE_TYPE = "Biren"
 CLASS = "class/biren"
 QUERY = ("gpu", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 DEADLINE_S = 10.0
@@ -90,7 +90,7 @@ class Looker:
             return self._silent(number, place, f"brsmi says: {', '.join(row)}")
         device = Device(
             uuid=uuid,
-            family=WORD,
+            family=DEVICE_TYPE,
             index=number,
             minor=number,
             model=name,
@@ -107,7 +107,7 @@ class Looker:
     def _silent(self, number: int, place: pci.PciDevice, why: str) -> Sighting:
         unknown = Device(
             uuid=f"{self._paths.node}-biren-{number}",
-            family=WORD,
+            family=DEVICE_TYPE,
             index=number,
             model="",
             memory=0,

@@ -9,7 +9,7 @@ from hami_plugin.scheduler.engine.registered import in_percent
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.states import slot
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
-from vendors.biren.devices import WORD
+from vendors.biren.devices import DEVICE_TYPE
 from vendors.biren.node import node_side
 from vendors.biren.settings import BirenSettings
 
@@ -17,11 +17,13 @@ from vendors.biren.settings import BirenSettings
 def families(settings: BirenSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     policy = Policy(
-        request=counted(WORD, count=amount(settings.count)),
-        serves=standard(WORD, uuids=("birentech.com/use-gpuuuid", "birentech.com/nouse-gpuuuid")),
+        request=counted(DEVICE_TYPE, count=amount(settings.count)),
+        serves=standard(DEVICE_TYPE, uuids=("birentech.com/use-gpuuuid", "birentech.com/nouse-gpuuuid")),
         charge=slot,
         checks=(),
     )
-    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("biren", pods=WORD)
+    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("biren", pods=DEVICE_TYPE)
     rules = SchedulingRules.registered(resources, keys, policy, decode=in_percent(decode_json))
-    return (Family(word=WORD, annotations=keys, resources=resources, rules=rules, node=node_side(settings)),)
+    return (
+        Family(device_type=DEVICE_TYPE, annotations=keys, resources=resources, rules=rules, node=node_side(settings)),
+    )

@@ -15,7 +15,7 @@ from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
 from hami_plugin.sdk.polling import LookingDriver
-from vendors.biren.devices import WORD, Looker, places
+from vendors.biren.devices import DEVICE_TYPE, Looker, places
 from vendors.biren.settings import BirenSettings
 
 CONTROL = "biren-m"
@@ -40,7 +40,7 @@ def node_side(settings: BirenSettings) -> NodeSide:
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
     """One container for each: HAMi's scheduler books neither memory nor cores of these."""
-    return DeviceInfo.of(device, WORD, numa=device.numa or 0)
+    return DeviceInfo.of(device, DEVICE_TYPE, numa=device.numa or 0)
 
 
 def device_edits(settings: BirenSettings, device: Device, host: HostFiles) -> ContainerEdits:

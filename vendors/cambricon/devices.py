@@ -10,7 +10,7 @@ from pathlib import Path
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.sdk import pci
-from vendors.cambricon.names import MLUS, WORD, name
+from vendors.cambricon.names import DEVICE_TYPE, MLUS, name
 from vendors.cambricon.tool import Cnmon
 
 CARDS = "driver/cambricon/mlus"
@@ -68,7 +68,7 @@ class Looker:
         number = int(node[1])
         before, card = self.known.get(address), self.tool.cards().get(number)
         return Device(
-            family=WORD,
+            family=DEVICE_TYPE,
             uuid=name(self.paths.node, number),
             index=number,
             minor=number,

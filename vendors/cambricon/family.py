@@ -12,7 +12,7 @@ from hami_plugin.scheduler.engine.registered import summed
 from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
 from hami_plugin.scheduler.engine.states import Given
 from hami_plugin.sdk import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys
-from vendors.cambricon.names import AGENT, PROFILE, SLOTS, UNIT, WORD, profile
+from vendors.cambricon.names import AGENT, DEVICE_TYPE, PROFILE, SLOTS, UNIT, profile
 from vendors.cambricon.node import node_side
 from vendors.cambricon.settings import CambriconSettings
 
@@ -25,12 +25,12 @@ def families(settings: CambriconSettings) -> tuple[Family, ...]:
     names = resources(settings)
     memory, cores = amount(names.memory, factor=UNIT), amount(names.cores, fraction="ignore")
     policy = Policy(
-        request=counted(WORD, count=amount(names.count), memory=memory, cores=cores, default_cores=100),
-        serves=standard(WORD, uuids=("cambricon.com/use-gpuuuid", "cambricon.com/nouse-gpuuuid")),
+        request=counted(DEVICE_TYPE, count=amount(names.count), memory=memory, cores=cores, default_cores=100),
+        serves=standard(DEVICE_TYPE, uuids=("cambricon.com/use-gpuuuid", "cambricon.com/nouse-gpuuuid")),
         checks=(within_quota(memory=names.memory, cores=names.cores, factor=UNIT), *CHARGED),
     )
     family = Family(
-        word=WORD,
+        device_type=DEVICE_TYPE,
         annotations=AnnotationKeys(
             to_allocate="hami.io/cambricon-mlu-devices-to-allocate",
             allocated="hami.io/cambricon-mlu-devices-allocated",
@@ -39,7 +39,7 @@ def families(settings: CambriconSettings) -> tuple[Family, ...]:
         rules=SchedulingRules(
             policy=policy,
             admit=if_limited(names.count),
-            node_devices=summed(names.cores, names.memory, each=SLOTS, unit=UNIT, name=AGENT, word=WORD),
+            node_devices=summed(names.cores, names.memory, each=SLOTS, unit=UNIT, name=AGENT, device_type=DEVICE_TYPE),
             patch=patch,
             lock=LockRule(annotation="cambricon.com/dsmlu.lock", expires_s=120.0, named=False),
         ),
@@ -69,14 +69,14 @@ def resources(settings: CambriconSettings) -> Resources:
 def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
     """The agent serves one share a pod, the first: its card, percent of cores, and units of memory."""
     waiting = {**both_keys(family, pod, given), **dict.fromkeys(WAITING, "false")}
-    first = next((grant for piece in given[family.word] for grant in piece), None)
+    first = next((grant for piece in given[family.device_type] for grant in piece), None)
     if first is None:
         return waiting
     return {**waiting, PROFILE: profile(first.index, first.cores, first.memory)}
 
 
 def _written(question: Json) -> bool:
-    return bool(question["fn"] == "patch_annotations" and question["vendor"] == WORD)
+    return bool(question["fn"] == "patch_annotations" and question["vendor"] == DEVICE_TYPE)
 
 
 def _waits_by_both_names(_question: Json, ours: Json, theirs: Json) -> bool:

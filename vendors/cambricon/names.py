@@ -6,7 +6,7 @@ from typing import Final
 
 from hami_plugin.sdk.hardware import Hardware
 
-WORD: Final = "MLU"
+DEVICE_TYPE: Final = "MLU"
 UNIT: Final = 256
 """MiB that one unit of memory stands for."""
 SLOTS: Final = 100

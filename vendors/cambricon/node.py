@@ -18,7 +18,7 @@ from hami_plugin.sdk.hardware import distances
 from hami_plugin.sdk.polling import LookingDriver
 from hami_plugin.sdk.tools import ToolError
 from vendors.cambricon.devices import Looker
-from vendors.cambricon.names import MLUS, PROFILE, SLOTS, UNIT, WORD, profile
+from vendors.cambricon.names import DEVICE_TYPE, MLUS, PROFILE, SLOTS, UNIT, profile
 from vendors.cambricon.settings import CambriconSettings
 from vendors.cambricon.tool import Cnmon
 
@@ -66,7 +66,7 @@ def node_side(settings: CambriconSettings) -> NodeSide:
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
     """The MLU as HAMi's scheduler makes it up from the node's capacity."""
-    return DeviceInfo.of(device, WORD, count=SLOTS, memory=device.memory // UNIT * UNIT)
+    return DeviceInfo.of(device, DEVICE_TYPE, count=SLOTS, memory=device.memory // UNIT * UNIT)
 
 
 def device_edits(settings: CambriconSettings, device: Device, host: HostFiles) -> ContainerEdits:

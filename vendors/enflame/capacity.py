@@ -10,7 +10,7 @@ from hami_plugin.protocol.grammar import from_json, object_of, objects, text_of
 from hami_plugin.protocol.register import DeviceInfo
 from vendors.enflame.profiles import MIB_PER_GB, number, size
 
-WORD = "Enflame"
+DEVICE_TYPE = "Enflame"
 CAPACITY = "enflame.com/gcu-drs-capacity"
 
 
@@ -45,7 +45,7 @@ def _card(
         count=count,
         devmem=memory * MIB_PER_GB,
         devcore=100,
-        type=WORD,
+        type=DEVICE_TYPE,
         health=True,
         custom={"minor": minor, "index": str(index), **notes},
     )

@@ -11,7 +11,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import CHARGED, for_word, healthy, idle_device, standard
+from hami_plugin.scheduler.engine.checks import CHARGED, healthy, idle_device, of_this_type, standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import counted_in
@@ -20,7 +20,7 @@ from hami_plugin.scheduler.engine.selectors import enough
 from hami_plugin.scheduler.engine.states import Booked, Candidate, Charge, Context, DeviceState, Given, asked
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from vendors.enflame import drs, node, partitions
-from vendors.enflame.capacity import WORD
+from vendors.enflame.capacity import DEVICE_TYPE
 from vendors.enflame.partitions import UNITS, is_cut
 from vendors.enflame.profiles import size
 from vendors.enflame.settings import EnflameSettings
@@ -40,11 +40,11 @@ def whole(settings: EnflameSettings) -> Family:
     """Cards that nobody else uses."""
     policy = Policy(
         request=counted(WHOLE, count=amount(settings.whole), default_memory=UNITS, default_cores=UNITS),
-        serves=(healthy, for_word(WHOLE), idle_device),
+        serves=(healthy, of_this_type(WHOLE), idle_device),
         checks=(),
     )
     return Family(
-        word=WHOLE,
+        device_type=WHOLE,
         annotations=KEYS,
         resources=Resources(count=settings.whole),
         rules=SchedulingRules(
@@ -59,10 +59,10 @@ def whole(settings: EnflameSettings) -> Family:
 
 def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """The first cards with so much percent left; where partitions have been cut, with one that is as large."""
-    counted_cards = counted_in(CARDS, _cards("enflame", WORD, slots=UNITS))
+    counted_cards = counted_in(CARDS, _cards("enflame", DEVICE_TYPE, slots=UNITS))
     request = counted(SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS))
     return Family(
-        word=SHARED,
+        device_type=SHARED,
         annotations=AnnotationKeys(allocated=drs.KEYS.allocated),
         resources=Resources(
             count=settings.shared,
@@ -89,7 +89,7 @@ def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
         node=replace(
             node.node_side(settings, SHARED),
             replicas=replicas,
-            register=registered(WORD, slots=UNITS),
+            register=registered(DEVICE_TYPE, slots=UNITS),
             announce=partial(node.cut_cards, SHARED),
             place=place,
         ),
@@ -154,7 +154,7 @@ def registered(kind: str, *, slots: int) -> Callable[[Device, bool], DeviceInfo]
     """A card as HAMi's scheduler makes it up from the node's capacity."""
 
     def info(device: Device, _legacy: bool) -> DeviceInfo:
-        cut = node.card(device).cut if kind == WORD else None
+        cut = node.card(device).cut if kind == DEVICE_TYPE else None
         custom = {partitions.CUT: partitions.sizes(cut)} if cut else None
         return DeviceInfo.of(device, kind, count=slots, memory=UNITS, cores=UNITS, custom=custom)
 
@@ -171,7 +171,7 @@ def _cards(name: str, kind: str, *, slots: int) -> Callable[[NodeView, int, int]
 
 def share(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
     """The percentage, under the word that HAMi 2.7 writes."""
-    return asked(state, context, eligible)._replace(word=WORD)
+    return asked(state, context, eligible)._replace(device_type=DEVICE_TYPE)
 
 
 def admission(settings: EnflameSettings, request: Request) -> Admit:
@@ -200,7 +200,7 @@ def patch(clock: Callable[[], int]) -> Patch:
     """The agent finds the cards of the first container by number."""
 
     def of_decision(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
-        pieces = given[family.word]
+        pieces = given[family.device_type]
         first = next(filter(None, pieces), ())
         return {
             family.annotations.allocated: encode_devices(pieces),

@@ -91,10 +91,10 @@ class Looker:
         row = self.tool.row(place.address)
         before = known.traits if known and isinstance(known.traits, Card) else Card(index=minor)
         index = row.index if row else before.index
-        word, name = self.called(self.way, index)
+        device_type, name = self.called(self.way, index)
         return Device(
             uuid=name,
-            family=word,
+            family=device_type,
             index=index,
             minor=minor,
             model=row.model if row else known.model if known else "",

@@ -29,7 +29,7 @@ from hami_plugin.scheduler.engine.requests import (
 from hami_plugin.scheduler.engine.states import Booked, Candidate, Charge, Context, DeviceState, Given
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules
 from vendors.enflame import node, partitions
-from vendors.enflame.capacity import CAPACITY, WORD, cards
+from vendors.enflame.capacity import CAPACITY, DEVICE_TYPE, cards
 from vendors.enflame.profiles import MIB_PER_GB, Profile, Wanted, chosen, in_gb, number, offered
 from vendors.enflame.settings import EnflameSettings
 
@@ -40,7 +40,7 @@ KEYS = AnnotationKeys(allocated="hami.io/enflame-vgpu-devices-allocated", regist
 def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """Partitions of cards."""
     return Family(
-        word=WORD,
+        device_type=DEVICE_TYPE,
         annotations=KEYS,
         resources=Resources(
             count=settings.drs,
@@ -57,23 +57,23 @@ def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
                     partitions.one_each(settings.drs, settings.memory, settings.cores),
                     some_profile,
                 ),
-                serves=standard(WORD, uuids=UUIDS),
+                serves=standard(DEVICE_TYPE, uuids=UUIDS),
                 charge=charge,
                 checks=(free_memory, cores_if_counted, a_partition_is_free),
                 book=book,
                 restore=restore,
             ),
             admit=admission(settings),
-            node_devices=lambda of: partitions.noted(of, WORD, cards(of)),
+            node_devices=lambda of: partitions.noted(of, DEVICE_TYPE, cards(of)),
             patch=patch(clock),
             lock=None,
         ),
         node=replace(
-            node.node_side(settings, WORD),
+            node.node_side(settings, DEVICE_TYPE),
             replicas=node.slices_cut,
             register=node.partitioned,
             encode=node.capacity,
-            announce=partial(node.cut_cards, WORD),
+            announce=partial(node.cut_cards, DEVICE_TYPE),
             place=node.place,
         ),
     )
@@ -83,7 +83,7 @@ def request(settings: EnflameSettings) -> Request:
     """One partition a container: of so many slices, or else the smallest with so much memory and cores."""
     slices = amount(settings.drs, fraction="ignore")
     parts = counted(
-        WORD,
+        DEVICE_TYPE,
         count=lambda container: (
             1 if any(written(container, part) for part in (settings.memory, settings.cores)) else None
         ),
@@ -96,11 +96,11 @@ def request(settings: EnflameSettings) -> Request:
         if exactly:
             if isinstance(exactly, Invalid):
                 return exactly
-            return Demand(word=WORD, count=1, detail=Wanted(slices=exactly))
+            return Demand(device_type=DEVICE_TYPE, count=1, detail=Wanted(slices=exactly))
         asked = parts(container)
         if not isinstance(asked, Demand):
             return asked
-        return Demand(word=WORD, count=1, cores=asked.cores, detail=Wanted(memory=asked.memory or 0))
+        return Demand(device_type=DEVICE_TYPE, count=1, cores=asked.cores, detail=Wanted(memory=asked.memory or 0))
 
     return read
 
@@ -202,7 +202,7 @@ def patch(clock: Callable[[], int]) -> Patch:
     """The agent cuts the first container's partition by keys of its own, and finds all containers' in a list."""
 
     def of_decision(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
-        pieces = given[family.word]
+        pieces = given[family.device_type]
         shares = {
             container.name: {**(piece[0].notes or {})}
             for container, piece in zip(pod.containers, pieces, strict=False)

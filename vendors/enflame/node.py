@@ -19,26 +19,26 @@ from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
 from hami_plugin.sdk.polling import LookingDriver
 from vendors.enflame import partitions
-from vendors.enflame.capacity import CAPACITY, WORD
+from vendors.enflame.capacity import CAPACITY, DEVICE_TYPE
 from vendors.enflame.devices import GCUS, Card, Looker
 from vendors.enflame.profiles import MIB_PER_GB, size
 from vendors.enflame.settings import EnflameSettings
 from vendors.enflame.tool import Efsmi
 
 WHOLE, SHARED = "GCU", "vGCU"
-NAMES = {"whole": (WHOLE, "GCU"), "shared": (SHARED, "enflame"), "partitions": (WORD, "enflame-drs")}
+NAMES = {"whole": (WHOLE, "GCU"), "shared": (SHARED, "enflame"), "partitions": (DEVICE_TYPE, "enflame-drs")}
 """By way of serving: the family's word, and what is in the scheduler's names of its cards."""
 
 _SET = "it has serve: "
 _CUT = "cut its cards (efsmi -i N --drs on; then --create-instance) or ask for enflame.com/gcu"
 ABSENT: Mapping[str, Mapping[str, str]] = {
     "auto": {
-        WORD: _SET + "auto",
+        DEVICE_TYPE: _SET + "auto",
         WHOLE: "its cards are cut into partitions (DRS); ask for a percentage of one",
         SHARED: f"its cards are not cut into partitions (DRS) and nothing else limits a share; {_CUT}",
     },
-    "whole": {WORD: _SET + "whole", SHARED: _SET + "whole"},
-    "shared": {WORD: _SET + "shared", WHOLE: _SET + "shared"},
+    "whole": {DEVICE_TYPE: _SET + "whole", SHARED: _SET + "whole"},
+    "shared": {DEVICE_TYPE: _SET + "shared", WHOLE: _SET + "shared"},
     "partitions": {WHOLE: _SET + "partitions", SHARED: _SET + "partitions"},
 }
 """Why a node that serves its cards in a way has none of the other families."""
@@ -61,9 +61,9 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     return distances(devices, GCUS.plugged(paths))
 
 
-def node_side(settings: EnflameSettings, word: str) -> NodeSide:
+def node_side(settings: EnflameSettings, device_type: str) -> NodeSide:
     """What all ways have in common."""
-    common = NodeSide(inject=partial(inject, settings), absent=ABSENT[settings.serve].get(word, ""))
+    common = NodeSide(inject=partial(inject, settings), absent=ABSENT[settings.serve].get(device_type, ""))
     return common.delivered(settings, device_edits, shared_edits)
 
 
@@ -78,7 +78,7 @@ def partitioned(device: Device, _legacy: bool) -> DeviceInfo:
     slices, memory = (max(sizes, default=0) for sizes in zip(*map(size, ["", *profiles]), strict=True))
     return DeviceInfo.of(
         device,
-        WORD,
+        DEVICE_TYPE,
         count=slices_cut(device),
         memory=(memory or slices) * MIB_PER_GB,
         custom={
@@ -117,9 +117,9 @@ def slices_cut(device: Device) -> int:
     return sum(size(one.profile)[0] for one in cut.partitions) if cut else 0
 
 
-def cut_cards(word: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
+def cut_cards(device_type: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
     """What has been cut of the family's cards."""
-    return partitions.told(word, snapshot, {one.uuid: card(one).cut for one in snapshot.devices})
+    return partitions.told(device_type, snapshot, {one.uuid: card(one).cut for one in snapshot.devices})
 
 
 def place(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
@@ -150,7 +150,9 @@ def inject(settings: EnflameSettings, assignment: Assignment, _host: HostFiles) 
         if share.device.family == WHOLE or card(share.device).cut is None:
             continue
         resources = (
-            (settings.drs, settings.memory, settings.cores) if share.device.family == WORD else (settings.shared,)
+            (settings.drs, settings.memory, settings.cores)
+            if share.device.family == DEVICE_TYPE
+            else (settings.shared,)
         )
         if partitions.several(assignment.pod, len(shares), resources):
             raise RefusedError(
@@ -161,7 +163,7 @@ def inject(settings: EnflameSettings, assignment: Assignment, _host: HostFiles) 
         partition = (share.grant.notes or {}).get("partition")
         if not partition:
             size_of = f"{slices(share.grant)}g.{share.grant.memory // MIB_PER_GB}gb"
-            wanted = size_of if share.device.family == WORD else f"of {share.grant.memory or partitions.UNITS} %"
+            wanted = size_of if share.device.family == DEVICE_TYPE else f"of {share.grant.memory or partitions.UNITS} %"
             raise RefusedError(
                 RefusalReason.NOT_PREPARED,
                 f"pod {assignment.pod.key} is granted a partition {wanted} of {share.device.uuid}, and none is free",

@@ -9,7 +9,7 @@ from hami_plugin.conformance.compare import compared
 from hami_plugin.parity import REQUEST, Json, Parity, amount, differences, whole_amount
 from hami_plugin.scheduler.engine.requests import Demand
 from vendors.enflame import drs
-from vendors.enflame.capacity import WORD
+from vendors.enflame.capacity import DEVICE_TYPE
 from vendors.enflame.profiles import Wanted
 from vendors.enflame.settings import EnflameSettings
 
@@ -27,11 +27,11 @@ def parity() -> Parity:
 
 
 def _demand(request: Json) -> Demand:
-    if request["type"] != WORD:
+    if request["type"] != DEVICE_TYPE:
         return Parity().demand(request)
     size = request["memreq"]
     wanted = Wanted(slices=size) if request["mempercentagereq"] == BY_SLICES else Wanted(memory=size)
-    return Demand(word=WORD, count=request["nums"], cores=request["coresreq"], detail=wanted)
+    return Demand(device_type=DEVICE_TYPE, count=request["nums"], cores=request["coresreq"], detail=wanted)
 
 
 def _request(demand: Demand, unset_percent: int) -> Json:
@@ -48,7 +48,7 @@ def _written(question: Json, resource: str) -> int:
 
 
 def _about_shares(question: Json) -> bool:
-    return bool(question["fn"] == "request" and question["vendor"] == WORD)
+    return bool(question["fn"] == "request" and question["vendor"] == DEVICE_TYPE)
 
 
 def _text(question: Json, resource: str) -> str:

@@ -30,9 +30,9 @@ Sizes = Mapping[str, int]
 """How many partitions there are of each profile."""
 
 
-def key(word: str) -> str:
+def key(device_type: str) -> str:
     """The node's annotation of what has been cut of the cards of a family, by their numbers."""
-    return f"{OWN}partitions-{word}"
+    return f"{OWN}partitions-{device_type}"
 
 
 def sizes(cut: Cut | None) -> Sizes:
@@ -40,19 +40,21 @@ def sizes(cut: Cut | None) -> Sizes:
     return dict(sorted(Counter(one.profile for one in (cut.partitions if cut else ())).items()))
 
 
-def told(word: str, snapshot: Snapshot, cut_of: Mapping[str, Cut | None]) -> Mapping[str, str | None]:
+def told(device_type: str, snapshot: Snapshot, cut_of: Mapping[str, Cut | None]) -> Mapping[str, str | None]:
     """The annotation of a node. It says nothing where no card can be cut, nor where the family has none."""
     cards = {str(one.index): sizes(cut_of[one.uuid]) for one in snapshot.devices if cut_of[one.uuid]}
-    return {key(word): to_json(cards, key(word)) if cards else None}
+    return {key(device_type): to_json(cards, key(device_type)) if cards else None}
 
 
-def noted(node: NodeView, word: str, infos: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+def noted(node: NodeView, device_type: str, infos: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
     """The cards with what the node says has been cut of them. Without such a word, as somebody else would cut them."""
-    text = node.annotations.get(key(word), "")
+    text = node.annotations.get(key(device_type), "")
     if not text:
         return tuple(infos)
-    cards = object_of({"cards": from_json(text, key(word))}, "cards", key(word)) or {}
-    return tuple(_with(info, object_of(cards, str(info.index), key(word)) or {}, key(word)) for info in infos)
+    cards = object_of({"cards": from_json(text, key(device_type))}, "cards", key(device_type)) or {}
+    return tuple(
+        _with(info, object_of(cards, str(info.index), key(device_type)) or {}, key(device_type)) for info in infos
+    )
 
 
 def _with(info: DeviceInfo, counts: Mapping[str, object], where: str) -> DeviceInfo:

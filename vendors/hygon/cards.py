@@ -17,7 +17,7 @@ from hami_plugin.sdk import pci
 from hami_plugin.sdk.hardware import Hardware
 from vendors.hygon.places import Places
 
-WORD: Final = "DCU"
+DEVICE_TYPE: Final = "DCU"
 DRIVERS: Final = ("hycu", "hydcu")
 DCUS: Final = Hardware(title="Hygon DCU", vendors=("1d94",), kinds=("03", "12"), module=DRIVERS[0])
 """Hygon's processors have functions with the same vendor id; DCUs are display controllers or accelerators."""
@@ -74,8 +74,8 @@ class Looker:
         folder = self._folder(one.address)
         card, render = (_minor(folder, name) for name in ("card", "renderD"))
         return Device(
-            uuid=f"{WORD}-{_name(folder)}",
-            family=WORD,
+            uuid=f"{DEVICE_TYPE}-{_name(folder)}",
+            family=DEVICE_TYPE,
             index=render - FIRST_RENDER,
             minor=render,
             model=pci.text(folder / "product_name") or one.device,

@@ -7,7 +7,7 @@ from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
-from vendors.hygon.cards import WORD
+from vendors.hygon.cards import DEVICE_TYPE
 from vendors.hygon.node import node_side
 from vendors.hygon.settings import HygonSettings
 
@@ -19,18 +19,18 @@ def families(settings: HygonSettings) -> tuple[Family, ...]:
     )
     policy = Policy(
         request=counted(
-            WORD,
+            DEVICE_TYPE,
             count=amount(names.count),
             memory=amount(names.memory, factor=settings.memory_factor, fraction="ignore"),
             cores=amount(names.cores, fraction="ignore"),
             default_cores=100,
         ),
         serves=standard(
-            WORD,
+            DEVICE_TYPE,
             types=("hygon.com/use-dcutype", "hygon.com/nouse-dcutype"),
             uuids=("hygon.com/use-gpuuuid", "hygon.com/nouse-gpuuuid"),
         ),
     )
     keys = AnnotationKeys.of_agent("dcu")
     rules = SchedulingRules.registered(names, keys, policy, decode=decode_legacy)
-    return (Family(word=WORD, annotations=keys, resources=names, rules=rules, node=node_side(settings)),)
+    return (Family(device_type=DEVICE_TYPE, annotations=keys, resources=names, rules=rules, node=node_side(settings)),)

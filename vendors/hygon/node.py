@@ -21,7 +21,7 @@ from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
 from hami_plugin.sdk.polling import LookingDriver
-from vendors.hygon.cards import DCUS, WORD, Card, Looker, without_files
+from vendors.hygon.cards import DCUS, DEVICE_TYPE, Card, Looker, without_files
 from vendors.hygon.places import Places
 from vendors.hygon.settings import HygonSettings
 from vendors.hygon.vdcu import PIPE, UNITS, number, part, text
@@ -53,19 +53,19 @@ def node_side(settings: HygonSettings) -> NodeSide:
         reports=True,
         inject=partial(inject, settings),
         place=partial(place, settings),
-        announce=partial(announce, WORD),
+        announce=partial(announce, DEVICE_TYPE),
     ).delivered(settings, device_edits, shared_edits)
 
 
-def announce(word: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
+def announce(device_type: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
     """That only whole DCUs are handed out, while the host lacks what a part needs."""
     why = next((one.uncut for device in snapshot.devices if isinstance(one := device.traits, Card) and one.uncut), "")
-    return {refuses_key(word): Refuses(what="parts", why=why).text} if why else {}
+    return {refuses_key(device_type): Refuses(what="parts", why=why).text} if why else {}
 
 
 def register(settings: HygonSettings, device: Device, _legacy: bool) -> DeviceInfo:
     """The scheduler finds the family's word in the type, and the rest of it is the model."""
-    kind = device.model if WORD in device.model else f"{WORD}-{device.model}"
+    kind = device.model if DEVICE_TYPE in device.model else f"{DEVICE_TYPE}-{device.model}"
     count, memory = settings.split_count, settings.offered(device.memory)
     return DeviceInfo.of(device, kind, count=count, memory=memory, numa=device.numa or 0, mode=LEGACY_MODE)
 

@@ -13,7 +13,7 @@ from vendors.iluvatar.settings import IluvatarSettings
 
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     """One chip's GPUs: those whose model ends with its word."""
-    named = {device.index for device in machine.devices if chip_of(device.model, [family.word])}
+    named = {device.index for device in machine.devices if chip_of(device.model, [family.device_type])}
     return tuple(info for info in as_described(family, machine) if info.index in named)
 
 

@@ -36,7 +36,7 @@ def family(chip: Chip) -> Family:
     keys = AnnotationKeys.of_agent(chip.word)
     resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=UNIT)
     rules = SchedulingRules.registered(resources, keys, policy, decode=decode_legacy, admit=admission(chip))
-    return Family(word=chip.word, annotations=keys, resources=resources, rules=rules)
+    return Family(device_type=chip.word, annotations=keys, resources=resources, rules=rules)
 
 
 def admission(chip: Chip) -> Admit:

@@ -34,8 +34,8 @@ def open_driver(settings: IluvatarSettings, paths: HostPaths) -> Driver:
     words = [chip.word for chip in settings.chips]
 
     def naming(card: Card) -> tuple[str, str] | None:
-        word = chip_of(card.model, words)
-        return (word, card.uuid) if word else None
+        device_type = chip_of(card.model, words)
+        return (device_type, card.uuid) if device_type else None
 
     cards = ListedCards(GPUS, roots, partial(listed, settings), naming)
     return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
@@ -73,7 +73,7 @@ def card(row: Mapping[str, str]) -> Card | str:
 
 def node_side(settings: IluvatarSettings, family: Family) -> NodeSide:
     """One chip's. Its scheduler side reads the register of HAMi 2.7 to this day."""
-    kind = f"{settings.delivery.kind}-{family.word.lower()}"
+    kind = f"{settings.delivery.kind}-{family.device_type.lower()}"
     shares = settings.split_count if settings.unlimited_shares else 1
     return replace(
         NodeSide().delivered(settings, device_edits, shared_edits),

@@ -8,7 +8,14 @@ from dataclasses import replace
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, decode_json
-from hami_plugin.scheduler.engine.checks import alone_if_mutex, for_word, free_memory, free_slot, healthy, idle_device
+from hami_plugin.scheduler.engine.checks import (
+    alone_if_mutex,
+    free_memory,
+    free_slot,
+    healthy,
+    idle_device,
+    of_this_type,
+)
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import annotated, counted_in
 from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, counted, if_limited
@@ -57,7 +64,7 @@ def families(settings: KunlunSettings) -> tuple[Family, ...]:
 def _whole(settings: KunlunSettings) -> Family:
     policy = Policy(
         request=counted(WHOLE, count=amount(settings.count)),
-        serves=(healthy, for_word(WHOLE), *BY_NAME, idle_device),
+        serves=(healthy, of_this_type(WHOLE), *BY_NAME, idle_device),
         charge=whole,
         checks=(),
         select=by_wiring(),
@@ -65,7 +72,7 @@ def _whole(settings: KunlunSettings) -> Family:
         score=tidiness(WHOLE),
     )
     return Family(
-        word=WHOLE,
+        device_type=WHOLE,
         annotations=AnnotationKeys(allocated="hami.io/kunlun-allocated"),
         resources=Resources(count=settings.count),
         rules=SchedulingRules(
@@ -94,7 +101,7 @@ def _card(node: NodeView, number: int, count: int) -> DeviceInfo:
 
 def _with_indices(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
     """With the indices that Kunlun's device plugin reads, which knows one container of a pod: the last one counts."""
-    last: Piece = next((piece for piece in reversed(given[family.word]) if piece), ())
+    last: Piece = next((piece for piece in reversed(given[family.device_type]) if piece), ())
     indices = ",".join(str(grant.index) for grant in last)
     return {**both_keys(family, pod, given), **({"BAIDU_COM_DEVICE_IDX": indices} if indices else {})}
 
@@ -117,12 +124,12 @@ def _part(settings: KunlunSettings) -> Family:
     )
     policy = Policy(
         request=lambda container: request(settings, container),
-        serves=(healthy, for_word(PART), *BY_NAME, free_slot, alone_if_mutex),
+        serves=(healthy, of_this_type(PART), *BY_NAME, free_slot, alone_if_mutex),
         checks=(free_memory, one_size),
         select=by_wiring(alone_if_mutex, free_slot),
     )
     return Family(
-        word=PART,
+        device_type=PART,
         annotations=keys,
         resources=Resources(count=settings.parts, memory=settings.memory),
         rules=SchedulingRules(policy=policy, admit=admit, node_devices=annotated(keys.register, decode_json)),

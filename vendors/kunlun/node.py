@@ -90,15 +90,15 @@ def direct(table: str) -> Mapping[tuple[int, int], int]:
 
 def node_side(settings: KunlunSettings, family: Family) -> NodeSide:
     """XPUs whole, or in parts. Of whole XPUs the scheduler learns from their number alone."""
-    kind = f"{settings.cdi.vendor}/{'v' if family.word == PART else ''}{settings.cdi.cls}"
+    kind = f"{settings.cdi.vendor}/{'v' if family.device_type == PART else ''}{settings.cdi.cls}"
     handed = replace(
         NodeSide().delivered(settings, device_edits, shared_edits),
         delivery=replace(settings.delivery, kind=kind),
         inject=inject,
     )
-    if (family.word == PART) is not (settings.serve == "parts"):
+    if (family.device_type == PART) is not (settings.serve == "parts"):
         return replace(handed, register=register, absent=f"it has serve: {settings.serve}")
-    if family.word == WHOLE:
+    if family.device_type == WHOLE:
         return replace(handed, register=register)
     return replace(
         handed,

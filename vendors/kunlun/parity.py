@@ -112,10 +112,10 @@ def _by_place(question: Json, theirs: Json) -> bool:
     memory, cores = (CARD, 100) if whole else (request["memreq"], request["coresreq"])
     uuids = {card.index: card.uuid for card in cards}
     grants = [
-        Grant(uuid=uuids.get(index, ""), word=question["vendor"], memory=memory, cores=cores, index=index)
+        Grant(uuid=uuids.get(index, ""), device_type=question["vendor"], memory=memory, cores=cores, index=index)
         for index in chosen
     ]
-    policy = next(one.rules.policy for one in families(KunlunSettings()) if one.word == question["vendor"])
+    policy = next(one.rules.policy for one in families(KunlunSettings()) if one.device_type == question["vendor"])
     return policy is not None and fits.granted(question, theirs, policy, Parity(), grants)
 
 

@@ -86,11 +86,11 @@ def one_size(candidate: Candidate, _context: Context, _eligible: Sequence[Candid
     return Reason.NO_MEMORY if other else None
 
 
-def tidiness(word: str) -> Score:
+def tidiness(device_type: str) -> Score:
     """Up to 3000 for cards that tear the wings less than those in use do; 0 beside devices of another type."""
 
     def score(decision: Decision) -> float:
-        if any(state.info.type != word for state in decision.before):
+        if any(state.info.type != device_type for state in decision.before):
             return 0.0
         taken = {grant.index for piece in decision.pieces for grant in piece}
         used = {state.index for state in decision.before if state.slots}

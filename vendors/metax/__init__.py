@@ -25,7 +25,7 @@ def families(settings: MetaxSettings, clock: Callable[[], int] = time.time_ns) -
 
 def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
     """Whole GPUs have no shares. Shares know the zone of linked GPUs that theirs is in."""
-    whole = family.word == gpu.WORD
+    whole = family.device_type == gpu.DEVICE_TYPE
     zones = {device.index: device.extra.get("link_zone", 0) for device in machine.devices}
     return tuple(
         replace(info, count=1) if whole else replace(info, custom={"LinkZone": zones[info.index], "QosPolicy": ""})

@@ -88,7 +88,7 @@ class Looker:
         )
         return Device(
             uuid=f"{self._paths.node}-metax-{told.number}" if self._whole else card.uuid,
-            family=gpu.WORD if self._whole else sgpu.WORD,
+            family=gpu.DEVICE_TYPE if self._whole else sgpu.DEVICE_TYPE,
             index=told.number,
             minor=told.number,
             model=told.model,

@@ -14,7 +14,7 @@ from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.metax.settings import MetaxSettings
 
-WORD = "Metax-GPU"
+DEVICE_TYPE = "Metax-GPU"
 FORETOLD = {"binpack": "metax-tech.com/gpu.topology.losses", "spread": "metax-tech.com/gpu.topology.scores"}
 """By node policy: what the other cards would lose, and how well the granted ones would be linked."""
 
@@ -26,15 +26,15 @@ UNKNOWN = {"binpack": 0.0, "spread": FULL_MARKS}
 def family(settings: MetaxSettings) -> Family:
     """Cards without names of their own: what counts is how many are free."""
     return Family(
-        word=WORD,
+        device_type=DEVICE_TYPE,
         resources=Resources(count=settings.whole),
         annotations=AnnotationKeys(
             to_allocate="hami.io/metax-gpu-devices-to-allocate", allocated="hami.io/metax-gpu-devices-allocated"
         ),
         rules=SchedulingRules(
             policy=Policy(
-                request=counted(WORD, count=amount(settings.whole), default_cores=100),
-                serves=standard(WORD),
+                request=counted(DEVICE_TYPE, count=amount(settings.whole), default_cores=100),
+                serves=standard(DEVICE_TYPE),
                 score=foretold,
             ),
             admit=if_limited(settings.whole),
@@ -65,4 +65,6 @@ def forecast(text: str, count: int) -> int | None:
 
 def _card(node: NodeView, number: int, _count: int) -> DeviceInfo:
     name = f"{node.name}-metax-{number}"
-    return DeviceInfo(id=name, index=number, count=1, devmem=65536, devcore=100, type=WORD, health=True, vendor=WORD)
+    return DeviceInfo(
+        id=name, index=number, count=1, devmem=65536, devcore=100, type=DEVICE_TYPE, health=True, vendor=DEVICE_TYPE
+    )

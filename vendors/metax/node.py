@@ -44,7 +44,7 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
 def whole(settings: MetaxSettings) -> NodeSide:
     """Whole GPUs. Their scheduler side counts them, and reads from the node what so many would be worth."""
     return NodeSide(
-        register=partial(_info, gpu.WORD),
+        register=partial(_info, gpu.DEVICE_TYPE),
         announce=forecasts,
         inject=inject,
         absent=_but("native", settings),
@@ -102,13 +102,13 @@ def encode(infos: Sequence[DeviceInfo]) -> str:
     return to_json(entries, sgpu.REGISTER)
 
 
-def _info(word: str, device: Device, _legacy: bool) -> DeviceInfo:
-    return DeviceInfo.of(device, word, numa=device.numa or 0, vendor=word)
+def _info(device_type: str, device: Device, _legacy: bool) -> DeviceInfo:
+    return DeviceInfo.of(device, device_type, numa=device.numa or 0, vendor=device_type)
 
 
 def _shared_info(device: Device, legacy: bool) -> DeviceInfo:
     custom = {"QosPolicy": "", "Model": device.model, "LinkZone": card(device).zone}
-    return replace(_info(sgpu.WORD, device, legacy), custom=custom)
+    return replace(_info(sgpu.DEVICE_TYPE, device, legacy), custom=custom)
 
 
 def device_edits(settings: MetaxSettings, device: Device, host: HostFiles) -> ContainerEdits:

@@ -35,12 +35,12 @@ MOST_PARSED = 90 * 2**40
 """Bytes. HAMi reads some larger quantities as none."""
 
 
-def _has_more(question: Json, word: str) -> bool:
-    return any((question.get("allocated") or {}).get(word) or ())
+def _has_more(question: Json, device_type: str) -> bool:
+    return any((question.get("allocated") or {}).get(device_type) or ())
 
 
 def _second_whole(question: Json) -> bool:
-    return asks_fit(question, gpu.WORD) and _has_more(question, gpu.WORD)
+    return asks_fit(question, gpu.DEVICE_TYPE) and _has_more(question, gpu.DEVICE_TYPE)
 
 
 def _another_card(question: Json, ours: Json, theirs: Json) -> bool:
@@ -63,7 +63,11 @@ def _all_on_one(question: Json, theirs: Json) -> bool:
 
 def _not_foretold(question: Json) -> bool:
     """The node does not say what so many cards are worth."""
-    if question["fn"] != "score_node" or question["vendor"] != gpu.WORD or question["policy"] not in gpu.FORETOLD:
+    if (
+        question["fn"] != "score_node"
+        or question["vendor"] != gpu.DEVICE_TYPE
+        or question["policy"] not in gpu.FORETOLD
+    ):
         return False
     text = ((question.get("node") or {}).get("annotations") or {}).get(gpu.FORETOLD[question["policy"]], "")
     return gpu.forecast(text, sum(map(len, question["pod_devices"]))) is None
@@ -77,7 +81,7 @@ def _last_place(question: Json, ours: Json, theirs: Json) -> bool:
 
 def _odd_amount(question: Json) -> bool:
     """Memory or cores that HAMi cannot read, or less than 1 MiB of memory: for HAMi the whole card."""
-    if question["fn"] != "request" or question["vendor"] != sgpu.WORD:
+    if question["fn"] != "request" or question["vendor"] != sgpu.DEVICE_TYPE:
         return False
     limits, names = question["container"].get("limits") or {}, MetaxSettings()
     memory, cores = limits.get(names.memory, "0"), limits.get(names.cores, "0")
@@ -108,7 +112,7 @@ def _exact(limits: Json, *names: str) -> list[int | None]:
 def _second_of_a_class(question: Json) -> bool:
     """The pod has an app class, and another of its containers has been served."""
     in_class = pod_annotations(question).get(APP_CLASS) in CLASSES
-    return in_class and asks_fit(question, sgpu.WORD) and _has_more(question, sgpu.WORD)
+    return in_class and asks_fit(question, sgpu.DEVICE_TYPE) and _has_more(question, sgpu.DEVICE_TYPE)
 
 
 def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
@@ -130,7 +134,7 @@ def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
 
 def _several_zones(question: Json) -> bool:
     """Whole cards for a pod without app class, on a node with several zones."""
-    whole = asks_fit(question, sgpu.WORD) and question["request"]["coresreq"] == 100
+    whole = asks_fit(question, sgpu.DEVICE_TYPE) and question["request"]["coresreq"] == 100
     return whole and APP_CLASS not in pod_annotations(question) and len({z for _, z in _zones(question) if z > 0}) > 1
 
 

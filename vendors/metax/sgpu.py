@@ -8,7 +8,7 @@ from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.grammar import bool_of, from_json, int_of, objects, text_of, to_json
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import CHARGED, for_word, standard
+from hami_plugin.scheduler.engine.checks import CHARGED, of_this_type, standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import annotated
@@ -30,7 +30,7 @@ from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, Scheduling
 from vendors.metax import tenants, zones
 from vendors.metax.settings import MetaxSettings
 
-WORD = "Metax-SGPU"
+DEVICE_TYPE = "Metax-SGPU"
 REGISTER = "metax-tech.com/node-gpu-devices"
 ALLOCATED = "metax-tech.com/gpu-devices-allocated"
 DECIDED_AT = "metax-tech.com/predicate-time"
@@ -45,9 +45,9 @@ def family(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
     ``clock`` says when a decision is written, in nanoseconds since 1970.
     """
     names = Resources(count=settings.count, memory=settings.memory, cores=settings.cores, memory_factor=1024)
-    usual = standard(WORD, uuids=("metax-tech.com/use-gpuuuid", "metax-tech.com/nouse-gpuuuid"))
+    usual = standard(DEVICE_TYPE, uuids=("metax-tech.com/use-gpuuuid", "metax-tech.com/nouse-gpuuuid"))
     return Family(
-        word=WORD,
+        device_type=DEVICE_TYPE,
         resources=names,
         annotations=AnnotationKeys(
             register=REGISTER,
@@ -57,13 +57,13 @@ def family(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
         rules=SchedulingRules(
             policy=Policy(
                 request=counted(
-                    WORD,
+                    DEVICE_TYPE,
                     count=amount(names.count, limits_only=True),
                     memory=_memory(names.memory),
                     cores=amount(names.cores, limits_only=True),
                     default_cores=WHOLE,
                 ),
-                serves=(for_word(WORD), _healthy, tenants.class_fits, tenants.qos_fits, *usual[2:]),
+                serves=(of_this_type(DEVICE_TYPE), _healthy, tenants.class_fits, tenants.qos_fits, *usual[2:]),
                 charge=tenants.charge,
                 checks=(CHARGED[0], *map(tenants.unless_online, CHARGED[1:])),
                 select=when(
@@ -97,10 +97,10 @@ def _info(item: Mapping[str, object], number: int) -> DeviceInfo:
         count=int_of(item, "totalDevCount", where),
         devmem=int_of(item, "totalVRam", where),
         devcore=int_of(item, "totalCompute", where),
-        type=WORD,
+        type=DEVICE_TYPE,
         numa=int_of(item, "numa", where),
         health=bool_of(item, "healthy", where),
-        vendor=WORD,
+        vendor=DEVICE_TYPE,
         custom={"QosPolicy": qos, "Model": model, "LinkZone": int_of(item, "linkZone", where)},
     )
 
@@ -175,7 +175,7 @@ def _patch(clock: Callable[[], int]) -> Patch:
     def of_decision(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
         parts = [
             [{"uuid": grant.uuid, "compute": grant.cores, "vRam": grant.memory} for grant in piece]
-            for piece in given[family.word]
+            for piece in given[family.device_type]
         ]
         said = [[{key: value for key, value in part.items() if value} for part in piece] for piece in parts]
         return {

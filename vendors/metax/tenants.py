@@ -134,5 +134,5 @@ def _classes(state: DeviceState) -> Counter[str]:
 
 def _has_part(state: DeviceState, context: Context) -> bool:
     """The pod's other containers have a share of this card."""
-    pieces = context.given.get(context.demand.word, ())
+    pieces = context.given.get(context.demand.device_type, ())
     return any(grant.uuid == state.uuid for piece in pieces for grant in piece)

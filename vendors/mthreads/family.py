@@ -28,7 +28,7 @@ from hami_plugin.scheduler.engine.states import Candidate, Context, Given
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from vendors.mthreads.settings import MthreadsSettings
 
-WORD = "Mthreads"
+DEVICE_TYPE = "Mthreads"
 UNIT = 512
 """MiB that one unit of memory stands for."""
 
@@ -49,25 +49,30 @@ def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns
     policy = Policy(
         request=for_all_cards(
             counted(
-                WORD,
+                DEVICE_TYPE,
                 count=amount(settings.count),
                 memory=amount(settings.memory, factor=UNIT),
                 cores=amount(settings.cores, fraction="ignore"),
             )
         ),
-        serves=standard(WORD, uuids=("mthreads.ai/use-gpuuuid", "mthreads.ai/nouse-gpuuuid")),
+        serves=standard(DEVICE_TYPE, uuids=("mthreads.ai/use-gpuuuid", "mthreads.ai/nouse-gpuuuid")),
         checks=(*CHARGED, shares_on_one_card),
     )
     return (
         Family(
-            word=WORD,
+            device_type=DEVICE_TYPE,
             annotations=KEYS,
             resources=resources(settings),
             rules=SchedulingRules(
                 policy=policy,
                 admit=admission(settings),
                 node_devices=summed(
-                    settings.cores, settings.memory, each=CARD_CORES, unit=UNIT, name="mthreads", word=WORD
+                    settings.cores,
+                    settings.memory,
+                    each=CARD_CORES,
+                    unit=UNIT,
+                    name="mthreads",
+                    device_type=DEVICE_TYPE,
                 ),
                 patch=patch(clock),
                 lock=None,
@@ -139,9 +144,9 @@ def shares_on_one_card(candidate: Candidate, context: Context, eligible: Sequenc
     if all_of(candidate.state.info.devcore, candidate.charge.cores):
         return None
     totals = {state.uuid: state.info.devcore for state in context.states}
-    pieces = context.given.get(WORD, ())
+    pieces = context.given.get(DEVICE_TYPE, ())
     shares = tuple(tuple(one for one in piece if not all_of(totals.get(one.uuid, 0), one.cores)) for piece in pieces)
-    return on_the_pods_device(candidate, replace(context, given={WORD: shares}), eligible)
+    return on_the_pods_device(candidate, replace(context, given={DEVICE_TYPE: shares}), eligible)
 
 
 def all_of(total: int, cores: int) -> bool:
@@ -152,7 +157,7 @@ def patch(clock: Callable[[], int]) -> Patch:
     """The agent finds the pod by its node and the oldest time, and its cards by index."""
 
     def written(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
-        pieces = given[family.word]
+        pieces = given[family.device_type]
         indices = dict.fromkeys(grant.index for piece in pieces for grant in piece)
         return {
             family.annotations.allocated: encode_devices(pieces),

@@ -20,7 +20,7 @@ from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.sdk.listed_cards import Card, ListedCards
 from hami_plugin.sdk.polling import LookingDriver
 from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read
-from vendors.mthreads.family import CARD_CORES, UNIT, WORD
+from vendors.mthreads.family import CARD_CORES, DEVICE_TYPE, UNIT
 from vendors.mthreads.settings import MthreadsSettings
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def open_driver(settings: MthreadsSettings, paths: HostPaths) -> Driver:
         GPUS,
         roots,
         partial(listed, settings),
-        lambda card: (WORD, f"{paths.node}-mthreads-{card.index}"),
+        lambda card: (DEVICE_TYPE, f"{paths.node}-mthreads-{card.index}"),
         fabric="MT",
         lanes=partial(linked, settings),
     )
@@ -100,7 +100,7 @@ def node_side(settings: MthreadsSettings, _family: Family) -> NodeSide:
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
     """The GPU as HAMi's scheduler makes it up from the node's capacity."""
-    return DeviceInfo.of(device, WORD, count=100, memory=device.memory // UNIT * UNIT, cores=CARD_CORES)
+    return DeviceInfo.of(device, DEVICE_TYPE, count=100, memory=device.memory // UNIT * UNIT, cores=CARD_CORES)
 
 
 def device_edits(settings: MthreadsSettings, device: Device, host: HostFiles) -> ContainerEdits:

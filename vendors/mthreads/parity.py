@@ -8,7 +8,7 @@ from hami_plugin.conformance import fits
 from hami_plugin.parity import PLACED, Json, Parity, asks_fit, but_for, differences, granted, sound
 from hami_plugin.scheduler.engine.checks import on_the_pods_device
 from hami_plugin.scheduler.engine.reasons import Reason
-from vendors.mthreads.family import INDICES, WORD, all_of, families, shares_on_one_card
+from vendors.mthreads.family import DEVICE_TYPE, INDICES, all_of, families, shares_on_one_card
 from vendors.mthreads.settings import MthreadsSettings
 
 PLACE = (Reason.CUSTOM_RULE, Reason.TOO_FEW)
@@ -17,10 +17,10 @@ PLACE = (Reason.CUSTOM_RULE, Reason.TOO_FEW)
 
 def _whole_cards_in_a_pod(question: Json) -> bool:
     """The pod has cards already, and a whole one is among them or asked for."""
-    if not asks_fit(question, WORD):
+    if not asks_fit(question, DEVICE_TYPE):
         return False
     cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
-    had = [grant for piece in (question.get("allocated") or {}).get(WORD, ()) for grant in piece or ()]
+    had = [grant for piece in (question.get("allocated") or {}).get(DEVICE_TYPE, ()) for grant in piece or ()]
     asked = any(all_of(total, question["request"]["coresreq"]) for total in cores.values())
     return bool(had) and (asked or any(_is_whole(grant, cores) for grant in had))
 
@@ -32,7 +32,7 @@ def _placed_apart(question: Json, ours: Json, theirs: Json) -> bool:
     if not ours["ok"]:
         return not theirs["ok"] and but_for(ours["reason"], *PLACE) == but_for(theirs["reason"], *PLACE)
     cores = {device["id"]: device.get("totalcore", 0) for device in question["devices"]}
-    had = [grant for piece in question["allocated"][WORD] for grant in piece or ()]
+    had = [grant for piece in question["allocated"][DEVICE_TYPE] for grant in piece or ()]
     shared = {grant["uuid"] for grant in had if not _is_whole(grant, cores)}
     new = granted(ours)
     return sound(question, ours) and all(_is_whole(grant, cores) or shared <= {grant["uuid"]} for grant in new)
@@ -52,7 +52,7 @@ def _is_whole(grant: Json, cores: Json) -> bool:
 
 def _pieces(question: Json) -> list[list[int]]:
     """The indices of what each container has that has any, in a decision that is to be written down."""
-    if question["fn"] != "patch_annotations" or question["vendor"] != WORD:
+    if question["fn"] != "patch_annotations" or question["vendor"] != DEVICE_TYPE:
         return []
     return [[grant["idx"] for grant in piece] for piece in question["given"] if piece]
 

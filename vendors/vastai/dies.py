@@ -15,7 +15,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.sdk.tools import ToolError, json_object, read
 
-WORD: Final = "Vastai"
+DEVICE_TYPE: Final = "Vastai"
 STRATEGY: Final = "DeviceStrategy"
 CARD: Final = "AIC"
 DIES: Final = Hardware(title="Vastai die", vendors=("1ec6", "1edb"), devices=("0100",), module="vastai_pci")

@@ -15,7 +15,7 @@ from hami_plugin.scheduler.engine.scores import Decision, share_together
 from hami_plugin.scheduler.engine.selectors import by_group, when
 from hami_plugin.scheduler.engine.states import Context, DeviceState, Piece, slot
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
-from vendors.vastai.dies import CARD, STRATEGY, WORD
+from vendors.vastai.dies import CARD, DEVICE_TYPE, STRATEGY
 from vendors.vastai.node import node_side
 from vendors.vastai.settings import VastaiSettings
 
@@ -24,8 +24,8 @@ def families(settings: VastaiSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     uuids = ("vastaitech.com/use-gpuuuid", "vastaitech.com/nouse-gpuuuid")
     policy = Policy(
-        request=counted(WORD, count=amount(settings.count)),
-        serves=(*standard(WORD, uuids=uuids), on_an_idle_card),
+        request=counted(DEVICE_TYPE, count=amount(settings.count)),
+        serves=(*standard(DEVICE_TYPE, uuids=uuids), on_an_idle_card),
         charge=slot,
         checks=(),
         select=when(
@@ -34,9 +34,11 @@ def families(settings: VastaiSettings) -> tuple[Family, ...]:
         ),
         score=dies_together,
     )
-    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("va", pods=WORD)
+    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("va", pods=DEVICE_TYPE)
     rules = SchedulingRules.registered(resources, keys, policy, decode=in_percent(decode_json))
-    return (Family(word=WORD, annotations=keys, resources=resources, rules=rules, node=node_side(settings)),)
+    return (
+        Family(device_type=DEVICE_TYPE, annotations=keys, resources=resources, rules=rules, node=node_side(settings)),
+    )
 
 
 def by_die(context: Context) -> bool:

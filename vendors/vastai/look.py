@@ -10,7 +10,7 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.sdk.pci import PciDevice
 from hami_plugin.sdk.tools import Kept
-from vendors.vastai.dies import DIES, WORD, Dies, Listed, dies, listed, numbered
+from vendors.vastai.dies import DEVICE_TYPE, DIES, Dies, Listed, dies, listed, numbered
 
 ASK_EVERY_S = 10.0
 """How long the tool's answer is good for, while the same dies are there."""
@@ -53,7 +53,7 @@ class Looker:
         device = Device(
             # The place on the bus tells a card's dies apart, whichever of them answer. Names have no colons.
             uuid=f"{known.card or f'{self._paths.node}-vastai'}-{place.address.replace(':', '.')}",
-            family=WORD,
+            family=DEVICE_TYPE,
             index=number,
             minor=number,
             model="Vastai die",

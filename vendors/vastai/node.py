@@ -16,7 +16,7 @@ from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
 from hami_plugin.sdk.polling import LookingDriver
-from vendors.vastai.dies import CARD, DIES, STRATEGY, WORD, dies
+from vendors.vastai.dies import CARD, DEVICE_TYPE, DIES, STRATEGY, dies
 from vendors.vastai.look import Looker
 from vendors.vastai.settings import VastaiSettings
 
@@ -45,7 +45,7 @@ def node_side(settings: VastaiSettings) -> NodeSide:
 def register(settings: VastaiSettings, device: Device, _legacy: bool) -> DeviceInfo:
     """With what HAMi's scheduler keeps a container's dies together by."""
     custom = {STRATEGY: settings.strategy, CARD: dies(device).card}
-    return DeviceInfo.of(device, WORD, numa=device.numa or 0, custom=custom)
+    return DeviceInfo.of(device, DEVICE_TYPE, numa=device.numa or 0, custom=custom)
 
 
 def device_edits(settings: VastaiSettings, device: Device, host: HostFiles) -> ContainerEdits:

@@ -9,17 +9,17 @@ from hami_plugin.parity import CHOICE, Json, Parity, asks_fit, differences, soun
 from hami_plugin.scheduler.engine.fit import fit
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.states import Context
-from vendors.vastai.dies import WORD
+from vendors.vastai.dies import DEVICE_TYPE
 from vendors.vastai.family import by_die, card, families
 from vendors.vastai.settings import VastaiSettings
 
 
 def _free_dies(question: Json) -> list[Json]:
     """Devices of the question, by die, of which each would serve; empty where there is nothing to choose."""
-    if not asks_fit(question, WORD):
+    if not asks_fit(question, DEVICE_TYPE):
         return []
     states = values.states(question)
-    everything = Demand(word=WORD, count=len(states) + 1)
+    everything = Demand(device_type=DEVICE_TYPE, count=len(states) + 1)
     context = Context(demand=everything, pod=values.pod(question["pod"]), states=states)
     if not by_die(context) or not 1 < question["request"]["nums"] < len(states):
         return []
@@ -53,13 +53,13 @@ def _as_many(question: Json, ours: Json, theirs: Json) -> bool:
     return (
         bool(theirs["ok"])
         and sound(question, ours)
-        and {die["uuid"] for die in ours["devices"][WORD]} <= free
+        and {die["uuid"] for die in ours["devices"][DEVICE_TYPE]} <= free
         and _by_card(ours) == _by_card(theirs)
     )
 
 
 def _by_card(answer: Json) -> list[int]:
-    names = [card(die.get("custominfo")) for die in answer["devices"].get(WORD) or ()]
+    names = [card(die.get("custominfo")) for die in answer["devices"].get(DEVICE_TYPE) or ()]
     return sorted(Counter(name for name in names if name is not None).values())
 
 

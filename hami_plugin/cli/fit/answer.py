@@ -138,13 +138,13 @@ def _added(before: PodView, after: PodView) -> list[Facts]:
 
 def _step(inquiry: Inquiry, step: Step) -> Facts:
     demand, outcome = step.context.demand, step.outcome
-    family = next(family for family in inquiry.families if family.word == demand.word)
+    family = next(family for family in inquiry.families if family.device_type == demand.device_type)
     granted = {grant.uuid: grant for grant in outcome.grants} if isinstance(outcome, Granted) else {}
     refused = {verdict.state.uuid: verdict.reason for verdict in outcome.verdicts}
     return {
         "container": step.container.name,
         "init": step.container.init,
-        "family": demand.word,
+        "family": demand.device_type,
         "resource": family.resources.count,
         "count": demand.count,
         "memory": demand.memory,
@@ -164,7 +164,7 @@ def _step(inquiry: Inquiry, step: Step) -> Facts:
 
 def _said(step: Step) -> str:
     """What the node says that it refuses of the family, where that is why it refuses here."""
-    said = refused(step.context.node.annotations, step.context.demand.word)
+    said = refused(step.context.node.annotations, step.context.demand.device_type)
     whole = isinstance(step.outcome, Refused) and Reason.WHOLE_ONLY in {*step.outcome.reasons, *step.outcome.seen[1]}
     return str(said) if said and (whole or said.what == "all") else ""
 

@@ -184,8 +184,8 @@ def _described(ready: Plan, machine: Machine) -> tuple[Family, ...]:
         return replace(family, rules=replace(family.rules, node_devices=lambda _node: infos))
 
     own = vendor.families(ready.configuration.vendors[vendor.name])
-    words = {family.word for family in own}
-    return (*map(there, own), *(family for family in _families(ready) if family.word not in words))
+    words = {family.device_type for family in own}
+    return (*map(there, own), *(family for family in _families(ready) if family.device_type not in words))
 
 
 def simulated(ready: Plan, machines: Sequence[Machine]) -> NodeView:
@@ -199,7 +199,7 @@ def simulated(ready: Plan, machines: Sequence[Machine]) -> NodeView:
             served.driver.close()
         families = served.vendor.families(served.settings)
         for family in families:
-            own = part(snapshot, family.word) if len(families) > 1 else snapshot
+            own = part(snapshot, family.device_type) if len(families) > 1 else snapshot
             wanted = wanted_annotations(family, own, Style())
             annotations |= {key: text for key, text in wanted.items() if text is not None}
             capacity |= _counted(family, own.devices)

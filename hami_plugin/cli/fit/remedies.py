@@ -34,7 +34,7 @@ def remedies(inquiry: Inquiry, unplaced: Unplaced) -> tuple[Remedy, ...]:
     if not unplaced.steps:
         return ()
     step = unplaced.steps[-1]
-    family = next(family for family in inquiry.families if family.word == step.context.demand.word)
+    family = next(family for family in inquiry.families if family.device_type == step.context.demand.device_type)
     node = unplaced.site.node
     asked_less = tuple(_less(inquiry, node, step, family))
     return (

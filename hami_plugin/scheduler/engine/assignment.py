@@ -34,7 +34,7 @@ def patch(families: Iterable[Family], pod: PodView, placed: Placed) -> Mapping[s
     written = {ASSIGNED_NODE: placed.site.node.name}
     decided = replace(pod, annotations={**pod.annotations, **written})
     for family in families:
-        if family.word in placed.given:
+        if family.device_type in placed.given:
             written |= family.rules.patch(family, decided, placed.given)
     return written
 

@@ -43,13 +43,13 @@ def healthy(state: DeviceState, _context: Context) -> Reason | None:
     return None if state.info.health else Reason.UNHEALTHY
 
 
-def for_word(word: str) -> DeviceCheck:
+def of_this_type(device_type: str) -> DeviceCheck:
     """The demand is for this family."""
 
     def against(_state: DeviceState, _context: Context) -> Reason:
         return Reason.TYPE_MISMATCH
 
-    return ReadFirst(lambda context: None if context.demand.word == word else against)
+    return ReadFirst(lambda context: None if context.demand.device_type == device_type else against)
 
 
 def of_type(use: str, avoid: str) -> DeviceCheck:
@@ -107,12 +107,12 @@ alone_if_mutex = ReadFirst(lambda context: idle_device if "mutex" in context.wor
 
 
 def standard(
-    word: str, *, uuids: tuple[str, str] | None = None, types: tuple[str, str] | None = None
+    device_type: str, *, uuids: tuple[str, str] | None = None, types: tuple[str, str] | None = None
 ) -> tuple[DeviceCheck, ...]:
     """HAMi's usual ``serves``, in its order. ``uuids`` and ``types`` are annotations: use these, avoid those."""
     by_type = (of_type(*types),) if types else ()
     by_uuid = (named(*uuids),) if uuids else ()
-    return (healthy, for_word(word), *by_type, *by_uuid, free_slot, alone_if_mutex)
+    return (healthy, of_this_type(device_type), *by_type, *by_uuid, free_slot, alone_if_mutex)
 
 
 def free_memory(candidate: Candidate, _context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
@@ -156,8 +156,8 @@ def within_quota(*, memory: str, cores: str, factor: int = 1) -> ChargeCheck:
             return None
         others = context.demand.count - 1
         costly = sorted(eligible, key=lambda other: (other.charge.memory, other.charge.cores), reverse=True)[:others]
-        piece = tuple(one.grant(demand.word) for one in (*costly, candidate))
-        pod = collapsed((*context.given.get(demand.word, ()), piece), context.inits)
+        piece = tuple(one.grant(demand.device_type) for one in (*costly, candidate))
+        pod = collapsed((*context.given.get(demand.device_type, ()), piece), context.inits)
         enough = quota.allows(memory, sum(grant.memory for grant in pod), factor)
         enough = enough and quota.allows(cores, sum(grant.cores for grant in pod))
         return None if enough else Reason.QUOTA
@@ -167,6 +167,6 @@ def within_quota(*, memory: str, cores: str, factor: int = 1) -> ChargeCheck:
 
 def on_the_pods_device(candidate: Candidate, context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
     """Whatever the pod's other containers have is this same device."""
-    given = context.given.get(context.demand.word, ())
+    given = context.given.get(context.demand.device_type, ())
     elsewhere = any(grant.uuid != candidate.uuid for piece in given for grant in piece)
     return Reason.CUSTOM_RULE if elsewhere else None

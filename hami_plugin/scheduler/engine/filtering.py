@@ -164,7 +164,7 @@ def confirmed(families: tuple[Family, ...], site: Site, own: Entry, others: Sequ
     ``others`` may be of other schedulers' hands, decided at the same time.
     """
     held = [one.held for one in others]
-    pieces = {word: [piece for piece in holding.pieces if piece] for word, holding in own.held.items()}
+    pieces = {device_type: [piece for piece in holding.pieces if piece] for device_type, holding in own.held.items()}
     left = occupied(site, families, held)
     why = holding_still(own.pod, rules(families), left, pieces, order)
     return why or contested(site, families, own.held, held) or exhausted(own.pod, left, families)

@@ -149,7 +149,7 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
         elsewhere += left_behind
         chosen = policy.select(eligible, context)
         if not isinstance(chosen, Misfit):
-            return Granted(grants=tuple([one.grant(demand.word) for one in chosen]), seen=seen)
+            return Granted(grants=tuple([one.grant(demand.device_type) for one in chosen]), seen=seen)
         misfit, left_behind = chosen, len(eligible)
     counted = Counter(filter(None, seen[1])) + Counter({Reason.NUMA: elsewhere})
     if misfit.instead:  # but what the node says that it refuses stands before any choice

@@ -32,20 +32,20 @@ def trusted(
     offered: set[str] = set()
     quiet: set[str] = set()
     write: dict[str, str | None] = {}
-    for word, family in families.items():
+    for device_type, family in families.items():
         count, key = counted(node, family), family.annotations.handshake
         if key:
             text = node.annotations.get(key, "")
             belief = believed(text, now=now, allocatable=count or 0)
-            if not belief.healthy or (not count and _unheard(node, family, before, known=word in silent)):
-                quiet.add(word)
+            if not belief.healthy or (not count and _unheard(node, family, before, known=device_type in silent)):
+                quiet.add(device_type)
                 if not belief.healthy:
                     write[key] = None
                 continue
             if belief.asks:
                 write[key] = question(now)
         if count != 0:
-            offered.add(word)
+            offered.add(device_type)
     return Trust(offered=frozenset(offered), silent=frozenset(quiet), write=write)
 
 

@@ -23,7 +23,9 @@ class Entry:
 
     def told(self, pod: PodView) -> Entry:
         """The same part, of a newer version of the pod: usage depends on its phase."""
-        return replace(self, pod=pod, held={word: replace(one, pod=pod) for word, one in self.held.items()})
+        return replace(
+            self, pod=pod, held={device_type: replace(one, pod=pod) for device_type, one in self.held.items()}
+        )
 
 
 def entry(pod: PodView, families: Iterable[Family]) -> Entry | None:

@@ -80,9 +80,9 @@ def node_order(pod: PodView, order: str) -> str:
 def worth(pod: PodView, rules: Rules, site: Site, given: Given, order: str) -> float:
     """How full the node is before, and what the families with a part in the decision think of it."""
     total = fullness(site.states)
-    for word, pieces in given.items():
-        before = site.stocks[word].states if word in site.stocks else ()
-        opinion = rules[word].score(Decision(node=site.node, pod=pod, pieces=pieces, before=before, order=order))
+    for device_type, pieces in given.items():
+        before = site.stocks[device_type].states if device_type in site.stocks else ()
+        opinion = rules[device_type].score(Decision(node=site.node, pod=pod, pieces=pieces, before=before, order=order))
         if isinstance(opinion, Ranking):
             total += opinion.value * (-RANKING if order == "spread" else RANKING)
         else:

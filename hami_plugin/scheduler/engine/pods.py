@@ -121,14 +121,14 @@ class Walk:
     _open: dict[str, Piece] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._running = {word: stock.states for word, stock in self.site.stocks.items()}
+        self._running = {device_type: stock.states for device_type, stock in self.site.stocks.items()}
         self._now = dict(self._running)
 
     def ask(
         self, container: ContainerView, demand: Demand, *, among: Collection[str] | None = None
     ) -> Granted | Refused:
         """What the family's rules say to one container; ``among`` these devices alone, if they are named."""
-        policy, states = self.rules[demand.word], self._now.get(demand.word, ())
+        policy, states = self.rules[demand.device_type], self._now.get(demand.device_type, ())
         if among is not None:
             states = tuple([state for state in states if state.uuid in among])
         context = self._context(demand)
@@ -140,18 +140,18 @@ class Walk:
         self.steps.append(Step(container=container, context=context, states=standing, outcome=outcome))
         return outcome
 
-    def take(self, word: str, grants: Sequence[Grant]) -> str:
+    def take(self, device_type: str, grants: Sequence[Grant]) -> str:
         """Book the open container's part of one family. The reason why that cannot be, or nothing."""
-        after = {state.info.id: state for state in self._now[word]}
+        after = {state.info.id: state for state in self._now[device_type]}
         recorded: list[Grant] = []
         for grant in grants:
-            booking = self.rules[word].book(after[grant.uuid], grant, self.pod)
+            booking = self.rules[device_type].book(after[grant.uuid], grant, self.pod)
             if isinstance(booking, Reason):
                 return told({booking: 1}, len(after))
             after[grant.uuid], one = booking
             recorded.append(one)
-        self._now[word] = tuple(after.values())
-        self._open[word] = tuple(recorded)
+        self._now[device_type] = tuple(after.values())
+        self._open[device_type] = tuple(recorded)
         return ""
 
     def close(self, container: ContainerView) -> None:
@@ -165,23 +165,25 @@ class Walk:
 
     @property
     def given(self) -> Given:
-        """One piece for each closed container, under the words of which the pod has anything."""
-        words = [word for word in self.rules if any(word in pieces for pieces in self._pieces)]
-        return {word: tuple(pieces.get(word, ()) for pieces in self._pieces) for word in words}
+        """One piece for each closed container, by the device types of which the pod has anything."""
+        granted = [device_type for device_type in self.rules if any(device_type in pieces for pieces in self._pieces)]
+        return {device_type: tuple(pieces.get(device_type, ()) for pieces in self._pieces) for device_type in granted}
 
     @property
     def after(self) -> Mapping[str, tuple[DeviceState, ...]]:
         """Per device the larger of what runs together and of each plain init container's part."""
         final = dict(self._running)
         for peak in self._peaks:
-            final |= {word: tuple(map(_larger, final[word], states)) for word, states in peak.items()}
+            final |= {
+                device_type: tuple(map(_larger, final[device_type], states)) for device_type, states in peak.items()
+            }
         return final
 
     def _context(self, demand: Demand) -> Context:
         """Of what the pod has so far, the rules see what will run beside the container, after an empty piece for each
         plain init container: so no rule takes a running container for one of those.
         """
-        stock = self.site.stocks.get(demand.word)
+        stock = self.site.stocks.get(demand.device_type)
         containers, closed = self.pod.containers, self._pieces
         inits = ((),) * sum([container.alone for container in containers])
         running = [pieces for container, pieces in zip(containers, closed, strict=False) if not container.alone]
@@ -190,7 +192,10 @@ class Walk:
             pod=self.pod,
             node=self.site.node,
             links=stock.links if stock else NO_LINKS,
-            given={word: (*inits, *[pieces.get(word, ()) for pieces in running]) for word in self.rules},
+            given={
+                device_type: (*inits, *[pieces.get(device_type, ()) for pieces in running])
+                for device_type in self.rules
+            },
             quota=self.circumstances.quota,
             order=self.circumstances.order,
             solved=self.circumstances.solved,
@@ -204,7 +209,7 @@ def refusal(outcome: Refused, node: NodeView) -> str:
     What the node itself says of it follows.
     """
     text = Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
-    said = refused(node.annotations, outcome.demand.word)
+    said = refused(node.annotations, outcome.demand.device_type)
     against = {*outcome.reasons, *outcome.seen[1]}  # some families tell one reason in place of their devices'
     words = [OURS[reason] for reason in OURS if reason in against]
     if said and (said.what == "all" or Reason.WHOLE_ONLY in against):
@@ -235,18 +240,18 @@ def demands(pod: PodView, rules: Rules) -> Demands | Invalid:
     """What the pod's containers ask for. One amount that means nothing makes the whole pod invalid."""
     found: list[Mapping[str, Demand]] = []
     for container in pod.containers:
-        asked = {word: policy.request(container) for word, policy in rules.items()}
+        asked = {device_type: policy.request(container) for device_type, policy in rules.items()}
         invalid = next((one for one in asked.values() if isinstance(one, Invalid)), None)
         if invalid:
             return invalid
-        found.append({word: one for word, one in asked.items() if isinstance(one, Demand)})
+        found.append({device_type: one for device_type, one in asked.items() if isinstance(one, Demand)})
     return tuple(found)
 
 
 def requested(wanted: Demands, rules: Rules) -> Rules:
     """The families of which a pod asks for something."""
-    words = {word for one in wanted for word in one}
-    return {word: policy for word, policy in rules.items() if word in words}
+    words = {device_type for one in wanted for device_type in one}
+    return {device_type: policy for device_type, policy in rules.items() if device_type in words}
 
 
 def overlong(pod: PodView, asked: Rules) -> Invalid | None:
@@ -300,7 +305,7 @@ def holding_still(pod: PodView, rules: Rules, site: Site, has: Mapping[str, Sequ
     if isinstance(wanted, Invalid):
         return str(wanted)
     asked = requested(wanted, rules)
-    left = {word: deque(pieces) for word, pieces in has.items()}
+    left = {device_type: deque(pieces) for device_type, pieces in has.items()}
     walk = Walk(
         pod=pod,
         rules=asked,
@@ -310,15 +315,15 @@ def holding_still(pod: PodView, rules: Rules, site: Site, has: Mapping[str, Sequ
         listings=Listings(pod.annotations),
     )
     for container, demands_of in zip(pod.containers, wanted, strict=True):
-        for word, demand in demands_of.items():
-            pieces = left.get(word)
+        for device_type, demand in demands_of.items():
+            pieces = left.get(device_type)
             if not pieces:
-                return f"the decision has no {word} devices for container {container.name}"
+                return f"the decision has no {device_type} devices for container {container.name}"
             names = {grant.uuid for grant in pieces.popleft()}
             outcome = walk.ask(container, demand, among=names)
             if isinstance(outcome, Refused):
                 return f"{', '.join(sorted(names))}: {refusal(outcome, walk.site.node)}"
-            if conflict := walk.take(word, outcome.grants):
+            if conflict := walk.take(device_type, outcome.grants):
                 return f"{', '.join(sorted(names))}: {conflict}"
         walk.close(container)
     return ""
@@ -335,12 +340,12 @@ def _nowhere(why: str) -> Callable[[Site], Walked]:
 def _walked(walk: Walk, wanted: Demands) -> Walked:
     """The whole way, or to the first refusal."""
     for container, asked in zip(walk.pod.containers, wanted, strict=True):
-        for word, demand in asked.items():
+        for device_type, demand in asked.items():
             outcome = walk.ask(container, demand)
             yield
             if isinstance(outcome, Refused):
                 return Unplaced(site=walk.site, why=refusal(outcome, walk.site.node), steps=tuple(walk.steps))
-            if conflict := walk.take(word, outcome.grants):
+            if conflict := walk.take(device_type, outcome.grants):
                 return Unplaced(site=walk.site, why=conflict, steps=tuple(walk.steps))
         walk.close(container)
     return Placed(site=walk.site, given=walk.given, steps=tuple(walk.steps), after=walk.after)

@@ -57,7 +57,7 @@ def used(families: Iterable[Family], pods: Iterable[Mapping[str, Holding]]) -> M
         if family.rules.policy is None:
             continue
         memory, cores = _names(family)
-        for holding in (one[family.word] for one in there if family.word in one):
+        for holding in (one[family.device_type] for one in there if family.device_type in one):
             for grant in held(holding, family.rules.policy.request, bits=family.resources.cores_are_bits):
                 total.update({memory: grant.memory, cores: family.resources.core_count(grant.cores)})
     return {name: amount for name, amount in total.items() if name}
@@ -74,9 +74,9 @@ def excess(pod: PodView, families: Sequence[Family], quota: Quota) -> str:
 
 def beyond(pod: PodView, wanted: Demands, families: Sequence[Family], quota: Quota) -> str:
     """The same of what the pod is known to ask for."""
-    words = {word for one in wanted for word in one}
-    for family in (family for family in families if family.word in words):
-        needed = _most(pod, wanted, family.word)
+    words = {device_type for one in wanted for device_type in one}
+    for family in (family for family in families if family.device_type in words):
+        needed = _most(pod, wanted, family.device_type)
         for name, amount, factor in zip(_names(family), needed, (family.resources.memory_factor, 1), strict=True):
             if any(needed) and not quota.allows(name, amount, factor):
                 taken, limit = quota.used.get(name, 0), quota.limits[name] * max(1, factor)
@@ -84,11 +84,11 @@ def beyond(pod: PodView, wanted: Demands, families: Sequence[Family], quota: Quo
     return ""
 
 
-def _most(pod: PodView, wanted: Demands, word: str) -> tuple[int, int]:
+def _most(pod: PodView, wanted: Demands, device_type: str) -> tuple[int, int]:
     """The most memory and cores of a family at any time: init containers run alone beside the sidecars before them."""
     memory = cores = most_memory = most_cores = 0
     for container, asked in zip(pod.containers, wanted, strict=True):
-        more_memory, more_cores = _sizes(asked.get(word))
+        more_memory, more_cores = _sizes(asked.get(device_type))
         most_memory, most_cores = max(most_memory, memory + more_memory), max(most_cores, cores + more_cores)
         if not container.alone:
             memory, cores = memory + more_memory, cores + more_cores

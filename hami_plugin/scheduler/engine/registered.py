@@ -39,7 +39,7 @@ def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]
     return devices
 
 
-def summed(cores: str, memory: str, *, each: int, unit: int, name: str, word: str) -> NodeDevices:
+def summed(cores: str, memory: str, *, each: int, unit: int, name: str, device_type: str) -> NodeDevices:
     """The node's capacity has the cores and the memory of all cards: ``each`` cores a card, memory in ``unit`` MiB.
 
     WireError when those are more cards than any machine has.
@@ -55,7 +55,7 @@ def summed(cores: str, memory: str, *, each: int, unit: int, name: str, word: st
                 count=100,
                 devmem=units * unit * each // total,
                 devcore=each,
-                type=word,
+                type=device_type,
                 health=True,
             )
             for number in range(cards)

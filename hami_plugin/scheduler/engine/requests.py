@@ -13,13 +13,13 @@ from hami_plugin.protocol.register import DeviceInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """``count`` devices of the family ``word``; ``memory`` in MiB and ``cores`` are of each device.
+    """``count`` devices of the family ``device_type``; ``memory`` in MiB and ``cores`` are of each device.
 
     ``memory`` outranks ``percent`` where both were given; without either no memory is billed. ``cores`` are in the
     family's unit, 0 for none. ``detail`` is the family's own.
     """
 
-    word: str
+    device_type: str
     count: int
     memory: int | None = None
     percent: int | None = None
@@ -111,7 +111,7 @@ def percentage(resource: str) -> Amount:
 
 
 def counted(
-    word: str,
+    device_type: str,
     *,
     count: Amount,
     memory: Amount = unasked,
@@ -143,7 +143,7 @@ def counted(
         if mib is None and share is None:
             mib, share = (default_memory, None) if default_memory else (None, 100)
         wanted = read["cores"] if read["cores"] is not None else default_cores
-        return Demand(word=word, count=number, memory=mib, percent=share, cores=wanted)
+        return Demand(device_type=device_type, count=number, memory=mib, percent=share, cores=wanted)
 
     return request
 

@@ -48,12 +48,12 @@ def sizes(site: Site, families: Iterable[Family]) -> Mapping[str, Sizes]:
     """One node's, by family word. To be read once for each change of the node."""
     found: dict[str, Sizes] = {}
     for family in families:
-        stock = site.stocks.get(family.word)
+        stock = site.stocks.get(family.device_type)
         if stock is None or not stock.states or family.rules.policy is None:
             continue
         name, infos = site.node.name, [state.info for state in stock.states]
         shape = tuple((info.type, info.devmem, info.devcore, info.count, info.mode) for info in infos)
-        found[family.word] = Sizes(
+        found[family.device_type] = Sizes(
             memory=(max(info.devmem for info in infos), name),
             cores=(max(info.devcore for info in infos), name),
             devices=(len(infos), name),
@@ -67,8 +67,8 @@ def largest(nodes: Iterable[Mapping[str, Sizes]]) -> Mapping[str, Sizes]:
     """All nodes' together."""
     found: dict[str, Sizes] = {}
     for node in nodes:
-        for word, one in node.items():
-            found[word] = found[word].beside(one) if word in found else one
+        for device_type, one in node.items():
+            found[device_type] = found[device_type].beside(one) if device_type in found else one
     return found
 
 
@@ -79,9 +79,9 @@ def impossible(pod: PodView, families: Iterable[Family], most: Mapping[str, Size
     may have its first node tomorrow, so it refuses nothing.
     """
     for family in families:
-        if family.rules.policy is None or family.word not in most:
+        if family.rules.policy is None or family.device_type not in most:
             continue
-        question = _Question(pod=pod, family=family, policy=family.rules.policy, most=most[family.word])
+        question = _Question(pod=pod, family=family, policy=family.rules.policy, most=most[family.device_type])
         for container in pod.containers:
             asked = family.rules.policy.request(container)
             if isinstance(asked, Demand) and (why := question.too_large(container, asked)):
@@ -178,7 +178,7 @@ def miscounted(pod: PodView, given: Given, families: Iterable[Family]) -> str:
     many, and hands out what was decided, or nothing.
     """
     for family in families:
-        for container, piece in zip(pod.containers, given.get(family.word, ()), strict=False):
+        for container, piece in zip(pod.containers, given.get(family.device_type, ()), strict=False):
             for units in family.resources.units if piece else ():
                 counted, decided = container.amount(units.resource), sum(map(units.of_grant, piece))
                 if counted and counted != decided:

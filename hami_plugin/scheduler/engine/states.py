@@ -155,11 +155,11 @@ def idle(info: DeviceInfo, *, whole: bool = False) -> DeviceState:
 
 
 class Charge(NamedTuple):
-    """What one device is billed for one container. ``word`` stands in the annotation, unless it is the family's."""
+    """What one device is billed for one container. ``device_type`` stands in the annotation, unless it is the family's."""
 
     memory: int = 0
     cores: int = 0
-    word: str = ""
+    device_type: str = ""
     notes: Mapping[str, Any] | None = None
 
 
@@ -173,11 +173,11 @@ class Candidate(NamedTuple):
     def uuid(self) -> str:
         return self.state.info.id
 
-    def grant(self, word: str) -> Grant:
+    def grant(self, device_type: str) -> Grant:
         info, charge = self.state.info, self.charge
         return Grant(
             uuid=info.id,
-            word=charge.word or word,
+            device_type=charge.device_type or device_type,
             memory=charge.memory,
             cores=charge.cores,
             index=info.index,

@@ -32,7 +32,7 @@ class Surveyed:
 
 def rules(families: Iterable[Family]) -> Rules:
     """The families that can be scheduled, by word."""
-    return {family.word: family.rules.policy for family in families if family.rules.policy}
+    return {family.device_type: family.rules.policy for family in families if family.rules.policy}
 
 
 def survey(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> Surveyed:
@@ -56,10 +56,10 @@ def registered(node: NodeView, families: Iterable[Family]) -> Surveyed:
         try:
             idle_stock = _idle(node, family)
         except WireError as error:
-            problems.append(f"node {node.name}, {family.word}: {error}")
+            problems.append(f"node {node.name}, {family.device_type}: {error}")
             continue
         if idle_stock.states:
-            stocks[family.word] = idle_stock
+            stocks[family.device_type] = idle_stock
     return Surveyed(site=Site(node=node, stocks=stocks), problems=tuple(problems))
 
 
@@ -67,8 +67,10 @@ def occupied(site: Site, families: Sequence[Family], held: Sequence[Mapping[str,
     """The node, less what is held of it, by family word for each pod."""
     stocks = dict(site.stocks)
     for family in families:
-        if theirs := [one[family.word] for one in held if family.word in one and family.word in stocks]:
-            stocks[family.word] = _taken(stocks[family.word], family, theirs)
+        if theirs := [
+            one[family.device_type] for one in held if family.device_type in one and family.device_type in stocks
+        ]:
+            stocks[family.device_type] = _taken(stocks[family.device_type], family, theirs)
     return replace(site, stocks=stocks, kept=_kept(site, families, held))
 
 
@@ -83,11 +85,11 @@ def _kept(site: Site, families: Sequence[Family], held: Sequence[Mapping[str, Ho
     for pod in pods:
         total += most(pod, names)
     for family in families:
-        stock = site.stocks.get(family.word)
+        stock = site.stocks.get(family.device_type)
         sick = {state.uuid for state in stock.states if not state.info.health} if stock else set()
         for one in held if sick else ():
-            if family.word in one:
-                total -= _ids_of(sick, family, one[family.word])
+            if family.device_type in one:
+                total -= _ids_of(sick, family, one[family.device_type])
     return total
 
 
@@ -118,9 +120,11 @@ def contested(
     families = tuple(families)
     mine, theirs = occupied(site, families, [own]), occupied(site, families, others)
     for family in families:
-        if family.word not in own or family.word not in site.stocks:
+        if family.device_type not in own or family.device_type not in site.stocks:
             continue
-        for one, other in zip(mine.stocks[family.word].states, theirs.stocks[family.word].states, strict=True):
+        for one, other in zip(
+            mine.stocks[family.device_type].states, theirs.stocks[family.device_type].states, strict=True
+        ):
             if family.resources.cores_are_bits and one.cores & other.cores:
                 return f"{one.uuid}: cores {one.cores & other.cores:b} (a mask) are another pod's"
             if any(overlap(a, b) for a in one.slices for b in other.slices):
@@ -139,9 +143,9 @@ def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:
 
 
 def _idle(node: NodeView, family: Family) -> Stock:
-    refuses = refused(node.annotations, family.word)
+    refuses = refused(node.annotations, family.device_type)
     infos = () if refuses and refuses.what == "all" else family.rules.node_devices(node)
-    if sick := unhealthy(node.annotations, family.word):
+    if sick := unhealthy(node.annotations, family.device_type):
         infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
     states = tuple(idle(_tellable(info), whole=refuses is not None) for info in infos)
     known = states and family.rules.policy
@@ -173,7 +177,7 @@ def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> M
             problems.append(f"pod {pod.key}, {family.annotations.allocated}: {error}")
             continue
         if any(pieces):
-            found[family.word] = Holding(pod=pod, pieces=pieces)
+            found[family.device_type] = Holding(pod=pod, pieces=pieces)
     return found
 
 

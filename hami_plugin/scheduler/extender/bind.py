@@ -113,8 +113,8 @@ class Binder:
     def _require_offered(self, pod: PodView, node: str) -> None:
         """``HamiError`` when the node's daemon has fallen silent while the pod waited for the node."""
         site = self._nodes.sites.get(node)
-        words = [family.word for family in self._families if self._asks(family, pod)]
-        missing = [word for word in words if site is None or word not in site.stocks]
+        asked = [family.device_type for family in self._families if self._asks(family, pod)]
+        missing = [device_type for device_type in asked if site is None or device_type not in site.stocks]
         if missing:
             raise HamiError(
                 f"node {node} no longer offers {', '.join(missing)} devices: its daemon fell silent, or is restarting",

@@ -251,7 +251,7 @@ class Nodes:
     """Every node. A node's devices are read once for each change of what they are written in."""
 
     def __init__(self, families: Sequence[Family], now: Clock) -> None:
-        self._families = {family.word: family for family in families}
+        self._families = {family.device_type: family for family in families}
         self._volatile = frozenset(
             key
             for family in families
@@ -348,18 +348,20 @@ class Nodes:
         surveyed = registered(node, self._families.values())
         for problem in surveyed.problems:
             log.warning("devices of a node cannot be read", node=node.name, problem=problem)
-        stocks = {word: stock for word, stock in surveyed.site.stocks.items() if stock.states}
+        stocks = {device_type: stock for device_type, stock in surveyed.site.stocks.items() if stock.states}
         return replace(surveyed.site, stocks=stocks)
 
     def _trust(self, known: _Known, node: NodeView, before: NodeView | None) -> None:
         """Judge the node's daemons, and offer what is theirs. The offer stays the same object while it is the same."""
-        there = {word: self._families[word] for word in known.site.stocks}
+        there = {device_type: self._families[device_type] for device_type in known.site.stocks}
         now = self._now().astimezone().replace(tzinfo=None)  # the wire has the writer's local time
         trust = trusted(node, there, now, before=before, silent=known.trust.silent)
         if trust.silent != known.trust.silent:
             log.info("a node's daemons fell silent, or are heard again", node=node.name, silent=sorted(trust.silent))
         if node.name not in self._sites or trust.offered != known.trust.offered:
-            stocks = {word: stock for word, stock in known.site.stocks.items() if word in trust.offered}
+            stocks = {
+                device_type: stock for device_type, stock in known.site.stocks.items() if device_type in trust.offered
+            }
             self._sites[node.name] = replace(known.site, stocks=stocks)
         known.trust = trust
 

@@ -12,7 +12,7 @@ from tests.support.pods import held, view
 
 def shares(case: Json, together: Callable[[Any], Piece]) -> Json:
     found = held(view(case["input"]["pod"]), case["input"]["raw"])
-    return {word: [share(grant) for grant in together(holding.pieces)] for word, holding in found.items()}
+    return {device_type: [share(grant) for grant in together(holding.pieces)] for device_type, holding in found.items()}
 
 
 def share(grant: Any) -> Any:
@@ -21,8 +21,8 @@ def share(grant: Any) -> Any:
 
 def theirs(case: Json) -> Json:
     return {
-        word: [(one["uuid"], one["slots"], one["usedmem"], one["usedcores"]) for one in pieces[0] or ()]
-        for word, pieces in (case["expected"]["result"] or {}).items()
+        device_type: [(one["uuid"], one["slots"], one["usedmem"], one["usedcores"]) for one in pieces[0] or ()]
+        for device_type, pieces in (case["expected"]["result"] or {}).items()
     }
 
 

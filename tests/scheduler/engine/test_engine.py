@@ -33,7 +33,7 @@ def asking(count: int = 1, *, annotations: dict[str, str] | None = None, **amoun
     pod = PodView(
         uid="u", namespace="n", name="p", annotations=annotations or {}, containers=(ContainerView(name="c"),)
     )
-    return Context(demand=Demand(word="W", count=count, **amounts), pod=pod)  # type: ignore[arg-type]  # builder
+    return Context(demand=Demand(device_type="W", count=count, **amounts), pod=pod)  # type: ignore[arg-type]  # builder
 
 
 def granted(outcome: Granted | Refused) -> list[str]:

@@ -26,7 +26,7 @@ EXCUSED = {"NodeScore.SnapshotDevice": "copies devices before they are changed; 
 
 def asking(annotations: Json | None) -> Context:
     pod = PodView(uid="u", namespace="n", name="p", annotations=annotations or {})
-    return Context(demand=Demand(word="w", count=1), pod=pod)
+    return Context(demand=Demand(device_type="w", count=1), pod=pod)
 
 
 @asks("device_selectors", "CheckUUID")
@@ -97,7 +97,9 @@ def test_a_device_is_as_full_as_for_hami(case: Json) -> None:
 
 def site(name: str, states: tuple[DeviceState, ...] = (), node: Json | None = None) -> Site:
     view = values.node(node) if node else NodeView(name=name)
-    return Site(node=view, stocks={word: Stock(states=states) for word in ("DCU", "Metax-GPU", "Metax-SGPU")})
+    return Site(
+        node=view, stocks={device_type: Stock(states=states) for device_type in ("DCU", "Metax-GPU", "Metax-SGPU")}
+    )
 
 
 @asks("node_policy", "NodeScoreList.Less")
@@ -125,10 +127,10 @@ def test_a_node_is_as_full_as_for_hami(case: Json) -> None:
 def test_a_node_is_worth_what_it_is_for_hami(case: Json) -> None:
     put = renamed(case["input"])
     before = tuple(values.state({"id": "d", **item}) for item in put["previous"])
-    given = {word: values.pieces(pieces) for word, pieces in put["backend"]["devices"].items()}
+    given = {device_type: values.pieces(pieces) for device_type, pieces in put["backend"]["devices"].items()}
     notes = [grant.notes or {} for pieces in given.values() for piece in pieces for grant in piece]
     pod = PodView(uid="u", namespace="n", name="p", annotations=notes[0].get("Pod.Annotations", {}))
-    policies = rules(family(word) for word in given)
+    policies = rules(family(device_type) for device_type in given)
     theirs = case["expected"].get("after", {}).get("backend", {}).get("score", 0.0)
 
     assert worth(pod, policies, site("n", before, put["backend"]["node"]), given, put["policy"]) == theirs

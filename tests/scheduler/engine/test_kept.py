@@ -24,7 +24,7 @@ from tests.support.pods import families
 from tests.support.scale import examples
 
 FAMILIES = families()
-FAMILY = next(family for family in FAMILIES if family.word == "NVIDIA")
+FAMILY = next(family for family in FAMILIES if family.device_type == "NVIDIA")
 KEYS = FAMILY.annotations
 NAMES = ("n0", "n1")
 
@@ -60,7 +60,7 @@ def running(draw: st.DrawFn) -> PodView:
     chosen = draw(st.lists(st.sampled_from(uuids(name)), min_size=1, max_size=2, unique=True))
     memory = draw(st.sampled_from((500, 2000, 4000)))
     piece = tuple(
-        Grant(uuid=uuid, word="NVIDIA", memory=memory, cores=draw(st.sampled_from((0, 30)))) for uuid in chosen
+        Grant(uuid=uuid, device_type="NVIDIA", memory=memory, cores=draw(st.sampled_from((0, 30)))) for uuid in chosen
     )
     annotations = {ASSIGNED_NODE: name, KEYS.allocated: encode_devices([piece])}
     phase = draw(st.sampled_from(("Pending", "Running", "Succeeded")))

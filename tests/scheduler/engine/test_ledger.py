@@ -17,7 +17,7 @@ from tests.support.pods import nvidia
 
 FAMILIES = nvidia()
 ALLOCATED = FAMILIES[0].annotations.allocated
-SHARE = encode_devices([(Grant(uuid="GPU-a", word="NVIDIA", memory=1000, cores=10),)])
+SHARE = encode_devices([(Grant(uuid="GPU-a", device_type="NVIDIA", memory=1000, cores=10),)])
 DECIDED = {ASSIGNED_NODE: "n1", ALLOCATED: SHARE}
 
 

@@ -105,7 +105,7 @@ def test_a_list_of_as_many_names_as_are_read_is_read():
 
 KEYS = sorted(
     {
-        (family.word, resource, key)
+        (family.device_type, resource, key)
         for family in FAMILIES
         if family.rules.policy and (resource := family.resources.count)
         for check in family.rules.policy.serves
@@ -117,8 +117,8 @@ KEYS = sorted(
 @pytest.mark.difference("D-329")
 @pytest.mark.scenario("X3")
 @pytest.mark.parametrize(("word", "resource", "key"), KEYS)
-def test_admission_denies_a_pod_whose_selection_of_devices_has_no_end(word, resource, key):
-    family = next(family for family in FAMILIES if family.word == word)
+def test_admission_denies_a_pod_whose_selection_of_devices_has_no_end(device_type, resource, key):
+    family = next(family for family in FAMILIES if family.device_type == device_type)
     spec = {"containers": [{"name": "main", "resources": {"limits": {resource: "1"}}}]}
 
     def decided(text):
@@ -135,7 +135,7 @@ def test_admission_denies_a_pod_whose_selection_of_devices_has_no_end(word, reso
 
 def test_every_vendor_that_selects_by_name_is_asked_here():
     """Whoever reads ``use`` and ``nouse`` annotations does so by checks that name them."""
-    assert len({word for word, _resource, _key in KEYS}) >= 12
+    assert len({device_type for device_type, _resource, _key in KEYS}) >= 12
     assert {USE_TYPE, "hami.io/use-xpu-uuid", "metax-tech.com/nouse-gpuuuid"} <= {key for *_rest, key in KEYS}
 
 

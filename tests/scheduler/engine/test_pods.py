@@ -18,16 +18,16 @@ from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
 from hami_plugin.scheduler.engine.states import ORDER_KEY, Quota, idle
 
 
-def policy(word: str, **fields) -> Policy:
+def policy(device_type: str, **fields) -> Policy:
     return Policy(
         request=counted(
-            word,
-            count=amount(f"{word}/count"),
-            memory=amount(f"{word}/memory"),
-            percent=percentage(f"{word}/percent"),
-            cores=amount(f"{word}/cores"),
+            device_type,
+            count=amount(f"{device_type}/count"),
+            memory=amount(f"{device_type}/memory"),
+            percent=percentage(f"{device_type}/percent"),
+            cores=amount(f"{device_type}/cores"),
         ),
-        serves=standard(word),
+        serves=standard(device_type),
         **fields,
     )
 
@@ -40,12 +40,12 @@ def card(name: str, index: int = 0, **fields) -> DeviceInfo:
 
 
 def site(**cards: list[DeviceInfo]) -> Site:
-    stocks = {word: Stock(states=tuple(idle(info) for info in infos)) for word, infos in cards.items()}
+    stocks = {device_type: Stock(states=tuple(idle(info) for info in infos)) for device_type, infos in cards.items()}
     return Site(node=NodeView(name="n"), stocks=stocks)
 
 
-def container(name: str, word: str = "", *, init=False, sidecar=False, **amounts: int) -> ContainerView:
-    limits = {f"{word}/{key}": str(value) for key, value in amounts.items()}
+def container(name: str, device_type: str = "", *, init=False, sidecar=False, **amounts: int) -> ContainerView:
+    limits = {f"{device_type}/{key}": str(value) for key, value in amounts.items()}
     return ContainerView(name=name, init=init or sidecar, restartable=sidecar, limits=limits)
 
 
@@ -53,14 +53,14 @@ def pod(*containers: ContainerView, **annotations: str) -> PodView:
     return PodView(uid="u", namespace="ns", name="p", containers=containers, annotations=annotations)
 
 
-def devices(outcome: Placed | Unplaced, word: str = "red") -> list[list[str]]:
+def devices(outcome: Placed | Unplaced, device_type: str = "red") -> list[list[str]]:
     assert isinstance(outcome, Placed), outcome.why
-    return [[grant.uuid for grant in piece] for piece in outcome.given[word]]
+    return [[grant.uuid for grant in piece] for piece in outcome.given[device_type]]
 
 
-def taken(outcome: Placed | Unplaced, word: str = "red") -> dict[str, tuple[int, int, int]]:
+def taken(outcome: Placed | Unplaced, device_type: str = "red") -> dict[str, tuple[int, int, int]]:
     assert isinstance(outcome, Placed), outcome.why
-    return {state.uuid: (state.slots, state.memory, state.cores) for state in outcome.after[word]}
+    return {state.uuid: (state.slots, state.memory, state.cores) for state in outcome.after[device_type]}
 
 
 def test_containers_see_what_those_before_them_have():

@@ -41,14 +41,14 @@ def rules(pod: Any, requests: Any) -> Rules:
     containers = values.pod(pod).containers
     table = [{request["type"]: request for request in (one or {}).values()} for one in requests or ()]
     found = {}
-    for word in WORDS:
-        known = catalog().find({"vendor": word})
+    for device_type in WORDS:
+        known = catalog().find({"vendor": device_type})
         asked = {
-            id_of(container): known.parity.demand(hami(request[word]))
+            id_of(container): known.parity.demand(hami(request[device_type]))
             for container, request in zip(containers, table, strict=True)
-            if word in request
+            if device_type in request
         }
-        found[word] = replace(
+        found[device_type] = replace(
             known.family.rules.policy, request=lambda container, asked=asked: asked.get(id_of(container))
         )
     return found
@@ -79,8 +79,8 @@ def hami(request: Any) -> Any:
 def site(name: str, node: Any) -> Site:
     states = [values.state(device(one["device"])) for one in node["devices"].get("device_lists") or ()]
     stocks = {
-        word: Stock(states=tuple(state for state in states if word.lower() in state.info.type.lower()))
-        for word in WORDS
+        device_type: Stock(states=tuple(state for state in states if device_type.lower() in state.info.type.lower()))
+        for device_type in WORDS
     }
     return Site(node=NodeView(name=name), stocks=stocks)
 
@@ -139,17 +139,17 @@ def test_a_pod_is_placed_and_nodes_are_scored_as_by_hami(case: Any):
 def chosen(given: Any) -> Any:
     """Which devices, by container. HAMi may leave out empty entries (D-220)."""
     return {
-        word: [[(one.uuid, one.memory, one.cores) for one in piece] for piece in pieces if piece]
-        for word, pieces in given.items()
+        device_type: [[(one.uuid, one.memory, one.cores) for one in piece] for piece in pieces if piece]
+        for device_type, pieces in given.items()
     }
 
 
 def shares(devices: Any) -> Any:
     found = {
-        word: [[(one["uuid"], one["usedmem"], one["usedcores"]) for one in piece] for piece in pieces if piece]
-        for word, pieces in devices.items()
+        device_type: [[(one["uuid"], one["usedmem"], one["usedcores"]) for one in piece] for piece in pieces if piece]
+        for device_type, pieces in devices.items()
     }
-    return {word: pieces for word, pieces in found.items() if pieces}
+    return {device_type: pieces for device_type, pieces in found.items() if pieces}
 
 
 def weights_without_meaning_fail(pod: Json) -> None:
@@ -202,7 +202,10 @@ def test_one_container_gets_devices_of_a_node_as_by_hami(case: Json):
     pod = spelt_out(question["pod"], 1)
     policies = rules(pod, [question["requests"]]) | mocks(wanted)
     states = [values.state(device(one["device"])) for one in node["devices"]["device_lists"]]
-    stocks = {word: Stock(states=tuple(one for one in states if word in one.info.type)) for word in policies}
+    stocks = {
+        device_type: Stock(states=tuple(one for one in states if device_type in one.info.type))
+        for device_type in policies
+    }
 
     outcome = place(values.pod(pod), policies, Site(node=NodeView(name="node-1"), stocks=stocks))
 
@@ -213,13 +216,15 @@ def test_one_container_gets_devices_of_a_node_as_by_hami(case: Json):
         assert outcome.why == theirs
         return
     assert set(outcome.given) == set(expected["after"]["devinput"])
-    for word, pieces in expected["after"]["devinput"].items():
+    for device_type, pieces in expected["after"]["devinput"].items():
         given = [[full(one) for one in piece] for piece in pieces]
-        assert [[one.uuid for one in piece] for piece in outcome.given[word]] == [[x["uuid"] for x in p] for p in given]
-        if word.startswith("mock"):  # HAMi's mocks take nothing of a device
+        assert [[one.uuid for one in piece] for piece in outcome.given[device_type]] == [
+            [x["uuid"] for x in p] for p in given
+        ]
+        if device_type.startswith("mock"):  # HAMi's mocks take nothing of a device
             continue
-        assert chosen({word: outcome.given[word]}) == shares({word: given})
-        for state in outcome.after[word]:
+        assert chosen({device_type: outcome.given[device_type]}) == shares({device_type: given})
+        for state in outcome.after[device_type]:
             usage = expected["after"]["node_usage"]["node"][state.uuid]
             assert (state.slots, state.memory, state.cores) == (usage["used"], usage["usedmem"], usage["usedcores"])
 
@@ -241,9 +246,9 @@ def mocks(requests: Any) -> Rules:
 @asks("scheduler_score", "isMIGRequest")
 def test_a_card_in_mig_mode_serves_a_container_several_times_unless_the_pod_wants_it_otherwise(case: Json):
     question = case["input"]
-    policy = {family.word: family.rules.policy for family in nvidia()}.get(question["request"]["type"])
+    policy = {family.device_type: family.rules.policy for family in nvidia()}.get(question["request"]["type"])
     states = [values.state({"id": "card", **one}) for one in question["devices"]]
-    context = Context(demand=Demand(word="NVIDIA", count=2), pod=values.pod(question["pod"]))
+    context = Context(demand=Demand(device_type="NVIDIA", count=2), pod=values.pod(question["pod"]))
 
     several = [one for one in states if policy and policy.again(one) and not in_mode(one, context)]
 
@@ -255,7 +260,8 @@ def test_each_container_asks_in_its_own_place_init_containers_first(case: Json):
     pod, context = case["input"]["pod"], case.get("context", {})
     named = context.get("resource_names", {}).get("NVIDIA", {})
     policies = {
-        one.word: one.rules.policy for one in nvidia(named.get("resource_count_name", "nvidia.com/gpu").split("/")[0])
+        one.device_type: one.rules.policy
+        for one in nvidia(named.get("resource_count_name", "nvidia.com/gpu").split("/")[0])
     }
     if context.get("resource_names") == {"NVIDIA": {}}:
         policies = {"NVIDIA": replace(policies["NVIDIA"], request=thousand_each)}  # as HAMi's mock of a backend
@@ -263,14 +269,17 @@ def test_each_container_asks_in_its_own_place_init_containers_first(case: Json):
     found = demands(values.pod(pod), policies)
 
     assert not isinstance(found, Invalid)
-    assert [{word: said(one) for word, one in asked.items()} for asked in found] == [
-        {word: hami(request) for word, request in (one or {}).items()} for one in case["expected"]["result"]
+    assert [{device_type: said(one) for device_type, one in asked.items()} for asked in found] == [
+        {device_type: hami(request) for device_type, request in (one or {}).items()}
+        for one in case["expected"]["result"]
     ]
 
 
 def thousand_each(container: Any) -> Demand | None:
     count = container.amount("nvidia.com/gpu")
-    return Demand(word="NVIDIA", count=count, memory=1000 * count, percent=0, cores=10 * count) if count else None
+    return (
+        Demand(device_type="NVIDIA", count=count, memory=1000 * count, percent=0, cores=10 * count) if count else None
+    )
 
 
 def said(demand: Demand) -> Json:

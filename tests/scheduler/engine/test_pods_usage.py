@@ -20,7 +20,7 @@ def app(name: str, *, asks: bool = True, init: bool = False, sidecar: bool = Fal
 
 
 def share(uuid: str, memory: int, cores: int = 0) -> tuple[Grant, ...]:
-    return (Grant(uuid=uuid, word="red", memory=memory, cores=cores),)
+    return (Grant(uuid=uuid, device_type="red", memory=memory, cores=cores),)
 
 
 def holding(containers, pieces, phase="Pending") -> Holding:

@@ -32,7 +32,9 @@ LISTS = st.sampled_from([None, "", " ", ",", "d1", "d2", "d2, d1", "large", "SMA
 
 @settings(deadline=None)
 @given(*[LISTS] * 4, st.sampled_from(["spread", "mutex", "numa, mutex"]), st.sampled_from("WV"), st.integers(0, 2))
-def test_a_check_that_reads_first_says_of_each_device_what_it_says_alone(use, avoid, kind, no_kind, order, word, slots):
+def test_a_check_that_reads_first_says_of_each_device_what_it_says_alone(
+    use, avoid, kind, no_kind, order, device_type, slots
+):
     texts = {
         "x/use": use,
         "x/avoid": avoid,
@@ -43,7 +45,7 @@ def test_a_check_that_reads_first_says_of_each_device_what_it_says_alone(use, av
     pod = PodView(
         uid="u", namespace="n", name="p", annotations={k: text for k, text in texts.items() if text is not None}
     )
-    context = Context(demand=Demand(word=word, count=1), pod=pod)
+    context = Context(demand=Demand(device_type=device_type, count=1), pod=pod)
     state = replace(STATE, info=replace(STATE.info, health=True), slots=slots)
 
     alone = [reason for check in CHECKS if (reason := check(state, context))]
@@ -67,7 +69,7 @@ def test_a_check_that_reads_first_says_of_each_device_what_it_says_alone(use, av
 )
 def test_what_is_read_first_still_counts(annotations, reason):
     pod = PodView(uid="u", namespace="n", name="p", annotations=annotations)
-    context = Context(demand=Demand(word="W", count=1), pod=pod)
+    context = Context(demand=Demand(device_type="W", count=1), pod=pod)
     state = replace(STATE, info=replace(STATE.info, health=True))
 
     against = [found for check in prepared(CHECKS, context) if (found := check(state, context))]
@@ -81,7 +83,7 @@ def test_a_device_of_which_more_is_taken_is_otherwise_the_same():
 
 def test_a_context_beside_other_devices_is_otherwise_the_same():
     full = Context(
-        demand=Demand(word="W", count=1),
+        demand=Demand(device_type="W", count=1),
         pod=PodView(uid="u", namespace="n", name="p", containers=(ContainerView(name="c"),)),
         node=NodeView(name="node"),
         links=Links(pairs={("a", "b"): Link(score=1, label="")}),

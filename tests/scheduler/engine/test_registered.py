@@ -8,7 +8,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.registered import counted_in, summed
 
 COUNTED = counted_in("a/card", lambda _node, number, _count: DeviceInfo(id=f"c{number}"))
-SUMMED = summed("a/core", "a/memory", each=16, unit=512, name="a", word="A")
+SUMMED = summed("a/core", "a/memory", each=16, unit=512, name="a", device_type="A")
 
 
 def node(**capacity):

@@ -24,17 +24,19 @@ def test_a_container_that_does_not_count_devices_asks_for_none() -> None:
 
 
 def test_without_a_word_on_memory_it_is_all_of_it() -> None:
-    assert asked(n="2") == Demand(word="W", count=2, percent=100, cores=7)
+    assert asked(n="2") == Demand(device_type="W", count=2, percent=100, cores=7)
 
 
 def test_units_are_turned_into_mib_and_memory_outranks_a_percentage() -> None:
-    assert asked(n="1k", m="4", p="150", c="1500m") == Demand(word="W", count=1000, memory=1024, percent=100, cores=2)
+    assert asked(n="1k", m="4", p="150", c="1500m") == Demand(
+        device_type="W", count=1000, memory=1024, percent=100, cores=2
+    )
 
 
 def test_requests_count_where_limits_are_silent() -> None:
     container = ContainerView(name="c", limits={"x/n": "1"}, requests={"x/n": "3", "x/m": "2"})
 
-    assert REQUEST(container) == Demand(word="W", count=1, memory=512, cores=7)
+    assert REQUEST(container) == Demand(device_type="W", count=1, memory=512, cores=7)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hami_plugin.scheduler.engine.handshake import Trust, trusted
 from tests.support.pods import nvidia, of_vendor
 
 (FAMILY,) = nvidia()
-WORD, HANDSHAKE, REGISTER = FAMILY.word, FAMILY.annotations.handshake, FAMILY.annotations.register
+WORD, HANDSHAKE, REGISTER = FAMILY.device_type, FAMILY.annotations.handshake, FAMILY.annotations.register
 COUNT = FAMILY.resources.count
 NOW = datetime(2026, 8, 21, 10, 11, 12)  # noqa: DTZ001  # the wire has no zone
 JUST, LONG_AGO = question(NOW - timedelta(seconds=59)), question(NOW - timedelta(seconds=60))
@@ -86,7 +86,7 @@ def test_a_family_without_a_handshake_goes_by_the_count_alone():
     def offered(counted: int | None) -> bool:
         allocatable = {} if counted is None else {family.resources.count: str(counted)}
         seen = NodeView(name="n1", allocatable=allocatable)
-        trust = trusted(seen, {family.word: family}, NOW, before=None, silent=frozenset())
+        trust = trusted(seen, {family.device_type: family}, NOW, before=None, silent=frozenset())
         assert not trust.write
         return bool(trust.offered)
 

@@ -23,7 +23,7 @@ FREE = tuple(replica for card in ("a", "b") for replica in replica_ids(card, 4))
 
 
 def grant(uuid: str, cores: int) -> Grant:
-    return Grant(uuid=uuid, word="TOY", cores=cores)
+    return Grant(uuid=uuid, device_type="TOY", cores=cores)
 
 
 def container(name: str, **limits: int) -> ContainerView:

@@ -127,8 +127,8 @@ async def served(
 
 def running(one: Json, families: Sequence[Family]) -> Json:
     """A pod that has devices already, as a scheduler wrote it down."""
-    keys = {family.word: family.annotations.allocated for family in families}
-    given = {keys[word]: encode_devices(pieces(devices)) for word, devices in one["devices"].items()}
+    keys = {family.device_type: family.annotations.allocated for family in families}
+    given = {keys[device_type]: encode_devices(pieces(devices)) for device_type, devices in one["devices"].items()}
     meta = {"name": one["pod"]["name"], "annotations": {**given, ASSIGNED_NODE: one["node"]}}
     spec = {"nodeName": one["node"], "containers": [{"name": item["name"]} for item in one["pod"]["containers"]]}
     return {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}

@@ -47,7 +47,7 @@ async def service(server, tmp_path):
 def held(service) -> dict[str, dict[str, tuple]]:
     """What pods hold, by node and pod: what must be the same in every process that looks at the cluster."""
     return {
-        uid: (one.node, {word: holding.pieces for word, holding in one.held.items()})
+        uid: (one.node, {device_type: holding.pieces for device_type, holding in one.held.items()})
         for uid, one in service._pods.ledger.entries.items()
     }
 

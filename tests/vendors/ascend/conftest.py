@@ -32,9 +32,9 @@ class Rig:
     def devices(self) -> tuple[Device, ...]:
         return tuple(sighting.device for sighting in self.driver.discover().sightings)
 
-    def family(self, word: str = "") -> Family:
-        wanted = word or self.devices()[0].family
-        return next(family for family in families(self.settings) if family.word == wanted)
+    def family(self, device_type: str = "") -> Family:
+        wanted = device_type or self.devices()[0].family
+        return next(family for family in families(self.settings) if family.device_type == wanted)
 
     def faults(self) -> dict[int, str]:
         """The reason of each NPU that is not well, by number."""

@@ -42,8 +42,8 @@ def annotations(stage) -> dict[str, str]:
     return stage.api.node(NODE)["metadata"].get("annotations", {})
 
 
-def entries(stage, word) -> list[tuple[int, str, bool]]:
-    text = annotations(stage).get(f"hami.io/node-register-{word}", "[]")
+def entries(stage, device_type) -> list[tuple[int, str, bool]]:
+    text = annotations(stage).get(f"hami.io/node-register-{device_type}", "[]")
     return [(info.index, info.type, info.health) for info in decode_json(text)]
 
 
@@ -87,7 +87,7 @@ async def test_each_family_is_told_of_its_own_npus_alone(running, tmp_path):
         cdiDirs=[str(directory) for directory in directories],
         vendors={"ascend": {"deviceListStrategy": "cdi-annotations"}},
     )
-    small = next(one for one in families(AscendSettings()) if one.word == SMALL)
+    small = next(one for one in families(AscendSettings()) if one.device_type == SMALL)
 
     await stage.until(lambda: stage.kubelet.allocatable(small.resources.count) == 2 * 7, "the other chip's offer")
 

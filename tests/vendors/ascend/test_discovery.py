@@ -14,7 +14,7 @@ from vendors.ascend.node.driver import AscendDriver
 from vendors.ascend.node.topology import link
 
 PROFILES = [name for name in machine_names() if name.startswith("ascend-")]
-WORDS = {name: word for word, (name, *_rest) in CHIPS.items()}
+WORDS = {name: device_type for device_type, (name, *_rest) in CHIPS.items()}
 
 
 def mixed():

@@ -35,7 +35,7 @@ INLINE = {"deviceListStrategy": "device-specs"}
 
 def assignment(devices, *, memory, cores=0, annotations=None, uid="0a1b2c3d-0000-4000-8000-000000000001"):
     shares = [
-        Share(grant=Grant(uuid=device.uuid, word=device.family, memory=memory, cores=cores), device=device)
+        Share(grant=Grant(uuid=device.uuid, device_type=device.family, memory=memory, cores=cores), device=device)
         for device in devices
     ]
     pod = PodView(uid=uid, namespace="team", name="job", annotations=annotations or {})
@@ -67,12 +67,12 @@ def registered(family, devices):
 def test_the_register_is_read_back_as_the_same_npus(rig, profile):
     built = rig(profile)
     family, devices = built.family(), built.devices()
-    _name, allocatable, _capacity, cores, _cpus, templates = CHIPS[family.word]
+    _name, allocatable, _capacity, cores, _cpus, templates = CHIPS[family.device_type]
 
     wanted, infos = registered(family, devices)
 
     assert [(i.id, i.index, i.devmem, i.devcore, i.type, i.numa, i.health, i.count) for i in infos] == [
-        (d.uuid, d.index, allocatable, cores, family.word, d.numa, True, allocatable // templates[0][1])
+        (d.uuid, d.index, allocatable, cores, family.device_type, d.numa, True, allocatable // templates[0][1])
         for d in built.machine.devices
     ]
     assert wanted["hami-vnpu-core"] == "false"

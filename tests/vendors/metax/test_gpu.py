@@ -15,7 +15,7 @@ from vendors.metax.settings import MetaxSettings
 
 GPU, _ = families(MetaxSettings())
 POD = PodView(uid="u", namespace="n", name="p")
-TWO = tuple(Grant(uuid=f"n-metax-{number}", word="Metax-GPU", memory=65536, cores=100) for number in (7, 6))
+TWO = tuple(Grant(uuid=f"n-metax-{number}", device_type="Metax-GPU", memory=65536, cores=100) for number in (7, 6))
 
 
 def node(**annotations: str) -> NodeView:
@@ -32,7 +32,7 @@ def granted(count: int, given: Given, used: int = 0) -> Granted:
     """From the first eight cards, the last ``used`` of which are taken."""
     assert GPU.rules.policy
     states = [idle(info) for info in GPU.rules.node_devices(node())][: 8 - used]
-    demand = Demand(word="Metax-GPU", count=count, percent=100, cores=100)
+    demand = Demand(device_type="Metax-GPU", count=count, percent=100, cores=100)
     outcome = fit(GPU.rules.policy, states, Context(demand=demand, pod=POD, given=given))
     assert isinstance(outcome, Granted)
     return outcome

@@ -48,7 +48,7 @@ def renamed(value: Any) -> Any:
 
 def as_asked(known: Known, question: Case, theirs: Case) -> None:
     """The same answer, or a documented difference."""
-    question = {"vendor": known.family.word, **question}
+    question = {"vendor": known.family.device_type, **question}
     ours = ABOUT_A_FAMILY[question["fn"]](question, known)
     ours = {key: value for key, value in ours.items() if key in theirs or key == "err"}
     applying = [one for one in PARITY.differences if one.applies(question)]
@@ -95,14 +95,14 @@ def node_has(known: Known, case: Case) -> None:
 def app_class(_known: Known, case: Case) -> None:
     question = renamed(case["input"])
     pod = values.pod({"annotations": {tenants.APP_CLASS: question["requestClass"]}})
-    context = Context(demand=Demand(word=sgpu.WORD, count=1), pod=pod)
+    context = Context(demand=Demand(device_type=sgpu.DEVICE_TYPE, count=1), pod=pod)
     assert (tenants.class_fits(values.state(question["dev"]), context) is None) == case["expected"]["result"]
 
 
 def qos(_known: Known, case: Case) -> None:
     question = renamed(case["input"])
     context = Context(
-        demand=Demand(word=sgpu.WORD, count=1, cores=question["request"].get("coresreq", 0)),
+        demand=Demand(device_type=sgpu.DEVICE_TYPE, count=1, cores=question["request"].get("coresreq", 0)),
         pod=values.pod({"annotations": {tenants.QOS: question["reqQos"]}}),
     )
     (device,) = PARITY.remembered(
@@ -124,7 +124,9 @@ def choice(select: Select) -> Callable[[Known, Case], None]:
     def check(_known: Known, case: Case) -> None:
         states = [values.state(item) for item in renamed(case["input"]["candidateDevices"])]
         candidates = [Candidate(state=state, charge=Charge()) for state in states]
-        context = Context(demand=Demand(word=sgpu.WORD, count=case["input"]["require"]), pod=values.pod(None))
+        context = Context(
+            demand=Demand(device_type=sgpu.DEVICE_TYPE, count=case["input"]["require"]), pod=values.pod(None)
+        )
         possible = [one["result"] or () for one in case.get("expected_any_of") or [case["expected"]]]
         found = select(candidates, context)
         if isinstance(found, Misfit):
@@ -210,7 +212,7 @@ def read(devices: list[Case]) -> object:
 def told(pieces: list[list[Case]]) -> object:
     """A decision, as the agent reads it."""
     family = SHARED.family
-    patch = family.rules.patch(family, values.pod(None), {sgpu.WORD: values.pieces(pieces)})
+    patch = family.rules.patch(family, values.pod(None), {sgpu.DEVICE_TYPE: values.pieces(pieces)})
     return json.loads(patch[sgpu.ALLOCATED].replace("vRam", "v_ram"))
 
 

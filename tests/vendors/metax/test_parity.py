@@ -16,9 +16,9 @@ def card(number: int, **more: Any) -> Json:
     return {**base, **more}
 
 
-def question(word: str, devices: list[Json], **more: Any) -> Json:
-    request = {"nums": 1, "type": word, "coresreq": 100, "memreq": 0, "mempercentagereq": 0}
-    return {"fn": "fit", "vendor": word, "devices": devices, "request": request, "pod": {}, **more}
+def question(device_type: str, devices: list[Json], **more: Any) -> Json:
+    request = {"nums": 1, "type": device_type, "coresreq": 100, "memreq": 0, "mempercentagereq": 0}
+    return {"fn": "fit", "vendor": device_type, "devices": devices, "request": request, "pod": {}, **more}
 
 
 def answer(*uuids: str, reason: str = "") -> Json:

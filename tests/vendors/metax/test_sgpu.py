@@ -55,7 +55,7 @@ def used(state: DeviceState, *classes: str, cores: int = 10) -> DeviceState:
 
 
 def asked(count: int = 1, cores: int = 100, memory: int | None = None) -> Demand:
-    return Demand(word="Metax-SGPU", count=count, memory=memory, percent=None if memory else 100, cores=cores)
+    return Demand(device_type="Metax-SGPU", count=count, memory=memory, percent=None if memory else 100, cores=cores)
 
 
 def outcome(states: list[DeviceState], demand: Demand, who: PodView, given: Given | None = None) -> Granted | Refused:
@@ -287,7 +287,7 @@ def test_a_damaged_node_annotation_names_the_device_and_the_field() -> None:
 def held(state: DeviceState, qos: str | None, *, cores: int = 10, app: str = "") -> DeviceState:
     """With one more pod that has a share of the card, as its annotations tell a scheduler that has just started."""
     assert SGPU.rules.policy
-    grant = Grant(uuid=state.uuid, word="Metax-SGPU", memory=1024, cores=cores)
+    grant = Grant(uuid=state.uuid, device_type="Metax-SGPU", memory=1024, cores=cores)
     told = {"metax-tech.com/sgpu-qos-policy": qos, CLASS: app or None}
     who = PodView(
         uid="t", namespace="n", name="t", annotations={key: text for key, text in told.items() if text is not None}

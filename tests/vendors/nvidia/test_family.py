@@ -78,7 +78,7 @@ def test_only_an_offered_card_registers_as_healthy(health: Health, offered: bool
 def test_the_family_carries_hamis_names() -> None:
     (family,) = families(NvidiaSettings(deviceSplitCount=4, enableNumaTopology=True, memoryFactor=256))
 
-    assert family.word == "NVIDIA"
+    assert family.device_type == "NVIDIA"
     assert family.resources.count == "nvidia.com/gpu"
     assert family.annotations.register == "hami.io/node-nvidia-register"
     assert family.annotations.handshake == "hami.io/node-handshake"
@@ -95,7 +95,7 @@ def test_the_vendor_is_found_by_its_name() -> None:
 
     assert vendor.settings is NvidiaSettings
     assert vendor.facts.machines == ("nvidia",)
-    assert vendor.families(vendor.settings())[0].word == "NVIDIA"
+    assert vendor.families(vendor.settings())[0].device_type == "NVIDIA"
 
 
 def test_hamis_whole_section_is_accepted() -> None:

@@ -32,7 +32,7 @@ def card(uuid: str, **info: int) -> DeviceState:
 
 def asking(count: int = 1, annotations: Json | None = None, links: Links | None = None) -> Context:
     pod = PodView(uid="u", namespace="n", name="p", annotations=annotations or {})
-    return Context(demand=Demand(word="NVIDIA", count=count), pod=pod, links=links or Links())
+    return Context(demand=Demand(device_type="NVIDIA", count=count), pod=pod, links=links or Links())
 
 
 def candidate(state: DeviceState, memory: int = 0, cores: int = 0) -> Candidate:
@@ -69,7 +69,7 @@ def test_a_quota_covers_what_hami_says(case: Json) -> None:
     ]
     inits = tuple(ContainerView(name=f"i{n}", init=True) for n in range(len(put["pod"].get("init_containers", ()))))
     context = Context(
-        demand=Demand(word="NVIDIA", count=1 + len(mine)),
+        demand=Demand(device_type="NVIDIA", count=1 + len(mine)),
         pod=PodView(uid="u", namespace=put["ns"], name="p", containers=inits),
         given={"NVIDIA": values.pieces((put.get("allocated") or {}).get("NVIDIA"))},
         quota=Quota(limits=limits),

@@ -24,8 +24,8 @@ Pieces = Sequence[Sequence[Grant]]
 
 
 @cache
-def question(word: str = "NVIDIA") -> Question:
-    return question_of(family(word))
+def question(device_type: str = "NVIDIA") -> Question:
+    return question_of(family(device_type))
 
 
 def pod_of(told: Json, pieces: Pieces) -> PodView:
@@ -38,10 +38,10 @@ def pod_of(told: Json, pieces: Pieces) -> PodView:
     return replace(view, uid=view.uid or "u", node=NODE, phase="Pending", containers=tuple(asking))
 
 
-def next_share(told: Json, pieces: Pieces, word: str = "NVIDIA") -> Claim | None:
+def next_share(told: Json, pieces: Pieces, device_type: str = "NVIDIA") -> Claim | None:
     key = question().to_allocate
     asking = replace(pod_of(told, pieces), annotations={key: encode_devices(pieces)})
-    return next((claim for claim in claims(asking, question(word)) if claim.piece is not None), None)
+    return next((claim for claim in claims(asking, question(device_type)) if claim.piece is not None), None)
 
 
 def same(claim: Claim | None, expected: Json) -> bool:
@@ -103,7 +103,7 @@ def test_the_card_behind_an_id_is_hamis(case: Json) -> None:
 
 def preference(available: Sequence[str], required: Sequence[str], size: int, wanted: Sequence[str]) -> list[str]:
     """What the kubelet is told to take, with a pod waiting for the ``wanted`` cards."""
-    grants = tuple(Grant(uuid=uuid, word="NVIDIA", memory=0, cores=0) for uuid in wanted)
+    grants = tuple(Grant(uuid=uuid, device_type="NVIDIA", memory=0, cores=0) for uuid in wanted)
     container = ContainerView(name="c", limits={GPU: str(size)})
     waiter = PodView(uid="u", namespace="n", name="p", containers=(container,))
     claim = Claim(pod=waiter, container=container, grants=grants, piece=0)
@@ -190,7 +190,7 @@ def named(pod: Json) -> list[Json]:
 def known_as(case: Json) -> list[Identity]:
     put = spelt(case["input"])
     requests = [one["devices_ids"] for one in put["reqs"]["container_requests"]]
-    counts = [[Grant(uuid="", word="", memory=0, cores=0)] * len(ids) for ids in requests]
+    counts = [[Grant(uuid="", device_type="", memory=0, cores=0)] * len(ids) for ids in requests]
     told = (put.get("cluster") or {}).get("pods", {})
     return identities(
         requests, [pod_of({**one, "name": name, "containers": named(one)}, counts) for name, one in told.items()]

@@ -41,7 +41,7 @@ def share(name: str, memory: int = 3000, cores: int = 30, index: int = 0, minor:
         memory=81920,
         minor=index if minor is None else minor,
     )
-    return Share(grant=Grant(uuid=name, word="NVIDIA", memory=memory, cores=cores), device=device)
+    return Share(grant=Grant(uuid=name, device_type="NVIDIA", memory=memory, cores=cores), device=device)
 
 
 def assignment(

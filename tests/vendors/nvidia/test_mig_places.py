@@ -67,7 +67,7 @@ def test_without_that_annotation_they_are_where_they_would_be_put() -> None:
 
 
 def test_a_share_of_a_whole_card_has_no_place() -> None:
-    grant = Grant(uuid="GPU-9", word="NVIDIA", memory=1)
+    grant = Grant(uuid="GPU-9", device_type="NVIDIA", memory=1)
     (family,) = FAMILIES
 
     assert mig.ALLOCATIONS not in mig.patch(family, POD, {"NVIDIA": ((grant,),)})

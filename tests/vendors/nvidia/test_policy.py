@@ -38,7 +38,7 @@ def cut(number: int) -> DeviceState:
 
 def asking(count: int = 1, annotations: dict[str, str] | None = None, **amounts: Any) -> Context:
     pod = PodView(uid="u", namespace="n", name="p", annotations=annotations or {})
-    return Context(demand=Demand(word="NVIDIA", count=count, **amounts), pod=pod)
+    return Context(demand=Demand(device_type="NVIDIA", count=count, **amounts), pod=pod)
 
 
 def granted(outcome: Granted | Refused) -> list[str]:
@@ -155,11 +155,13 @@ def test_admission_makes_a_bare_gpu_a_whole_one_and_refuses_101_percent() -> Non
         ({"deviceListStrategy": "envvar", "cdi": {"enabled": True}}, "void"),
     ],
 )
-def test_a_container_without_a_card_opens_none_whatever_its_image_says(chosen: dict[str, Any], word: str) -> None:
+def test_a_container_without_a_card_opens_none_whatever_its_image_says(
+    chosen: dict[str, Any], device_type: str
+) -> None:
     (nvidia,) = families(NvidiaSettings.model_validate({"overwriteEnv": True, **chosen}))
     container = ContainerView(name="main")
 
     answer = nvidia.rules.admit(container, PodView(uid="1", namespace="default", name="p", containers=(container,)))
 
     assert isinstance(answer, Admitted)
-    assert answer.env == {"NVIDIA_VISIBLE_DEVICES": word}
+    assert answer.env == {"NVIDIA_VISIBLE_DEVICES": device_type}

@@ -43,7 +43,7 @@ def lane_count(name: str | int) -> int:
 def link_of(names: Sequence[str | int]) -> Link:
     """A pair's link, from HAMi's list of what connects it."""
     words = [str(name).removeprefix("P2PLink") for name in names]
-    level = next((LEVELS[word] for word in words if word in LEVELS), "")
+    level = next((LEVELS[device_type] for device_type in words if device_type in LEVELS), "")
     return link(level, sum(lane_count(name) for name in names))
 
 

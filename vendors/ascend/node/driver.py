@@ -146,7 +146,7 @@ class AscendDriver:
         number, address = self._dcmi.physical_id(unit), self._dcmi.address(unit)
         return Device(
             uuid=uuid,
-            family=chip.word,
+            family=chip.device_type,
             index=number,
             model=name,
             memory=chip.memory_allocatable,

@@ -48,14 +48,14 @@ def replicas(chip: Chip) -> int:
 
 def register(settings: AscendSettings, chip: Chip, device: Device, _legacy: bool) -> DeviceInfo:
     """An NPU's entry in the node's register. Its number there is the driver's, by which 910C are paired."""
-    custom = {"NetworkID": network(chip, device.index)} if chip.word.startswith(NETWORKED) else None
+    custom = {"NetworkID": network(chip, device.index)} if chip.device_type.startswith(NETWORKED) else None
     return DeviceInfo(
         id=device.uuid,
         index=device.index,
         count=replicas(chip),
         devmem=device.memory,
         devcore=100 if settings.soft else chip.ai_cores,
-        type=chip.word,
+        type=chip.device_type,
         numa=max(0, device.numa or 0),
         health=device.health.offered,
         custom=custom,
@@ -64,10 +64,10 @@ def register(settings: AscendSettings, chip: Chip, device: Device, _legacy: bool
 
 def network(chip: Chip, number: int) -> int:
     """The network that HAMi's agent says an NPU is in: one for all 910C, else one for four."""
-    return 0 if chip.word == MODULES or number < _RING else 1
+    return 0 if chip.device_type == MODULES or number < _RING else 1
 
 
 def delivery(settings: AscendSettings, chip: Chip) -> Delivery:
     """Each chip has a CDI kind of its own, as ``hami.io/npu-910b3``."""
-    name = re.sub(r"[^a-z0-9_-]", "-", chip.word.removeprefix("Ascend").lower()).strip("-_")
+    name = re.sub(r"[^a-z0-9_-]", "-", chip.device_type.removeprefix("Ascend").lower()).strip("-_")
     return replace(settings.delivery, kind=f"{settings.delivery.kind}-{name}")

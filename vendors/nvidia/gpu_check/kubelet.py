@@ -153,7 +153,7 @@ async def _plugin(
 def _pod(family: Family, device: Device) -> PodView:
     """As HAMi's scheduler leaves it: bound, decided, waiting for its node."""
     resources = family.resources
-    grant = Grant(uuid=device.uuid, word=family.word, memory=MEMORY_MIB, cores=CORES)
+    grant = Grant(uuid=device.uuid, device_type=family.device_type, memory=MEMORY_MIB, cores=CORES)
     limits = {resources.count: "1", resources.memory: str(MEMORY_MIB), resources.cores: str(CORES)}
     decision = encode_devices([(grant,)])
     return PodView(

@@ -40,4 +40,4 @@ def scheduled(settings: NvidiaSettings) -> Family:
         admit=admission(settings),
         patch=mig.patch,
     )
-    return Family(word=FAMILY, annotations=ANNOTATIONS, resources=resources, rules=rules)
+    return Family(device_type=FAMILY, annotations=ANNOTATIONS, resources=resources, rules=rules)

@@ -113,7 +113,7 @@ def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
             start=grant.notes["migPlacement"]["start"],
             size=grant.notes["migPlacement"]["size"],
         )
-        for position, piece in enumerate(given[family.word])
+        for position, piece in enumerate(given[family.device_type])
         for number, grant in enumerate(piece)
         if grant.notes and "migProfile" in grant.notes
     ]

@@ -9,7 +9,7 @@ from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Vendor
 
-WORD = "Paper"
+DEVICE_TYPE = "Paper"
 
 
 class PaperSettings(VendorSettings):
@@ -20,10 +20,10 @@ class PaperSettings(VendorSettings):
 
 def families(settings: PaperSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
-    policy = Policy(request=counted(WORD, count=amount(settings.count)), serves=standard(WORD))
+    policy = Policy(request=counted(DEVICE_TYPE, count=amount(settings.count)), serves=standard(DEVICE_TYPE))
     resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("paper")
     rules = SchedulingRules.registered(resources, keys, policy, decode=decode_json)
-    return (Family(word=WORD, annotations=keys, resources=resources, rules=rules),)
+    return (Family(device_type=DEVICE_TYPE, annotations=keys, resources=resources, rules=rules),)
 
 
 VENDOR = Vendor(name="paper", title="Paper cards", settings=PaperSettings, families=families)

@@ -18,7 +18,7 @@ from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.states import slot
 from hami_plugin.sdk import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
 
-WORD = "Toy"
+DEVICE_TYPE = "Toy"
 
 
 class ToySettings(ServedSettings):
@@ -42,10 +42,12 @@ def present(_settings: Any, paths: HostPaths) -> bool:
 
 def families(settings: ToySettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
-    policy = Policy(request=counted(WORD, count=amount(settings.count)), serves=standard(WORD), charge=slot, checks=())
+    policy = Policy(
+        request=counted(DEVICE_TYPE, count=amount(settings.count)), serves=standard(DEVICE_TYPE), charge=slot, checks=()
+    )
     return (
         Family(
-            word=WORD,
+            device_type=DEVICE_TYPE,
             annotations=AnnotationKeys.of_agent("toy"),
             resources=Resources(count=settings.count),
             rules=SchedulingRules(policy=policy),
@@ -62,7 +64,7 @@ def register(device: Device, _legacy: bool) -> DeviceInfo:
         count=1,
         devmem=device.memory,
         devcore=100,
-        type=WORD,
+        type=DEVICE_TYPE,
         health=device.health.offered,
     )
 

@@ -285,7 +285,9 @@ def test_another_order_of_the_devices_decides_only_between_equals(
 
 
 def chosen_of(walked: Sequence[Candidate], count: int, links: Links) -> list[str]:
-    context = Context(demand=Demand(word="card", count=count), pod=PodView(uid="", namespace="", name=""), links=links)
+    context = Context(
+        demand=Demand(device_type="card", count=count), pod=PodView(uid="", namespace="", name=""), links=links
+    )
     chosen = linked_choice(walked, context)
     assert not isinstance(chosen, Misfit)
     return [one.uuid for one in chosen]
