@@ -36,7 +36,7 @@ ALIVE = 6
 """Pods that stay on the node at a time."""
 WARMUP = 5_000
 """Allocates before the first measurement: caches and buffers have their size then."""
-LEAST_MIB, SPREAD_MIB = 16, 997
+MIN_MIB, SPREAD_MIB = 16, 997
 ERRORS_PER_LOSS, ERROR_EVERY_S = 16, 0.25
 """How many errors of programs a card tells of before one is lost, and how often."""
 START_EVERY, STRANGER_EVERY, RESTART_EVERY = 4, 100, 625
@@ -119,7 +119,7 @@ class Soak:
         while len(self._alive) >= ALIVE:
             self._go_on(self._end(self._alive.popleft()))
         await self._finished(ALIVE)
-        sizes = {f"c{n}": LEAST_MIB + (self._pods * 8 + n) % SPREAD_MIB for n in range(len(self._stage.uuids))}
+        sizes = {f"c{n}": MIN_MIB + (self._pods * 8 + n) % SPREAD_MIB for n in range(len(self._stage.uuids))}
         decision = [
             [Grant(uuid=uuid, device_type=self._stage.family.device_type, memory=size, cores=0)]
             for uuid, size in zip(self._stage.uuids, sizes.values(), strict=True)

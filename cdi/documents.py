@@ -23,7 +23,7 @@ from cdi.validate import problems, traps
 EXTENSIONS = (".json", ".yaml")
 """Of the files in a spec directory; runtimes pass over all others, ``.yml`` too."""
 
-MOST_LEVELS = 50
+MAX_LEVELS = 50
 """A spec has six. Deeper text is refused whatever it says."""
 
 # Runtimes read JSON with a reader of YAML. It refuses these characters unless they are escaped, and others, beyond the
@@ -83,7 +83,7 @@ def _parsed(text: str, file: str, yaml: YamlReader | None) -> object:
         document = yaml(text)
         if not _deeper(document):
             return document
-        message = f"is nested more than {MOST_LEVELS} levels deep, or contains itself"
+        message = f"is nested more than {MAX_LEVELS} levels deep, or contains itself"
     except RecursionError:
         message = "is nested too deeply"
     except Exception as error:  # noqa: BLE001  # the reader is the caller's, and what it raises its own affair
@@ -94,7 +94,7 @@ def _parsed(text: str, file: str, yaml: YamlReader | None) -> object:
 def _deeper(document: object) -> bool:
     """Level by level, and each value of a level once: aliases may lead to one from everywhere, or back to itself."""
     level = [document]
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         inner = (one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else () for one in level)
         level = list({id(one): one for some in inner for one in some}.values())
     return bool(level)

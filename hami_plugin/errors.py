@@ -58,7 +58,7 @@ class DriverUnavailableError(HamiError):
         self.reason = reason
 
 
-class VendorMistakeError(HamiError):
+class VendorError(HamiError):
     """A vendor's own code failed in a way that is no part of the design. The cause has the traceback, where one is."""
 
     def __init__(self, vendor: str, step: str, words: str) -> None:

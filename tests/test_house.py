@@ -20,7 +20,7 @@ def sources(*folders):
 @pytest.mark.parametrize("vendor", vendor_names())
 def test_no_vendor_is_named_outside_its_own_folder(vendor):
     words = {vendor, load_vendor(vendor).title.split()[0]}
-    pattern = re.compile("|".join(rf"(?<![a-z]){re.escape(word)}(?![a-z])" for device_type in words), re.IGNORECASE)
+    pattern = re.compile("|".join(rf"(?<![a-z]){re.escape(word)}(?![a-z])" for word in words), re.IGNORECASE)
 
     named = [
         f"{path.relative_to(ROOT)}: {line.strip()}"

@@ -26,7 +26,7 @@ from hami_plugin.sdk import AnnotationKeys, Driver, Family, Injection, NodeSide,
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.sdk.listed_cards import Card, ListedCards
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import address, mebibytes, read, rows
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Told, Tool
@@ -82,7 +82,7 @@ def open_driver(settings: GaudiSettings, paths: HostPaths) -> Driver:
     """The accelerators of this host. Nothing is asked yet."""
     roots = paths.rooted(settings)
     cards = ListedCards(CARDS, roots, partial(told, settings, roots), lambda card: (DEVICE_TYPE, card.uuid))
-    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+    return PollingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
 def told(settings: GaudiSettings, paths: HostPaths) -> Sequence[Card | str]:

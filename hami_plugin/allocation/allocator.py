@@ -9,13 +9,22 @@ from dataclasses import dataclass, replace
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.container_start import StartCheck
-from hami_plugin.allocation.identity import Again, Found, Held, Identity, Unannotated, Unknown, handed_over, preferred
+from hami_plugin.allocation.identity import (
+    Found,
+    Held,
+    Identity,
+    Repeated,
+    Unannotated,
+    Unknown,
+    handed_over,
+    preferred,
+)
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.overcommit import AS_HAMI, Account, Overcommitment
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Refusals, Settlement
-from hami_plugin.allocation.waiting import Waiting
+from hami_plugin.allocation.waiting import PendingPods
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.inventory.replicas import is_replica, physical_id, replica_ids
@@ -147,8 +156,8 @@ class Granting:
         return self._family.node.place(grant, device, others)
 
 
-MOST_IDS = 4096
-MOST_OFFERED = 200_000
+MAX_IDS = 4096
+MAX_OFFERED = 200_000
 """Ids of one resource. The kubelet reads no list of so many, and a list of all must not fill the memory."""
 
 
@@ -168,10 +177,10 @@ class Offering:
         """
         counted = [(device, self._replicas(device)) for device in self._snapshot.value.devices]
         total = sum(count for _device, count in counted)
-        if total > MOST_OFFERED:
+        if total > MAX_OFFERED:
             raise HamiError(
                 f"{len(counted)} devices of {self._word} with {total} shares are more than the kubelet takes",
-                hint=f"at most {MOST_OFFERED} are rendered; share each device among fewer containers",
+                hint=f"at most {MAX_OFFERED} are rendered; share each device among fewer containers",
             )
         return tuple(
             Offer(
@@ -189,10 +198,10 @@ class Offering:
 
     def check(self, ids: Sequence[str]) -> None:
         """``RefusedError`` unless these are different ids of devices that are here now."""
-        if not ids or len(ids) > MOST_IDS or len(set(ids)) != len(ids):
+        if not ids or len(ids) > MAX_IDS or len(set(ids)) != len(ids):
             raise RefusedError(
                 RefusalReason.INVALID_REQUEST,
-                f"an Allocate must name 1 to {MOST_IDS} different device ids, this one names {len(ids)}",
+                f"an Allocate must name 1 to {MAX_IDS} different device ids, this one names {len(ids)}",
                 code="INVALID_ARGUMENT",
             )
         for replica in ids:
@@ -228,7 +237,7 @@ def question_of(family: Family, units: Units | None = None) -> Question:
 log = logger(__name__)
 
 
-MOST_PREPARED = 8
+MAX_PREPARED = 8
 """How often the host is prepared for one Allocate. The decision changes meanwhile only where others race with it."""
 
 
@@ -285,7 +294,7 @@ class Allocator:
         self._checkpoint = checkpoint
         self._observer = observer
         self._offering = Offering(family, units, snapshot)
-        self._waiting = Waiting(
+        self._waiting = PendingPods(
             self.question,
             pods=pods,
             ledger=ledger,
@@ -348,7 +357,7 @@ class Allocator:
         try:
             self._offering.check(ids)
             if undelivered := await self._undelivered(ids):
-                identity: Identity = Again(held=undelivered)
+                identity: Identity = Repeated(held=undelivered)
             else:
                 identity = await self._overcommitment.awaited(ids, lambda: self._waiting.identify(ids))
             self._offering.check(ids)  # a device may have gone while we waited
@@ -398,7 +407,7 @@ class Allocator:
         What is handed out is the last decision, and only if the host was prepared for exactly that one.
         """
         plan = self._plan(ids, identity)
-        for _ in range(MOST_PREPARED):
+        for _ in range(MAX_PREPARED):
             answer = await self._preparation.answer(plan.assignment)
             self._offering.check(ids)
             prepared, plan = plan.assignment, self._plan(ids, self._still(ids, identity), again=True)
@@ -407,17 +416,17 @@ class Allocator:
                 return answer
         raise RefusedError(
             RefusalReason.NOT_PREPARED,
-            f"the decision for {min(ids)} changed {MOST_PREPARED} times while the host was made ready for it",
+            f"the decision for {min(ids)} changed {MAX_PREPARED} times while the host was made ready for it",
             code="UNAVAILABLE",
             hint="delete the pod if its controller does not start another one",
         )
 
     def _still(self, ids: Sequence[str], identity: Identity) -> Identity:
         """Who asks, as of now. Whoever held these ids when they were asked for is answered, if that is still so."""
-        if isinstance(identity, Again):
+        if isinstance(identity, Repeated):
             held = self._ledger.held.get(identity.held.key)
             if held and (held.ids, held.grants) == (identity.held.ids, identity.held.grants):
-                return Again(held=held)
+                return Repeated(held=held)
         return self._waiting.identified(ids)
 
     def _plan(self, ids: Sequence[str], identity: Identity, *, again: bool = False) -> _Plan:
@@ -425,7 +434,7 @@ class Allocator:
         match identity:
             case Unknown():
                 raise self._refusals.refused(identity.reason, identity.message, identity.pods)
-            case Again(held=held):
+            case Repeated(held=held):
                 return self._repeated(held)
             case Unannotated(pod=pod, container=container):
                 held = self._granting.whole(ids, pod, container)

@@ -11,7 +11,7 @@ from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.inventory.replicas import physical_counts
 from hami_plugin.log import logger
-from hami_plugin.model.ports import Checkpoint, Kept, Observer
+from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.decisions import Question, claims
@@ -65,7 +65,7 @@ class StartCheck:
         finally:
             self._observer.container_start(self._question.resource, outcome)
 
-    async def _owners(self, ids: frozenset[str]) -> list[Kept]:
+    async def _owners(self, ids: frozenset[str]) -> list[CheckpointEntry]:
         """Who has exactly these ids: one container, or several of a pod where one takes an init container's."""
         if not ids:
             raise RefusedError(RefusalReason.INVALID_REQUEST, "no device ids were named", code="INVALID_ARGUMENT")
@@ -81,7 +81,7 @@ class StartCheck:
             raise _unknown(f"the kubelet's checkpoint has {min(ids)} at {names}")
         return found
 
-    def _judge(self, kept: Kept) -> None:
+    def _judge(self, kept: CheckpointEntry) -> None:
         if not kept.answered_for:
             self._judge_by_decision(kept)
         elif not kept.right:
@@ -89,7 +89,7 @@ class StartCheck:
             to = f"container {given.container} of pod {given.namespace}/{given.pod}" if given else kept.answered_for
             raise self._wrong(f"{self._named(kept)} would start with what was answered for {to}", kept, given)
 
-    def _judge_by_decision(self, kept: Kept) -> None:
+    def _judge_by_decision(self, kept: CheckpointEntry) -> None:
         """The pod's own decision must name the devices that the container has."""
         pod = self._pods.get(kept.uid)
         if pod is None:
@@ -105,17 +105,17 @@ class StartCheck:
         if not any(Counter(share.devices) == physical_counts(kept.ids) for share in own):
             raise self._wrong(f"the decision for pod {pod.key} does not name the devices that it holds", kept)
 
-    def _given(self, kept: Kept) -> Held | None:
+    def _given(self, kept: CheckpointEntry) -> Held | None:
         """The share that reached another container than its own, if it is still on record."""
         uid, _, container = kept.answered_for.partition("/")
         held = self._ledger.held.get((uid, container, self._question.resource))
         return held if held and held.ids == kept.ids else None
 
-    def _named(self, kept: Kept) -> str:
+    def _named(self, kept: CheckpointEntry) -> str:
         pod = self._pods.get(kept.uid)
         return f"container {kept.container} of {f'pod {pod.key}' if pod else f'the pod with UID {kept.uid}'}"
 
-    def _wrong(self, message: str, kept: Kept, given: Held | None = None) -> RefusedError:
+    def _wrong(self, message: str, kept: CheckpointEntry, given: Held | None = None) -> RefusedError:
         """Take back what was ``given`` to the wrong one, so that it can be handed out again, and say so."""
         if given and not given.settled:
             self._ledger.drop([given.key])

@@ -51,7 +51,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class Repeated:
     """The same ids were handed out to a pod that is still starting: the kubelet repeats itself."""
 
     held: Held
@@ -74,7 +74,7 @@ class Unknown:
     pods: tuple[PodView, ...] = ()
 
 
-Identity = Found | Again | Unannotated | Unknown
+Identity = Found | Repeated | Unannotated | Unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def identify(
         return _first(fitting[0], same_count, waiting.ranks, held)
     again = [owner for owner in owners if owner.ids == wanted]
     if again:
-        return Again(held=again[-1])  # the latest: an init container's ids have gone to a later one
+        return Repeated(held=again[-1])  # the latest: an init container's ids have gone to a later one
     if strangers:
         others = [claim.pod for claim in same_count]
         return _ambiguous(len(ids), others + [s.pod for s in strangers]) if others else strangers[0]

@@ -16,9 +16,9 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.files import write_atomically
 from hami_plugin.host.threads import Worker, carried
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """A journal of ten thousand shares is shorter, and what is longer was not written here."""
-MOST_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 
 Entry = Mapping[str, Any]
 Whole = Callable[[], Iterable[Entry]]
@@ -136,14 +136,14 @@ class Journal:
     def _bytes(self) -> bytes:
         try:
             with self._path.open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+                data = file.read(MAX_BYTES + 1)
         except FileNotFoundError:
             return b""
         except OSError as error:
             raise HamiError(f"cannot read {self._path}: {error}", hint="check stateDir and its permissions") from error
-        if len(data) > MOST_BYTES:
+        if len(data) > MAX_BYTES:
             raise HamiError(
-                f"{self._path} has more than {MOST_BYTES} bytes, which no daemon writes",
+                f"{self._path} has more than {MAX_BYTES} bytes, which no daemon writes",
                 hint="move it away: what is handed out is then found in the kubelet's checkpoint and at the pods",
             )
         return data
@@ -178,13 +178,13 @@ class JournalWriter:
     """
 
     SLACK = 512
-    MOST_WAITING = 256
+    MAX_WAITING = 256
 
     def __init__(self, journal: Journal, *, deadline: float = 5.0) -> None:
         self._journal = journal
         self._deadline = deadline
         self._writer, self._compactor = Worker("journal"), Worker("journal compaction")
-        self._room = threading.BoundedSemaphore(self.MOST_WAITING)
+        self._room = threading.BoundedSemaphore(self.MAX_WAITING)
         self._last: Future[None] = Future()
         self._last.set_result(None)
         self._missed = self._owed = self._closed = False
@@ -242,7 +242,7 @@ class JournalWriter:
         self._last = answer
         if not self._room.acquire(blocking=False):
             self._missed = True  # what follows is not about this entry, so the next one that is taken writes all
-            self.problem = f"the disk has not taken the last {self.MOST_WAITING} entries of the journal"
+            self.problem = f"the disk has not taken the last {self.MAX_WAITING} entries of the journal"
             answer.set_exception(OSError(self.problem))
             return
         owed, self._missed = self._missed, False
@@ -310,8 +310,8 @@ def _line(entry: Entry) -> bytes:
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    if len(line) > MOST_LINE_BYTES:
-        raise ValueError(f"more than {MOST_LINE_BYTES} bytes")
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"more than {MAX_LINE_BYTES} bytes")
     entry = json.loads(line)
     if not isinstance(entry, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004  # named like any line that says nothing

@@ -15,9 +15,9 @@ log = logger(__name__)
 
 Key = tuple[str, str, str]
 
-MOST_NAMED = 5
-MOST_TEXT = 4096
-MOST_AMOUNT = 1 << 63
+MAX_NAMED = 5
+MAX_TEXT = 4096
+MAX_AMOUNT = 1 << 63
 
 
 class EntryLog(Protocol):
@@ -65,10 +65,10 @@ class Ledger:
     def load(self) -> int:
         """Read the journal: what a former life of the daemon handed out. Answers how many shares."""
         entries = self._journal.read()
-        for words in self._journal.unreadable[:MOST_NAMED]:
+        for words in self._journal.unreadable[:MAX_NAMED]:
             log.warning("journal line passed over", problem=words)
-        if len(self._journal.unreadable) > MOST_NAMED:
-            log.warning("journal lines passed over", more=len(self._journal.unreadable) - MOST_NAMED)
+        if len(self._journal.unreadable) > MAX_NAMED:
+            log.warning("journal lines passed over", more=len(self._journal.unreadable) - MAX_NAMED)
         for entry in entries:
             try:
                 self._replay(entry)
@@ -209,14 +209,14 @@ def _held(entry: Mapping[str, Any]) -> Held:
 
 def _text(value: object) -> str:
     """A name as it was written. What is none would fail later, where it is shown or compared."""
-    if not isinstance(value, str) or len(value) > MOST_TEXT or not (value.isprintable() or not value):
+    if not isinstance(value, str) or len(value) > MAX_TEXT or not (value.isprintable() or not value):
         raise ValueError(f"{value!r:.80} is no name")
     return value
 
 
 def _amount(value: object) -> int:
-    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= MOST_AMOUNT:
-        raise ValueError(f"{value!r:.80} is no amount from 0 to {MOST_AMOUNT}")
+    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= MAX_AMOUNT:
+        raise ValueError(f"{value!r:.80} is no amount from 0 to {MAX_AMOUNT}")
     return int(value)
 
 

@@ -23,7 +23,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.states import added, collapsed
 from hami_plugin.sdk import Family
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ class Excess:
 
     def told(self, uuid: str, unit: str, name: str) -> str:
         """In words. ``name`` is the pod's that is to have it."""
-        parts = [f"{holder} holds {amount}" for holder, amount in self.held[:MOST_NAMED]]
-        if rest := self.held[MOST_NAMED:]:
+        parts = [f"{holder} holds {amount}" for holder, amount in self.held[:MAX_NAMED]]
+        if rest := self.held[MAX_NAMED:]:
             parts.append(f"{len(rest)} more hold {sum(amount for _holder, amount in rest)}")
         holders = f", of which {', '.join(parts)}" if parts else ""
         return f"{uuid} has {self.total} {unit}{holders}; pod {name} is to have {self.asked}"

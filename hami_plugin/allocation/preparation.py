@@ -24,7 +24,7 @@ from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.sdk import Family, Injection, Leftovers
-from hami_plugin.vendor_boundary.guard import Guard, Mistakes
+from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 
 def answered(delivery: Delivery, assignment: Assignment, own: ContainerEdits, described: ContainerEdits) -> Answer:
@@ -67,7 +67,7 @@ class HostCheck:
         snapshot: Watched[Snapshot],
         host: HostFiles,
         events: EventRecorder,
-        mistakes: Mistakes,
+        mistakes: VendorErrors,
         period: float = 2.0,
     ) -> None:
         self.resource = family.resources.count

@@ -14,7 +14,7 @@ from hami_plugin.errors import HamiError, WireError
 from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.ports import Checkpoint, Holder, Kept
+from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Holder
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import Claim, Question, asking, claims
 
@@ -46,7 +46,7 @@ class Recovery:
         self._settlement = settlement
         self._checkpoint = checkpoint
         self._period = period
-        self._kept: dict[str, tuple[Kept, ...]] = {}
+        self._kept: dict[str, tuple[CheckpointEntry, ...]] = {}
         self._guessed: set[Key] = set()
         self._silence = ""
 
@@ -102,7 +102,7 @@ class Recovery:
             log.info("shares of ended pods dropped", shares=len(ended))
             self._ledger.drop(ended)
 
-    async def _ask(self, resource: str) -> tuple[Kept, ...] | None:
+    async def _ask(self, resource: str) -> tuple[CheckpointEntry, ...] | None:
         try:
             return await self._checkpoint.kept(resource)
         except HamiError as error:
@@ -138,7 +138,7 @@ def lost(
     pods: Sequence[PodView],
     question: Question,
     held: Mapping[Key, Held],
-    kept: Sequence[Kept] | None,
+    kept: Sequence[CheckpointEntry] | None,
 ) -> Iterator[Held]:
     """What containers of living pods hold of a resource beyond what is ``held``.
 
@@ -212,7 +212,7 @@ class Holdings(Protocol):
         """Every container that holds devices, by resource. ``HamiError`` when the kubelet cannot be asked."""
 
 
-class Account:
+class KubeletAccount:
     """The last answer. Nobody asks a kubelet while nothing is handed out; ``deadline`` in seconds."""
 
     def __init__(self, holdings: Holdings, ledger: Ledger, *, deadline: float = 1.0) -> None:

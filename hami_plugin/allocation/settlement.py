@@ -70,7 +70,7 @@ def lock_age(node: LiveNode, now: datetime) -> float:
 class LockReaper:
     """Releases a node lock whose owner waits for nothing any more: it runs, has ended, is gone, or has its devices."""
 
-    MOST_GONE = 64
+    MAX_GONE = 64
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class LockReaper:
         """A pod of this node was deleted or has ended. Its lock may be seen only after that."""
         self._gone.pop((pod.namespace, pod.name), None)
         self._gone[pod.namespace, pod.name] = pod.resource_version
-        if len(self._gone) > self.MOST_GONE:
+        if len(self._gone) > self.MAX_GONE:
             del self._gone[next(iter(self._gone))]
         text = self._node.value.annotations.get(NODE_LOCK, "") if self._node.value else ""
         if owned_by(text, pod.namespace, pod.name):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from hami_plugin.allocation.identity import Again, Found, Identity, Pending, Unknown, identify, pending, stand_ins
+from hami_plugin.allocation.identity import Found, Identity, Pending, Repeated, Unknown, identify, pending, stand_ins
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
@@ -15,7 +15,7 @@ from hami_plugin.errors import RefusalReason
 from hami_plugin.protocol.decisions import Claim, Question, ReadOnce
 
 
-class Waiting:
+class PendingPods:
     """``node`` is this node's name. Both waits end after ``within`` seconds with what is known by then.
 
     A watch may have stalled without anybody noticing. So where nobody fits by then, ``refresh`` has this node's pods
@@ -86,7 +86,7 @@ class Waiting:
         """Who asks for these ids, as of now."""
         return identify(ids, self.known(), self._ledger.held, self._question)
 
-    def _starting(self, again: Again) -> bool:
+    def _starting(self, again: Repeated) -> bool:
         pod = self._pods.get(again.held.uid)
         return pod is not None and pod.phase == "Pending"
 
@@ -97,10 +97,10 @@ class Waiting:
             seen = self._pods.changes.version
             identity = self.identified(ids)
             left = deadline - time.monotonic()
-            if isinstance(identity, Found) or (isinstance(identity, Again) and self._starting(identity)):
+            if isinstance(identity, Found) or (isinstance(identity, Repeated) and self._starting(identity)):
                 return identity
             # Ids of a pod that starts no more are a later pod's, which the watch has not told of yet.
-            late = RefusalReason.NO_PENDING_POD if isinstance(identity, Again) else None
+            late = RefusalReason.NO_PENDING_POD if isinstance(identity, Repeated) else None
             reason = identity.reason if isinstance(identity, Unknown) else late
             if reason is RefusalReason.AMBIGUOUS:
                 return identity

@@ -22,7 +22,7 @@ from hami_plugin.cli.scheduler import scheduler
 from hami_plugin.errors import ConfigError, HamiError
 
 USAGE_ERROR = 2
-MOST_PROBLEMS = 50
+MAX_PROBLEMS = 50
 
 
 class Commands(click.Group):
@@ -34,10 +34,10 @@ class Commands(click.Group):
         except ConfigError as error:
             count = len(error.problems)
             click.echo(f"The configuration cannot be used ({count} problem{'s'[: count > 1]}):", err=True)
-            for problem in error.problems[:MOST_PROBLEMS]:
+            for problem in error.problems[:MAX_PROBLEMS]:
                 click.echo(f"  - {problem}", err=True)
-            if count > MOST_PROBLEMS:
-                click.echo(f"  and {count - MOST_PROBLEMS} more", err=True)
+            if count > MAX_PROBLEMS:
+                click.echo(f"  and {count - MAX_PROBLEMS} more", err=True)
             ctx.exit(USAGE_ERROR)
         except (HamiError, CdiError) as error:
             click.echo(f"Error: {error}", err=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from hami_plugin.host.bounded_yaml import read_yaml
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Of a kubeconfig. One of a hundred clusters with all their certificates is shorter."""
 SERVICE_HOST, SERVICE_PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 
@@ -149,9 +149,9 @@ def _merged(paths: Iterable[Path]) -> _Merged:
 
 def _read(path: Path) -> Mapping[str, Any]:
     with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{path} has more than {MOST_BYTES} bytes")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{path} has more than {MAX_BYTES} bytes")
     document = read_yaml(data.decode("utf-8-sig"))
     if not isinstance(document, Mapping):
         raise ValueError(f"{path} is no mapping of keys")  # noqa: TRY004  # the text is wrong, not our types

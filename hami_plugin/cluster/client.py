@@ -12,7 +12,7 @@ from urllib.parse import quote
 from hami_plugin.aio import Watched
 from hami_plugin.cluster.credentials import SERVICE_ACCOUNT, Credentials, find_credentials
 from hami_plugin.cluster.events import EventLog
-from hami_plugin.cluster.informer import Follower, Rhythm, Topic
+from hami_plugin.cluster.informer import Informer, ListWatch, WatchTiming
 from hami_plugin.cluster.replies import Call
 from hami_plugin.cluster.requests import ApiCalls
 from hami_plugin.errors import ConfigError
@@ -38,12 +38,12 @@ def pod_path(namespace: str, name: str) -> str:
 class ApiServer:
     """Implements ``hami_plugin.model.ports.Cluster`` for one node. Made by ``connect``."""
 
-    def __init__(self, node: str, calls: ApiCalls, rhythm: Rhythm) -> None:
+    def __init__(self, node: str, calls: ApiCalls, rhythm: WatchTiming) -> None:
         self._node = node
         self._calls = calls
         self._rhythm = rhythm
         self._events = EventLog(calls, node)
-        self._pods: Follower[PodView] | None = None
+        self._pods: Informer[PodView] | None = None
 
     @property
     def reachable(self) -> Watched[str]:
@@ -71,14 +71,14 @@ class ApiServer:
         await self._events.write(subject, reason=reason, message=message, warning=warning)
 
     async def follow_pods(self, feed: PodFeed) -> NoReturn:
-        topic = Topic(
+        topic = ListWatch(
             kind="pods",
             path=PODS,
             selector=f"spec.nodeName={self._node}",
             view=pod_view,
             feed=feed,
         )
-        self._pods = Follower(self._calls, topic, self._rhythm)
+        self._pods = Informer(self._calls, topic, self._rhythm)
         await self._pods.run()
 
     def refresh_pods(self) -> bool:
@@ -89,7 +89,7 @@ class ApiServer:
         def replace(found: Sequence[NodeView]) -> None:
             deliver(found[0] if found else None)
 
-        topic = Topic(
+        topic = ListWatch(
             kind="nodes",
             path=NODES,
             selector=f"metadata.name={self._node}",
@@ -97,7 +97,7 @@ class ApiServer:
             feed=Feed(replace=replace, update=deliver, delete=lambda _: deliver(None)),
             single=True,
         )
-        await Follower(self._calls, topic, self._rhythm).run()
+        await Informer(self._calls, topic, self._rhythm).run()
 
     def _node_call(self, verb: str, body: Mapping[str, object] | None = None) -> Call:
         return Call(verb=verb, kind="nodes", path=node_path(self._node), name=self._node, body=body)
@@ -109,12 +109,12 @@ async def connect(
     *,
     kubeconfig: Path | None = None,
     observer: Observer | None = None,
-    rhythm: Rhythm | None = None,
+    rhythm: WatchTiming | None = None,
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> AsyncIterator[ApiServer]:
     """The API server as ``node``'s daemon sees it. ``ConfigError`` without usable credentials; sends nothing yet."""
-    rhythm = rhythm or Rhythm()
+    rhythm = rhythm or WatchTiming()
     credentials = await find_credentials(kubeconfig, environ, service_account)
     async with calling(credentials, observer or NullObserver(), rhythm.deadline, CONNECTIONS) as calls:
         yield ApiServer(node, calls, rhythm)

@@ -14,7 +14,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from hami_plugin.aio import Backoff
 from hami_plugin.cluster.replies import Call, named, read, words
-from hami_plugin.cluster.requests import ApiCalls, Pace, TooLongError
+from hami_plugin.cluster.requests import ApiCalls, ListPace, TooLongError
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
@@ -46,7 +46,7 @@ async def lines(chunks: AsyncIterable[bytes], longest: int = LONGEST) -> AsyncGe
 T = TypeVar("T")
 
 SAY_AGAIN = 60.0  # seconds between two log lines of the same failure
-MOST_PAGES = 20_000
+MAX_PAGES = 20_000
 SILENT_WATCHES = 2
 """After so many watches that nothing was heard on, the present state is read."""
 
@@ -54,7 +54,7 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic(Generic[T]):
+class ListWatch(Generic[T]):
     """What to follow, and where it goes. ``view`` is applied at once, so that no raw object is kept.
 
     ``present``: the first list must be the present state, not what the server has at hand, which may be somewhat old.
@@ -71,7 +71,7 @@ class Topic(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
+class WatchTiming:
     """Times in seconds. A watch lives for a random time between the bounds of ``watch``, so that nodes drift apart.
 
     An API server sends a bookmark about every ``bookmarks`` seconds on a watch that has nothing else to say. One that
@@ -94,14 +94,14 @@ class Rhythm:
         return 2.5 * self.bookmarks
 
 
-class Follower(Generic[T]):
+class Informer(Generic[T]):
     """One topic. Gaps are closed by a list, at most one in ``list_every`` seconds (two at once after a quiet time)."""
 
-    def __init__(self, calls: ApiCalls, topic: Topic[T], rhythm: Rhythm) -> None:
+    def __init__(self, calls: ApiCalls, topic: ListWatch[T], rhythm: WatchTiming) -> None:
         self._calls = calls
         self._topic = topic
         self._rhythm = rhythm
-        self._pace = Pace(every=rhythm.list_every, burst=2)
+        self._pace = ListPace(every=rhythm.list_every, burst=2)
         self._listed = topic.single
         # "0" accepts what the server has at hand, "" demands the present state, anything else is a lower bound.
         self._version = "" if topic.present else "0"
@@ -182,12 +182,12 @@ class Follower(Generic[T]):
         if self._version not in ("", "0"):
             query["resourceVersionMatch"] = "NotOlderThan"
         found: list[T] = []
-        for page in range(MOST_PAGES):
+        for page in range(MAX_PAGES):
             items, version, token = await self._page(query)
             found.extend(view for item in items if (view := self._view(item)) is not None)
             if not token:
                 break
-            if token == query.get("continue") or page == MOST_PAGES - 1:
+            if token == query.get("continue") or page == MAX_PAGES - 1:
                 raise ClusterError(
                     f"list {self._topic.kind}: the pages of the list have no end", hint="it is tried again"
                 )

@@ -14,7 +14,7 @@ from hami_plugin.errors import ClusterError
 
 DEEPEST = 100
 """Levels of nesting. A pod needs about a dozen; what manages its fields, a few more."""
-MOST_DIGITS = 40
+MAX_DIGITS = 40
 
 _TOO_DEEP = "-Infinity"
 """A word that Python's parser hands to a function, and that no JSON has. Nobody else's number is that."""
@@ -98,7 +98,7 @@ class _Lenient:
         return float(word.lower())
 
     def _number(self, digits: str) -> int | None:
-        if len(digits) <= MOST_DIGITS:
+        if len(digits) <= MAX_DIGITS:
             return int(digits)
         self._left_out = True
         return None

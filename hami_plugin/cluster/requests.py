@@ -45,7 +45,7 @@ class Gate:
         self._opens = max(self._opens, self._clock() + min(seconds, RETRY_AFTER_CAP))
 
 
-class Pace:
+class ListPace:
     """At most one turn in ``every`` seconds over time; ``burst`` turns may follow at once after a quiet time."""
 
     def __init__(self, *, every: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -140,7 +140,7 @@ class Clients:
         self._seen = self._look()
         self._client = Client(credentials.access, connections)
         self._leaving: dict[asyncio.Task[None], Client] = {}
-        self._pace = Pace(every=AGAIN_S, burst=2)
+        self._pace = ListPace(every=AGAIN_S, burst=2)
         self._problem = ""
 
     async def present(self) -> Client:
@@ -201,11 +201,11 @@ class Clients:
 
 
 SAY_AGAIN_S = 600.0
-MOST_SAID = 64
+MAX_SAID = 64
 """So many objects are named in that time. More of them would be an attack on the log."""
 
 
-class Oddities:
+class UnreadableObjects:
     """Whoever may write objects may write odd ones, again and again."""
 
     def __init__(self, observer: Observer, clock: Callable[[], float] = time.monotonic) -> None:
@@ -218,7 +218,7 @@ class Oddities:
         self._observer.unreadable(kind)
         now = self._clock()
         self._said = {key: at for key, at in self._said.items() if now - at < SAY_AGAIN_S}
-        if (kind, name) in self._said or len(self._said) >= MOST_SAID:
+        if (kind, name) in self._said or len(self._said) >= MAX_SAID:
             return
         self._said[kind, name] = now
         log.warning("an object cannot be read", kind=kind, object=name, why=why[:300])
@@ -292,7 +292,7 @@ class ApiCalls:
 
     def __init__(self, credentials: Credentials, *, observer: Observer, deadline: float, connections: int) -> None:
         self.health = Reachability()
-        self.oddities = Oddities(observer)
+        self.oddities = UnreadableObjects(observer)
         self._clients = Clients(credentials, patience=deadline, connections=connections)
         self._credentials = credentials
         self._observer = observer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from hami_plugin.aio import Watched
-from hami_plugin.cluster.informer import Follower, Rhythm, Topic
+from hami_plugin.cluster.informer import Informer, ListWatch, WatchTiming
 from hami_plugin.cluster.requests import ApiCalls
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, Subject
@@ -32,7 +32,7 @@ LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 class WholeCluster:
     """Implements ``hami_plugin.scheduler.extender.ports.Cluster``. Made by ``connect_wide``."""
 
-    def __init__(self, calls: ApiCalls, rhythm: Rhythm, events: EventLog) -> None:
+    def __init__(self, calls: ApiCalls, rhythm: WatchTiming, events: EventLog) -> None:
         self._calls = calls
         self._rhythm = rhythm
         self._events = events
@@ -74,15 +74,15 @@ class WholeCluster:
 
     async def follow_pods(self, feed: Feed[PodView]) -> NoReturn:
         # A list from before our own last decisions would give their shares away again after a restart.
-        topic = Topic(kind="pods", path=PODS, selector=LIVING, view=pod_view, feed=feed, present=True)
-        await Follower(self._calls, topic, self._rhythm).run()
+        topic = ListWatch(kind="pods", path=PODS, selector=LIVING, view=pod_view, feed=feed, present=True)
+        await Informer(self._calls, topic, self._rhythm).run()
 
     async def follow_nodes(self, feed: Feed[NodeView]) -> NoReturn:
-        await Follower(self._calls, Topic(kind="nodes", path=NODES, view=node_view, feed=feed), self._rhythm).run()
+        await Informer(self._calls, ListWatch(kind="nodes", path=NODES, view=node_view, feed=feed), self._rhythm).run()
 
     async def follow_quotas(self, feed: Feed[QuotaView]) -> NoReturn:
-        topic = Topic(kind="resourcequotas", path=QUOTAS, view=quota_view, feed=feed)
-        await Follower(self._calls, topic, self._rhythm).run()
+        topic = ListWatch(kind="resourcequotas", path=QUOTAS, view=quota_view, feed=feed)
+        await Informer(self._calls, topic, self._rhythm).run()
 
     async def _found(self, call: Call, view: Callable[[Json], T]) -> T | None:
         try:
@@ -106,7 +106,7 @@ async def connect_wide(
     host: str = "",
     kubeconfig: Path | None = None,
     observer: Observer | None = None,
-    rhythm: Rhythm | None = None,
+    rhythm: WatchTiming | None = None,
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> AsyncIterator[WholeCluster]:
@@ -114,7 +114,7 @@ async def connect_wide(
 
     ``ConfigError`` without usable credentials.
     """
-    rhythm = rhythm or Rhythm()
+    rhythm = rhythm or WatchTiming()
     credentials = await find_credentials(kubeconfig, environ, service_account)
     async with calling(credentials, observer or NullObserver(), rhythm.deadline, CONNECTIONS) as calls:
         yield WholeCluster(calls, rhythm, EventLog(calls, host, component=name))

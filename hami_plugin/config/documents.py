@@ -15,7 +15,7 @@ from typing import BinaryIO
 import yaml
 
 from hami_plugin.errors import ConfigError
-from hami_plugin.host.bounded_yaml import MOST_LEVELS, BoundedLoader, TooDeepError, TooLargeError
+from hami_plugin.host.bounded_yaml import MAX_LEVELS, BoundedLoader, TooDeepError, TooLargeError
 
 MAX_BYTES = 1024 * 1024
 ATTEMPTS, PAUSE_S = 50, 0.002
@@ -125,7 +125,7 @@ def read_json(path: Path) -> Document:
     text = read_text(path)
     try:
         value = json.loads(text, object_pairs_hook=_once_each, parse_constant=_not_a_constant, parse_int=_whole)
-        if _deeper(value, MOST_LEVELS):
+        if _deeper(value, MAX_LEVELS):
             raise ConfigError([_too_deep(path)])
         return Document(path=path, value=value)
     except json.JSONDecodeError as error:
@@ -198,7 +198,7 @@ def _syntax(path: Path, error: yaml.MarkedYAMLError) -> str:
 
 
 def _too_deep(path: Path) -> str:
-    return f"{path}: is nested more than {MOST_LEVELS} levels deep, or contains itself; flatten it"
+    return f"{path}: is nested more than {MAX_LEVELS} levels deep, or contains itself; flatten it"
 
 
 def _once_each(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:

@@ -18,7 +18,7 @@ EQUAL = "D-221"
 """Devices or nodes that are equally full but for the last digits of HAMi's 32-bit numbers."""
 
 CLOSE = 1e-4
-MOST_TRIED = 200
+MAX_TRIED = 200
 
 Answer = Callable[[Json], Json]
 Consistent = Callable[[Json, Json], bool]
@@ -86,7 +86,7 @@ class Reasons:
             question = self.course.question(step)
             able = [verdict.state for verdict in step.outcome.verdicts if verdict.reason is None]
             policy, count = self.course.asked.rules[step.context.demand.device_type], step.context.demand.count
-            for few in islice(combinations(able, count), MOST_TRIED):
+            for few in islice(combinations(able, count), MAX_TRIED):
                 other = fit(policy, few, step.context)
                 if not isinstance(other, Granted):
                     continue

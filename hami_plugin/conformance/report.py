@@ -7,9 +7,9 @@ from typing import Any
 
 from hami_plugin.conformance.run import Outcome, Unexplained
 
-MOST_SHOWN = 3
-MOST_FIELDS = 6
-MOST_CHARACTERS = 160
+MAX_SHOWN = 3
+MAX_FIELDS = 6
+MAX_CHARACTERS = 160
 
 
 def lines(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
@@ -22,10 +22,10 @@ def lines(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
             f"{f', {explained}' if explained else ''}"
             f"{f', {len(outcome.unexplained)} DISAGREE' if outcome.unexplained else ''}"
         )
-        for one in outcome.unexplained[:MOST_SHOWN]:
+        for one in outcome.unexplained[:MAX_SHOWN]:
             yield from _shown(one)
-        if len(outcome.unexplained) > MOST_SHOWN:
-            yield f"    and {len(outcome.unexplained) - MOST_SHOWN} more"
+        if len(outcome.unexplained) > MAX_SHOWN:
+            yield f"    and {len(outcome.unexplained) - MAX_SHOWN} more"
     total = sum(outcome.total for outcome in outcomes.values())
     bad = sum(len(outcome.unexplained) for outcome in outcomes.values())
     yield f"{total} questions, {bad} unexplained"
@@ -52,11 +52,11 @@ def as_json(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
 
 def _shown(one: Unexplained) -> Iterator[str]:
     yield f"    {one.id}"
-    for disagreement in one.disagreements[:MOST_FIELDS]:
+    for disagreement in one.disagreements[:MAX_FIELDS]:
         field = disagreement.field or "(the whole answer)"
         yield f"      {field}: ours {_short(disagreement.ours)}, HAMi's {_short(disagreement.theirs)}"
 
 
 def _short(value: object) -> str:
     text = "nothing" if value is None else repr(value)
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + "…"

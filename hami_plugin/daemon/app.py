@@ -19,11 +19,11 @@ from hami_plugin.aio import happened
 from hami_plugin.allocation.journal import Journal, JournalWriter
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
-from hami_plugin.allocation.recovery import Account, Recovery
+from hami_plugin.allocation.recovery import KubeletAccount, Recovery
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
-from hami_plugin.daemon.build import Equipment, wired
+from hami_plugin.daemon.build import VendorBuilder, wired
 from hami_plugin.daemon.startup import Served, tell_handover, tell_unlimited, tidy_specs
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import StateLock
@@ -31,7 +31,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.threads import WorkThread
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.checkpoint import CheckpointFile
-from hami_plugin.kubelet.endpoint import Company
+from hami_plugin.kubelet.endpoint import PluginDirectory
 from hami_plugin.kubelet.podresources import PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
@@ -80,10 +80,10 @@ class Daemon:
         self._state_thread, self._unclaimed = WorkThread("state directory"), ""
         self._events = EventRecorder(cluster, settings.node_name)
         self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
-        self.account = Account(PodResourcesClient(settings.pod_resources_socket), self._ledger)
+        self.account = KubeletAccount(PodResourcesClient(settings.pod_resources_socket), self._ledger)
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
         self._vendors = process.vendors
-        equipment = Equipment(
+        equipment = VendorBuilder(
             settings=settings,
             pods=self._pods,
             ledger=self._ledger,
@@ -93,7 +93,7 @@ class Daemon:
             host=HostFiles(paths=process.host),
             memory=self._memory,
             directory=DirectoryWatch(settings.kubelet_dir),
-            company=Company(started=self._pods.by_creation),
+            company=PluginDirectory(started=self._pods.by_creation),
             metrics=metrics,
             outdated=lambda: cluster.pods_outdated,
             refresh=cluster.refresh_pods,

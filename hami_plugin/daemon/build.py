@@ -17,16 +17,16 @@ from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.startup import Served
-from hami_plugin.daemon.supervisor import Line, Own, Serving
+from hami_plugin.daemon.supervisor import ServedResource, Serving, VendorTasks
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import BoundedCalls, once
 from hami_plugin.inventory.cdi_specs import SpecFiles, SpecPublisher
-from hami_plugin.inventory.discovery import Pace, Watch
-from hami_plugin.inventory.health import Patience
+from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
+from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.inventory.inventory import FamilyPart, Inventory, whole
-from hami_plugin.kubelet.endpoint import Company, Endpoint
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import Checkpoint
@@ -34,14 +34,14 @@ from hami_plugin.node_status.annotations import Source
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.sdk import Family, Units
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor_boundary.guard import Guard, Mistakes, guarded
-from hami_plugin.vendor_boundary.keeper import Keeper
+from hami_plugin.vendor_boundary.guard import Guard, VendorErrors, guarded
+from hami_plugin.vendor_boundary.supervisor import VendorSupervisor
 
 COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
+class VendorBuilder:
     """What is there once for all vendors.
 
     ``outdated`` says why what is known of pods may be old, if so; ``refresh`` has them read again, if it is its turn.
@@ -56,26 +56,26 @@ class Equipment:
     host: HostFiles
     memory: HealthMemory
     directory: DirectoryWatch
-    company: Company
+    company: PluginDirectory
     metrics: Metrics
     outdated: Callable[[], str]
     refresh: Callable[[], bool]
 
-    def watch(self, served: Served, observe: Callable[[Snapshot], None]) -> Watch:
+    def watch(self, served: Served, observe: Callable[[Snapshot], None]) -> DiscoveryLoop:
         """A vendor's, over its driver. ``observe`` is told of its devices after each look."""
         name, health = served.vendor.name, self.settings.health
-        patience = Patience(
+        patience = HealthLimits(
             suspect_looks=health.suspect_looks,
             clean_looks=health.clean_looks,
             hold=health.hold_seconds,
             hold_cap=health.hold_cap_seconds,
         )
         inventory = Inventory(patience, forget=health.forget_seconds, remembered=self.memory.recall(name))
-        return Watch(
+        return DiscoveryLoop(
             name,
             served.driver,
             inventory,
-            pace=Pace(rescan=self.settings.rescan_seconds, probe=health.probe_seconds),
+            pace=DiscoveryTiming(rescan=self.settings.rescan_seconds, probe=health.probe_seconds),
             observer=self.metrics,
             events=self.events,
             observe=observe,
@@ -92,11 +92,11 @@ class Equipment:
             observe=observe,
         )
 
-    def host_check(self, family: Family, snapshot: Watched[Snapshot], mistakes: Mistakes) -> HostCheck:
+    def host_check(self, family: Family, snapshot: Watched[Snapshot], mistakes: VendorErrors) -> HostCheck:
         """What the containers of a family would miss on this host."""
         return HostCheck(family, snapshot=snapshot, host=self.host, events=self.events, mistakes=mistakes)
 
-    def line(self, family: Family, snapshot: Watched[Snapshot], units: Units | None, guard: Guard) -> Line:
+    def line(self, family: Family, snapshot: Watched[Snapshot], units: Units | None, guard: Guard) -> ServedResource:
         """One resource's, from its devices to the kubelet."""
         settings = self.settings
         allocator = Allocator(
@@ -129,7 +129,7 @@ class Equipment:
             company=self.company,
             displaced=lambda words: self.events.node("Displaced", words),
         )
-        return Line(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
+        return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
 
     def _check(self, allocator: Allocator) -> StartCheck | None:
         if self.settings.identity_check != "required":
@@ -151,7 +151,7 @@ PATIENCE_S = 2.0
 PATIENCE_AT_START_S = 20.0
 
 
-def wired(vendors: Sequence[Served], equipment: Equipment) -> Serving:
+def wired(vendors: Sequence[Served], equipment: VendorBuilder) -> Serving:
     """Wire each vendor's driver, and a line for each resource of its families.
 
     A vendor whose families cannot be told is left without any, and says so; the others are served.
@@ -182,9 +182,9 @@ def _require_apart(serving: Serving) -> None:
         raise ConfigError(problems)
 
 
-def _own(served: Served, equipment: Equipment) -> Own:
+def _own(served: Served, equipment: VendorBuilder) -> VendorTasks:
     name = served.vendor.name
-    mistakes = Mistakes(name, equipment.metrics)
+    mistakes = VendorErrors(name, equipment.metrics)
     calls = BoundedCalls(f"{name}-families", patience=PATIENCE_S)
 
     def observe(_changed: Snapshot) -> None:
@@ -192,8 +192,11 @@ def _own(served: Served, equipment: Equipment) -> Own:
         shown = (specs.snapshot.value for specs in own.specs)
         equipment.metrics.snapshot(name, whole(own.watch.snapshot.value, shown))
 
-    own = Own(
-        keeper=Keeper(mistakes), calls=calls, guard=Guard(calls, mistakes), watch=equipment.watch(served, observe)
+    own = VendorTasks(
+        keeper=VendorSupervisor(mistakes),
+        calls=calls,
+        guard=Guard(calls, mistakes),
+        watch=equipment.watch(served, observe),
     )
     try:
         told = partial(_families, served)
@@ -214,9 +217,9 @@ def _families(served: Served) -> tuple[Family, ...]:
 
 def _wire(
     families: Sequence[Family],
-    equipment: Equipment,
-    own: Own,
-    mistakes: Mistakes,
+    equipment: VendorBuilder,
+    own: VendorTasks,
+    mistakes: VendorErrors,
     observe: Callable[[Snapshot], None],
 ) -> None:
     watch, guard = own.watch, own.guard

@@ -11,19 +11,19 @@ from hami_plugin.allocation.allocator import ResourcePlugin
 from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.inventory.cdi_specs import SpecPublisher
-from hami_plugin.inventory.discovery import Watch
+from hami_plugin.inventory.discovery import DiscoveryLoop
 from hami_plugin.inventory.inventory import FamilyPart
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.annotations import Source
 from hami_plugin.vendor_boundary.guard import Guard
-from hami_plugin.vendor_boundary.keeper import Keeper
+from hami_plugin.vendor_boundary.supervisor import VendorSupervisor
 
 Work = Iterator[tuple[str, Coroutine[None, None, None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ServedResource:
     """One resource: its family's devices as the others may see them, and its plugin at the kubelet."""
 
     snapshot: Watched[Snapshot]
@@ -48,20 +48,20 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Own:
+class VendorTasks:
     """Everything of one vendor. ``keeper`` runs its loops, ``calls`` its functions that look at the host, by ``guard``.
 
     They are nobody else's.
     """
 
-    keeper: Keeper
+    keeper: VendorSupervisor
     calls: BoundedCalls
     guard: Guard
-    watch: Watch
+    watch: DiscoveryLoop
     parts: list[FamilyPart] = field(default_factory=list)
     specs: list[SpecPublisher] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ServedResource] = field(default_factory=list)
     hosts: list[HostCheck] = field(default_factory=list)
     broken: bool = False
 
@@ -116,14 +116,14 @@ class Own:
 class Serving:
     """Everything that is served, in the order of the vendors."""
 
-    vendors: Sequence[Own]
+    vendors: Sequence[VendorTasks]
 
     @property
     def sources(self) -> list[Source]:
         return [source for own in self.vendors for source in own.sources]
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[ServedResource]:
         return [line for own in self.vendors for line in own.lines]
 
     @property

@@ -14,9 +14,9 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-MOST_LEVELS = 50
+MAX_LEVELS = 50
 """A CDI spec has six, and a configuration eight; a pod has about a dozen."""
-MOST_NODES = 200_000
+MAX_NODES = 200_000
 """Keys and values, those behind an alias counted at each place that it stands at."""
 LONGEST_VALUE = 256
 """Characters of a value that is no text. PyYAML takes time in the square of a number's length, in base 60 at least."""
@@ -28,7 +28,7 @@ class TooDeepError(ValueError):
     """A document with more levels than any that makes sense, or one that contains itself."""
 
     def __init__(self) -> None:
-        super().__init__(f"is nested more than {MOST_LEVELS} levels deep, or contains itself")
+        super().__init__(f"is nested more than {MAX_LEVELS} levels deep, or contains itself")
 
 
 class TooLargeError(ValueError):
@@ -41,7 +41,7 @@ class TooLargeError(ValueError):
 class _Bounds(Composer):
     """Composes nodes as PyYAML does, and raises ``ValueError`` at a bound."""
 
-    most_nodes = MOST_NODES
+    most_nodes = MAX_NODES
     _level = 0
     _nodes = 0
 
@@ -51,7 +51,7 @@ class _Bounds(Composer):
         return super().compose_document()
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self._level >= MOST_LEVELS:
+        if self._level >= MAX_LEVELS:
             raise TooDeepError
         before, known = self._nodes, bool(self.check_event(yaml.AliasEvent))  # type: ignore[attr-defined]  # the parser has it
         self._level += 1

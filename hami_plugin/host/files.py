@@ -117,7 +117,7 @@ def make_shared_directory(path: Path) -> None:
         path.chmod(0o777)
 
 
-MOST_ENTRIES = 1024
+MAX_ENTRIES = 1024
 """How many entries of a container's folder are looked at. It may make as many as it likes."""
 
 
@@ -133,7 +133,7 @@ def remove_files(directory: Path, names: Iterable[str], suffix: str = "") -> Non
             _remove(name, folder)
         if suffix:
             with os.scandir(folder) as entries:
-                others = [entry.name for entry in islice(entries, MOST_ENTRIES) if entry.name.endswith(suffix)]
+                others = [entry.name for entry in islice(entries, MAX_ENTRIES) if entry.name.endswith(suffix)]
             for name in others:
                 _remove(name, folder)
     finally:

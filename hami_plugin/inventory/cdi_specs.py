@@ -89,7 +89,7 @@ def _about(file: str, found: Registry) -> Iterator[str]:
 
 
 PREFIX = "hami-plugin_"
-MOST_BESIDE = 100
+MAX_BESIDE = 100
 """Problems of others' files that are told at once."""
 
 
@@ -168,7 +168,7 @@ class SpecFiles:
         faults = unresolved(spec, own, devices, found)
         told = {u: replace(f, message=f"{f.message}; {trouble}") if trouble else f for u, f in faults.items()}
         beside = tuple(str(problem) for problem in found.problems if problem.file != own)
-        return Verdict(faults=told, trouble=trouble, beside=beside[:MOST_BESIDE])
+        return Verdict(faults=told, trouble=trouble, beside=beside[:MAX_BESIDE])
 
     def disturbed(self) -> bool:
         """Whether anybody has touched the directories since the last ``publish``."""
@@ -194,7 +194,7 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class SpecTiming:
     """Times in seconds: between looks at the directories, until files are described anew, until a disk is too slow."""
 
     look: float = 2.0
@@ -221,7 +221,7 @@ class SpecPublisher:
         *,
         events: EventRecorder,
         observe: Callable[[Snapshot], None] = lambda _snapshot: None,
-        pace: Pace | None = None,
+        pace: SpecTiming | None = None,
     ) -> None:
         self.kind = kind
         self.snapshot: Watched[Snapshot] = Watched(Snapshot())
@@ -230,7 +230,7 @@ class SpecPublisher:
         self._files = files
         self._events = events
         self._observe = observe
-        self._pace = pace or Pace()
+        self._pace = pace or SpecTiming()
         self._thread = WorkThread(f"cdi {kind}")
         self._verdict = Verdict(faults={})
 

@@ -18,7 +18,7 @@ from hami_plugin.model.device import Fault, Health, Snapshot
 from hami_plugin.model.ports import Observer
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.sdk import Driver, HealthEvent
-from hami_plugin.vendor_boundary.guard import Mistakes
+from hami_plugin.vendor_boundary.guard import VendorErrors
 
 log = logger(__name__)
 
@@ -28,7 +28,7 @@ _WORDS_OF_LOGS = frozenset({"self", "event", "vendor", "devices"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class DiscoveryTiming:
     """Times in seconds. ``poll`` bounds how long the driver may wait for events in one call.
 
     ``breath`` is the least between two such calls that bring nothing new: a driver that does not wait spins nobody.
@@ -44,7 +44,7 @@ class Pace:
     farewell: float = 2.0
 
 
-class Watch:
+class DiscoveryLoop:
     """One driver, one thread, one inventory."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Watch:
         driver: Driver,
         inventory: Inventory,
         *,
-        pace: Pace,
+        pace: DiscoveryTiming,
         observer: Observer,
         events: EventRecorder,
         observe: Callable[[Snapshot], None] | None = None,
@@ -67,7 +67,7 @@ class Watch:
         self._pace = pace
         self._observe = observe or partial(observer.snapshot, vendor)
         self._events = events
-        self._mistakes = Mistakes(vendor, observer)
+        self._mistakes = VendorErrors(vendor, observer)
         self._remember = remember
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._thread = WorkThread(f"{vendor}-driver")

@@ -16,7 +16,7 @@ NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class HealthLimits:
     """How fast a fault is believed, and how slowly a recovery. Times in seconds."""
 
     suspect_looks: int = 2
@@ -56,7 +56,7 @@ def after_event(condition: Condition, fault: Fault, now: float) -> Condition:
     return _unhealthy(condition, fault, now, broken=False)
 
 
-def after_look(condition: Condition, fault: Fault | None, now: float, patience: Patience) -> Condition:
+def after_look(condition: Condition, fault: Fault | None, now: float, patience: HealthLimits) -> Condition:
     """One look at the device: ``fault`` is what it found, None when all was well."""
     if fault is None or fault.action is Action.IGNORE:
         return _clean(condition, now, patience)
@@ -74,7 +74,7 @@ def after_reload(condition: Condition) -> Condition:
     return condition if condition.health is Health.HEALTHY else replace(condition, broken=True)
 
 
-def hold(condition: Condition, patience: Patience) -> float:
+def hold(condition: Condition, patience: HealthLimits) -> float:
     """Seconds for which the device stays unhealthy at least."""
     return min(patience.hold_cap, patience.hold * 2.0 ** min(condition.relapses, 16))
 
@@ -102,7 +102,7 @@ def _unhealthy(condition: Condition, fault: Fault, now: float, *, broken: bool) 
     return replace(condition, health=Health.UNHEALTHY, fault=gravest, looks=0, broken=condition.broken or broken)
 
 
-def _clean(condition: Condition, now: float, patience: Patience) -> Condition:
+def _clean(condition: Condition, now: float, patience: HealthLimits) -> Condition:
     if condition.health is Health.HEALTHY:
         return condition
     if condition.health is Health.SUSPECT:
@@ -115,7 +115,7 @@ def _clean(condition: Condition, now: float, patience: Patience) -> Condition:
     return Condition(since=now, relapses=condition.relapses, recovered=now)
 
 
-def _may_recover(condition: Condition, now: float, patience: Patience) -> bool:
+def _may_recover(condition: Condition, now: float, patience: HealthLimits) -> bool:
     match condition.fault.action if condition.fault else Action.DRAIN:
         case Action.REBOOT:
             return condition.broken

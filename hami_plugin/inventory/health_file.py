@@ -16,7 +16,7 @@ from hami_plugin.model.device import Action, Fault, Health
 
 log = logger(__name__)
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """A thousand unwell devices are a tenth of it."""
 
 
@@ -87,9 +87,9 @@ class HealthMemory:
 
     def _bytes(self) -> bytes:
         with self._path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES} bytes, which no daemon writes")
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes, which no daemon writes")
         return data
 
 

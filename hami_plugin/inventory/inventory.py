@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from hami_plugin.aio import Watched
-from hami_plugin.inventory.health import WELL, Condition, Patience, after_event, after_look, after_reload
+from hami_plugin.inventory.health import WELL, Condition, HealthLimits, after_event, after_look, after_reload
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import NO_LINKS, Links
 
@@ -14,7 +14,7 @@ GONE = Fault(reason="DeviceGone", message="the driver no longer lists this devic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownDevice:
     """A device as last seen well enough to be described. ``seen`` is a monotonic time in seconds.
 
     ``former`` is the name of the device that was missing from the same place when this one was first seen.
@@ -37,11 +37,13 @@ class Change:
 class Inventory:
     """Folds looks and events into ``snapshot``. Times are given by the caller; nothing here waits or reads a clock."""
 
-    def __init__(self, patience: Patience, *, forget: float, remembered: Mapping[str, Condition] | None = None) -> None:
+    def __init__(
+        self, patience: HealthLimits, *, forget: float, remembered: Mapping[str, Condition] | None = None
+    ) -> None:
         self.snapshot: Watched[Snapshot] = Watched(Snapshot())
         self._patience = patience
         self._forget = forget
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownDevice] = {}
         self._remembered = dict(remembered or {})
         self._links: Links = NO_LINKS
 
@@ -67,7 +69,7 @@ class Inventory:
             if former in self._known and former not in sighted and sighting.fault is None:
                 sighting = replace(sighting, fault=_renamed(device, former))  # noqa: PLW2901  # one and the same look
             condition = self._looked_at(sighting, now)
-            self._known[device.uuid] = Known(device=device, condition=condition, seen=now, former=former)
+            self._known[device.uuid] = KnownDevice(device=device, condition=condition, seen=now, former=former)
         for uuid in set(self._known) - sighted:
             known = self._known[uuid]
             if now - known.seen > self._forget:

@@ -19,10 +19,10 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.model.delivery import ANSWERED_FOR
-from hami_plugin.model.ports import Kept
+from hami_plugin.model.ports import CheckpointEntry
 
 NAME = "kubelet_internal_checkpoint"
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 """A thousand containers with long answers are a third of it."""
 
 
@@ -34,7 +34,7 @@ class CheckpointFile:
         self._timeout = timeout
         self._thread = WorkThread("kubelet checkpoint")
 
-    async def kept(self, resource: str) -> tuple[Kept, ...]:
+    async def kept(self, resource: str) -> tuple[CheckpointEntry, ...]:
         """Every container with devices of ``resource``, init containers too. ``HamiError`` when it cannot be read."""
         try:
             return await self._thread.call(lambda: self._read(resource), self._timeout)
@@ -45,12 +45,12 @@ class CheckpointFile:
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, DecodeError) as error:
             raise self._failed(f"it is not in a known format ({error!r:.200})") from error
 
-    def _read(self, resource: str) -> tuple[Kept, ...]:
+    def _read(self, resource: str) -> tuple[CheckpointEntry, ...]:
         """On the thread: a long file takes its time to be read, and to be understood."""
         with self.path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
         return tuple(kept_in(text, resource))
 
     def _failed(self, why: str) -> HamiError:
@@ -60,12 +60,12 @@ class CheckpointFile:
         )
 
 
-def kept_in(text: bytes, resource: str) -> Iterator[Kept]:
+def kept_in(text: bytes, resource: str) -> Iterator[CheckpointEntry]:
     """What a checkpoint has of ``resource``. Raises for anything else; ``CheckpointFile`` says what."""
     for entry in json.loads(text)["Data"]["PodDeviceEntries"] or ():
         if entry["ResourceName"] == resource:
             answer = pb.ContainerAllocateResponse.FromString(b64decode(entry["AllocResp"] or ""))
-            yield Kept(
+            yield CheckpointEntry(
                 uid=_text(entry["PodUID"]),
                 container=_text(entry["ContainerName"]),
                 ids=_ids(entry["DeviceIDs"]),

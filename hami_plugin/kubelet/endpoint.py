@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.listener import Identity, Listener, ListenError, accepts
+from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts
 from hami_plugin.kubelet.messages import require_list_fits
 from hami_plugin.kubelet.registration import KUBELET_SOCKET, RegistrationError, register, socket_name
 from hami_plugin.kubelet.servicer import DevicePluginServicer
@@ -45,7 +45,7 @@ class Timing:
     pause: Backoff = field(default_factory=lambda: Backoff(first=60.0, cap=600.0, jitter=0.0))
 
 
-class Patience:
+class Backoffs:
     """How long to wait after each kind of failure. A new kubelet, or a long time without failure, gets a new one."""
 
     def __init__(self, timing: Timing) -> None:
@@ -55,32 +55,32 @@ class Patience:
         self.losses = 0
 
 
-class Company:
+class PluginDirectory:
     """``started`` is called for each kubelet that any of them meets first, before it hears of that one."""
 
     def __init__(self, started: Callable[[], None] = lambda: None) -> None:
         self._started = started
         self._sockets: set[str] = set()
-        self._kubelet: Identity | None = None
+        self._kubelet: FileIdentity | None = None
 
     def join(self, socket: str) -> None:
         """A socket of this name is one of ours."""
         self._sockets.add(socket)
 
-    def meet(self, kubelet: Identity) -> None:
+    def meet(self, kubelet: FileIdentity) -> None:
         """An endpoint is about to register. A kubelet is new once: for one that comes later it has been there."""
         if kubelet != self._kubelet:
             self._kubelet = kubelet
             self._started()
 
-    def others(self, directory: Path) -> Mapping[Path, Identity]:
+    def others(self, directory: Path) -> Mapping[Path, FileIdentity]:
         """The sockets of other plugins in ``directory``."""
         try:
             paths = [path for path in directory.iterdir() if path.is_socket()]
         except OSError:
             return {}
         known = {KUBELET_SOCKET, *self._sockets}
-        return {path: identity for path in paths if path.name not in known and (identity := Identity.of(path))}
+        return {path: identity for path in paths if path.name not in known and (identity := FileIdentity.of(path))}
 
 
 log = logger(__name__)
@@ -100,7 +100,7 @@ class Endpoint:
         observer: Observer,
         *,
         watch: DirectoryWatch | None = None,
-        company: Company | None = None,
+        company: PluginDirectory | None = None,
         displaced: Callable[[str], None] | None = None,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -109,7 +109,7 @@ class Endpoint:
         self._directory = directory
         self._observer = observer
         self._watch = watch or DirectoryWatch(directory)
-        self._company = company or Company()
+        self._company = company or PluginDirectory()
         self._displaced = displaced
         self._timing = timing or Timing()
         self._clock = clock
@@ -177,16 +177,16 @@ class Endpoint:
 
     async def _hold(self, listener: Listener) -> None:
         """Be registered with whichever kubelet is there, until ``listener`` has lost its place."""
-        kubelet: Identity | None = None
-        patience = Patience(self._timing)
+        kubelet: FileIdentity | None = None
+        patience = Backoffs(self._timing)
 
         def lost() -> bool:
-            return not listener.intact or Identity.of(self._kubelet) != kubelet
+            return not listener.intact or FileIdentity.of(self._kubelet) != kubelet
 
         while listener.intact:
-            present = Identity.of(self._kubelet)
+            present = FileIdentity.of(self._kubelet)
             if present != kubelet:
-                kubelet, patience = present, Patience(self._timing)
+                kubelet, patience = present, Backoffs(self._timing)
             if kubelet is None:
                 self._complain(_absent(self._kubelet))
                 await self._until(lost)
@@ -203,7 +203,7 @@ class Endpoint:
             while await self._streaming(lost):
                 pass
             if self._clock() - since > self._timing.dial_back:
-                patience = Patience(self._timing)
+                patience = Backoffs(self._timing)
             if not lost():
                 await self._step_back(lost, others, patience)
 
@@ -232,7 +232,9 @@ class Endpoint:
         back = await self._until(lambda: lost() or self._servicer.list_sent, within=self._timing.settle)
         return back and not lost()
 
-    async def _step_back(self, lost: Callable[[], bool], before: Mapping[Path, Identity], patience: Patience) -> None:
+    async def _step_back(
+        self, lost: Callable[[], bool], before: Mapping[Path, FileIdentity], patience: Backoffs
+    ) -> None:
         """The kubelet is there, unchanged, and ended our stream: find out why, and wait accordingly."""
         self._report(registered=False)
         if not await accepts(self._kubelet):
@@ -252,7 +254,7 @@ class Endpoint:
             self._displaced(why)
         await self._until(lost, within=next(patience.pause))
 
-    async def _rivals(self, before: Mapping[Path, Identity]) -> list[str]:
+    async def _rivals(self, before: Mapping[Path, FileIdentity]) -> list[str]:
         """Live sockets of other plugins that were not there ``before``."""
         return [
             path.name

@@ -67,7 +67,7 @@ def words(error: grpc.aio.AioRpcError) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class FileIdentity:
     """Which file a path leads to. The time is part of it since a new file often gets a freed inode number."""
 
     device: int
@@ -75,13 +75,13 @@ class Identity:
     modified_ns: int = 0
 
     @classmethod
-    def of(cls, path: Path) -> Identity | None:
+    def of(cls, path: Path) -> FileIdentity | None:
         """None when there is nothing, or nothing that we may look at."""
         found = _status(path)
         return cls(found.st_dev, found.st_ino, found.st_mtime_ns) if found else None
 
     @classmethod
-    def of_directory(cls, path: Path) -> Identity | None:
+    def of_directory(cls, path: Path) -> FileIdentity | None:
         """As ``of``, without the time, which changes with every entry."""
         found = _status(path)
         return cls(found.st_dev, found.st_ino) if found and S_ISDIR(found.st_mode) else None
@@ -104,7 +104,9 @@ class ListenError(HamiError):
 class Listener:
     """A served socket. Make it with ``open``."""
 
-    def __init__(self, path: Path, server: grpc.aio.Server, servicer: DevicePluginServicer, identity: Identity) -> None:
+    def __init__(
+        self, path: Path, server: grpc.aio.Server, servicer: DevicePluginServicer, identity: FileIdentity
+    ) -> None:
         self.path = path
         self.servicer = servicer
         self._server = server
@@ -130,7 +132,7 @@ class Listener:
     @property
     def intact(self) -> bool:
         """Whether the path still leads to our socket."""
-        return Identity.of(self.path) == self._identity
+        return FileIdentity.of(self.path) == self._identity
 
     async def close(self, *, grace: float = 0.3) -> None:
         """End the streams, give other calls ``grace`` seconds, and remove the socket if it is still ours."""
@@ -141,7 +143,7 @@ class Listener:
         await self._server.stop(grace)
 
 
-async def _bind(server: grpc.aio.Server, path: Path) -> Identity:
+async def _bind(server: grpc.aio.Server, path: Path) -> FileIdentity:
     cradle = path.with_name(f".{path.stem}")
     bound = cradle / "s"
     try:
@@ -156,7 +158,7 @@ async def _bind(server: grpc.aio.Server, path: Path) -> Identity:
             f"cannot serve {path}: {error}",
             hint="mount the kubelet's device-plugins directory read-write into this container",
         ) from error
-    identity = Identity.of(path)
+    identity = FileIdentity.of(path)
     if identity is None:
         raise ListenError(f"{path} went away while it was made", hint="the kubelet is starting; trying again")
     return identity

@@ -22,7 +22,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-from hami_plugin.kubelet.listener import Identity
+from hami_plugin.kubelet.listener import FileIdentity
 from hami_plugin.log import logger
 
 log = logger(__name__)
@@ -47,7 +47,7 @@ class DirectoryWatch:
         self._directory = directory
         self._new_observer = observer
         self._subscribers: list[Callable[[], None]] = []
-        self._armed: tuple[BaseObserver, Identity, _Waker] | None = None
+        self._armed: tuple[BaseObserver, FileIdentity, _Waker] | None = None
         self._warned = False
 
     @property
@@ -68,13 +68,13 @@ class DirectoryWatch:
 
     def look(self) -> None:
         """Make sure that the watch is on the directory which is there now."""
-        present = Identity.of_directory(self._directory)
+        present = FileIdentity.of_directory(self._directory)
         if self._armed and (self._armed[1] != present or self._armed[2].gone):
             self._disarm()
         if present and not self._armed:
             self._arm(present)
 
-    def _arm(self, identity: Identity) -> None:
+    def _arm(self, identity: FileIdentity) -> None:
         try:
             waker = _Waker(asyncio.get_running_loop(), self._wake, str(self._directory))
             observer = self._new_observer()

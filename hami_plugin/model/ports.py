@@ -67,7 +67,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CheckpointEntry:
     """What the kubelet keeps for one container of a resource: its ids, and the answer that it will start it with.
 
     ``answered_for`` is whom that answer was made for, as ``whose`` tells it; empty for an answer that is not ours.
@@ -87,7 +87,7 @@ class Kept:
 class Checkpoint(Protocol):
     """The kubelet's own memory of what it was answered, complete before any container of a pod starts."""
 
-    async def kept(self, resource: str) -> tuple[Kept, ...]:
+    async def kept(self, resource: str) -> tuple[CheckpointEntry, ...]:
         """Every container with devices of ``resource``. ``HamiError`` when it cannot be read."""
 
 

@@ -16,10 +16,10 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 
-MOST_DEVICES = 1024
-MOST_LETTERS = 320
+MAX_DEVICES = 1024
+MAX_LETTERS = 320
 """Of a device's name, which may have its node's in it, of up to 253."""
-MOST_NUMBER = 2**31 - 1
+MAX_NUMBER = 2**31 - 1
 MISTAKEN = "Implausible"
 """Reason of a device that its driver describes as no device can be."""
 TWICE = "DuplicateUuid"
@@ -58,8 +58,8 @@ def plausible_links(found: object) -> Links:
     pairs = {_pair(pair): _link(link) for pair, link in dict(told.pairs).items()}
     return Links(
         pairs=pairs,
-        asymmetric=tuple(_pair(pair) for pair in limited(told.asymmetric, MOST_DEVICES**2)),
-        problems=tuple(_words(problem) for problem in limited(told.problems, MOST_DEVICES**2)),
+        asymmetric=tuple(_pair(pair) for pair in limited(told.asymmetric, MAX_DEVICES**2)),
+        problems=tuple(_words(problem) for problem in limited(told.problems, MAX_DEVICES**2)),
     )
 
 
@@ -90,11 +90,11 @@ def _sighted(device: Device, fault: object) -> Sighting:
 
 
 def _whole(low: int) -> Callable[[object], bool]:
-    return lambda value: type(value) is int and low <= value <= MOST_NUMBER
+    return lambda value: type(value) is int and low <= value <= MAX_NUMBER
 
 
 def _text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= MOST_LETTERS and value.isprintable()
+    return isinstance(value, str) and len(value) <= MAX_LETTERS and value.isprintable()
 
 
 def _maybe(fits: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -103,7 +103,7 @@ def _maybe(fits: Callable[[object], bool]) -> Callable[[object], bool]:
 
 _FIELDS: Mapping[str, tuple[Callable[[object], bool], object]] = {
     "family": (_text, ""),
-    "index": (_whole(0), MOST_NUMBER),
+    "index": (_whole(0), MAX_NUMBER),
     "model": (_text, ""),
     "memory": (_whole(0), 0),
     "cores": (_whole(0), 0),
@@ -119,8 +119,8 @@ def _unnamed(uuid: object) -> str:
 
     Both of HAMi's formats separate by comma, colon and semicolon, and have no way to write one of these in a name.
     """
-    if not isinstance(uuid, str) or not 0 < len(uuid) <= MOST_LETTERS:
-        return f"{uuid!r:.{_SHOWN}} is no text of 1 to {MOST_LETTERS} characters"
+    if not isinstance(uuid, str) or not 0 < len(uuid) <= MAX_LETTERS:
+        return f"{uuid!r:.{_SHOWN}} is no text of 1 to {MAX_LETTERS} characters"
     odd = [char for char in uuid if not char.isprintable() or char.isspace() or char in ",:;"]
     return f"{uuid!r:.{_SHOWN}} contains {odd[0]!r}" if odd else ""
 
@@ -132,7 +132,7 @@ def _pair(pair: object) -> tuple[str, str]:
 
 def _link(link: object) -> Link:
     told = of_kind(Link, link)
-    if not _whole(-MOST_NUMBER)(told.score):
+    if not _whole(-MAX_NUMBER)(told.score):
         raise ValueError(f"a link's score is {told.score!r:.{_SHOWN}}")
     return told
 
@@ -142,7 +142,7 @@ def _words(text: object) -> str:
     return " ".join(str(text).split())[:1000]
 
 
-def limited(items: Iterable[T], most: int = MOST_DEVICES) -> list[T]:
+def limited(items: Iterable[T], most: int = MAX_DEVICES) -> list[T]:
     """All of ``items``; ValueError when they are more than ``most``, or never end."""
     found = list(islice(items, most + 1))
     if len(found) > most:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from hami_plugin.aio import Watched
-from hami_plugin.errors import HamiError, VendorMistakeError, WireError
+from hami_plugin.errors import HamiError, VendorError, WireError
 from hami_plugin.model.device import Snapshot
 from hami_plugin.protocol.grammar import bounded, shown
 from hami_plugin.protocol.keys import NODE_LOCK
@@ -16,9 +16,9 @@ from hami_plugin.protocol.register import Refuses, encode_json, encode_legacy, u
 from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.protocol.scores import score_annotation
 from hami_plugin.sdk import Family
-from hami_plugin.vendor_boundary.guard import Mistakes
+from hami_plugin.vendor_boundary.guard import VendorErrors
 
-MOST_ANNOTATION_BYTES = 256 * 1024
+MAX_ANNOTATION_BYTES = 256 * 1024
 
 Wanted = dict[str, str | None]
 
@@ -32,7 +32,7 @@ class Source:
     family: Family
     snapshot: Watched[Snapshot]
     vendor: str = ""
-    mistakes: Mistakes = field(default_factory=lambda: Mistakes(""))
+    mistakes: VendorErrors = field(default_factory=lambda: VendorErrors(""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def wishes(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> 
             wanted = wanted_annotations(source.family, source.snapshot.value, style, taken)
             _require_own(source, wanted, sources, said)
         except HamiError as error:
-            mistaken = isinstance(error, VendorMistakeError)
+            mistaken = isinstance(error, VendorError)
             yield Wish(source=source, problem=f"{source.family.device_type}: {error}", mistaken=mistaken)
         except Exception as error:  # noqa: BLE001  # what the vendor has told does not fit what is made of it
             told = source.mistakes.made("register", error)
@@ -126,14 +126,14 @@ def together(made: Sequence[Wish], live: Mapping[str, str]) -> Fitting:
     """
     wanted = _merged(made)
     total = _bytes({**live, **wanted})
-    if total <= MOST_ANNOTATION_BYTES:
+    if total <= MAX_ANNOTATION_BYTES:
         return Fitting(wanted=wanted)
     scores = {wish.source.family.annotations.score for wish in made}
     kept = sorted(made, key=lambda wish: wish.size)
     dropped: list[str] = []
     while True:
         wanted = {key: None if key in scores else value for key, value in _merged(kept).items()}
-        if not kept or _bytes({**live, **wanted}) <= MOST_ANNOTATION_BYTES:
+        if not kept or _bytes({**live, **wanted}) <= MAX_ANNOTATION_BYTES:
             return Fitting(wanted=wanted, total=total, dropped=tuple(dropped))
         dropped.append(kept.pop().source.family.device_type)
 

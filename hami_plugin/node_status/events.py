@@ -57,11 +57,11 @@ class EventRecorder:
     Each is tried again by itself: one that the API server does not take holds up no other.
     """
 
-    MOST_WAITING = 256
-    MOST_TOLD = 1024
+    MAX_WAITING = 256
+    MAX_TOLD = 1024
     REPEAT_AFTER_S = 600.0
-    MOST_PODS = 4
-    MOST_TRIES = 12
+    MAX_PODS = 4
+    MAX_TRIES = 12
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class EventRecorder:
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._node = Subject(kind="Node", name=node_name, uid=node_name)
         self._clock = clock
-        self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MOST_WAITING)
+        self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MAX_WAITING)
         self._told: dict[tuple[Subject, str, str], float] = {}
         self._again: list[_Attempt] = []
         self._under_way = 0
@@ -91,7 +91,7 @@ class EventRecorder:
         """A refusal, told to every pod that it is about; to the node when it is about none."""
         if not pods:
             self.node(reason, message)
-        for pod in pods[: self.MOST_PODS]:
+        for pod in pods[: self.MAX_PODS]:
             self.pod(pod, reason, message, warning=True)
 
     def pod(self, pod: PodView, reason: str, message: str, *, warning: bool) -> None:
@@ -141,7 +141,7 @@ class EventRecorder:
             # Nobody else's Event would be taken either, so all wait.
             self._away_until = now + max(next(self._away), problem.retry_after or 0.0)
         attempt.tries += 1
-        if not _worth_another_try(problem) or attempt.tries >= self.MOST_TRIES:
+        if not _worth_another_try(problem) or attempt.tries >= self.MAX_TRIES:
             log.warning("event not written", reason=event.reason, about=event.subject.name, problem=problem.message)
             return
         attempt.due = now + max(next(attempt.delays), problem.retry_after or 0.0)
@@ -152,9 +152,9 @@ class EventRecorder:
         key = (event.subject, event.reason, event.message)
         if now - self._told.get(key, float("-inf")) < self.REPEAT_AFTER_S:
             return
-        if len(self._told) >= self.MOST_TOLD:  # the older half goes; at worst something is told again too early
-            self._told = dict(list(self._told.items())[self.MOST_TOLD // 2 :])
-        if self._queue.qsize() + len(self._again) + self._under_way >= self.MOST_WAITING:
+        if len(self._told) >= self.MAX_TOLD:  # the older half goes; at worst something is told again too early
+            self._told = dict(list(self._told.items())[self.MAX_TOLD // 2 :])
+        if self._queue.qsize() + len(self._again) + self._under_way >= self.MAX_WAITING:
             if not self._full:
                 log.warning("events dropped: too many wait", reason=event.reason, about=event.subject.name)
             self._full = True

@@ -92,7 +92,7 @@ def _device(grant: Grant) -> str:
     return f"{uuid},{device_type},{memory},{cores}:"
 
 
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 """A decision for a thousand devices is shorter. The pod's author can write more, and every Allocate would read it."""
 
 
@@ -257,6 +257,6 @@ def _answer(pod: PodView, question: Question) -> tuple[Claim, ...] | WireError:
 
 def _pieces(pod: PodView, key: str) -> tuple[tuple[Grant, ...], ...]:
     text = pod.annotations.get(key, "")
-    if len(text) > MOST_BYTES:
-        raise WireError(f"{key} of pod {pod.key} has {len(text)} characters, more than {MOST_BYTES}")
+    if len(text) > MAX_BYTES:
+        raise WireError(f"{key} of pod {pod.key} has {len(text)} characters, more than {MAX_BYTES}")
     return decode_devices(text)

@@ -18,7 +18,7 @@ _STAMP = "%Y-%m-%d %H:%M:%S"
 _STAMPED = re.compile(r"[^_ ]*[_ ]([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+ [+-][0-9]{4} .*)?")
 
 
-class Word(StrEnum):
+class HandshakeState(StrEnum):
     """What a value says. ``OTHER`` is anything else, and no value at all."""
 
     REQUESTING = "Requesting"
@@ -31,12 +31,12 @@ class Word(StrEnum):
 class Handshake:
     """A value that was read. ``time`` is the writer's local time, which has no zone; None when it is unreadable."""
 
-    word: Word
+    state: HandshakeState
     time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
+class Liveness:
     """What a scheduler concludes: whether the node's devices count, and whether it will ask."""
 
     healthy: bool
@@ -45,35 +45,35 @@ class Belief:
 
 def parse_handshake(text: str) -> Handshake:
     """Read any value. Nothing is an error: what no scheduler understands, it overwrites."""
-    word = next((word for word in Word if word and word in text), Word.OTHER)
-    return Handshake(word=word, time=_time(text))
+    state = next((state for state in HandshakeState if state and state in text), HandshakeState.OTHER)
+    return Handshake(state=state, time=_time(text))
 
 
 def asking(text: str) -> bool:
     """Whether a scheduler has asked, and nobody answered."""
-    return parse_handshake(text).word is Word.REQUESTING
+    return parse_handshake(text).state is HandshakeState.REQUESTING
 
 
 def reported(now: datetime) -> str:
     """The answer. No scheduler reads its time, only that it is no question; each asks again on the next round."""
-    return f"{Word.REPORTED}_{now.strftime(_STAMP)}"
+    return f"{HandshakeState.REPORTED}_{now.strftime(_STAMP)}"
 
 
 def question(now: datetime) -> str:
     """What a scheduler asks, at its local time ``now``."""
-    return f"{Word.REQUESTING}_{now.strftime(_STAMP)}"
+    return f"{HandshakeState.REQUESTING}_{now.strftime(_STAMP)}"
 
 
-def believed(text: str, *, now: datetime, allocatable: int) -> Belief:
+def believed(text: str, *, now: datetime, allocatable: int) -> Liveness:
     """What a scheduler of today concludes, at its local time ``now``, with ``allocatable`` devices at the kubelet.
 
     A question of less than a minute, or one whose time cannot be read, is left alone.
     """
     handshake = parse_handshake(text)
-    if handshake.word is not Word.REQUESTING:
-        return Belief(healthy=True, asks=True)
+    if handshake.state is not HandshakeState.REQUESTING:
+        return Liveness(healthy=True, asks=True)
     waiting = handshake.time is None or now - handshake.time < PATIENCE
-    return Belief(healthy=waiting or allocatable > 0, asks=False)
+    return Liveness(healthy=waiting or allocatable > 0, asks=False)
 
 
 def _time(text: str) -> datetime | None:

@@ -241,9 +241,9 @@ def _legacy(segment: str, where: str) -> DeviceInfo:
     )
 
 
-MOST_DEVICES = 4096
+MAX_DEVICES = 4096
 """Of one node. Lists go no further."""
-MOST_CHARACTERS = 300
+MAX_CHARACTERS = 300
 """Of a reason that is shown to people. Whoever may write nodes could write more."""
 
 
@@ -273,7 +273,7 @@ def key(device_type: str) -> str:
 def refused(annotations: Mapping[str, str], device_type: str) -> Refuses | None:
     """What a node's annotations say of a family. None where they say nothing that is understood."""
     what, _, why = annotations.get(key(device_type), "").partition(":")
-    told = "".join(one for one in why.strip()[:MOST_CHARACTERS] if one.isprintable())
+    told = "".join(one for one in why.strip()[:MAX_CHARACTERS] if one.isprintable())
     match what.strip():
         case "parts":
             return Refuses(what="parts", why=told)
@@ -290,7 +290,7 @@ def unhealthy_key(device_type: str) -> str:
 
 def unhealthy(annotations: Mapping[str, str], device_type: str) -> frozenset[int]:
     """The devices, by index, that a node's annotations say are not healthy. What is no number is passed over."""
-    parts = annotations.get(unhealthy_key(device_type), "").split(",")[:MOST_DEVICES]
+    parts = annotations.get(unhealthy_key(device_type), "").split(",")[:MAX_DEVICES]
     return frozenset(int(one) for part in parts if (one := part.strip()).isascii() and one.isdecimal() and len(one) < 9)
 
 

@@ -303,9 +303,9 @@ class NodeSide:
 class Family:
     """One schedulable resource of a vendor.
 
-    ``device_type`` and ``annotations`` are its names, which a node and a scheduler agree on. Three values say the rest: how it
-    is asked for (``resources``), how a scheduler places it (``rules``), and what a node does with it (``node``), which
-    is left out where the vendor's own device plugin serves the node.
+    ``device_type`` and ``annotations`` are its names, on which a node and a scheduler agree. Three values say the rest:
+    how it is asked for (``resources``), how a scheduler places it (``rules``), and what a node does with it (``node``),
+    which is left out where the vendor's own device plugin serves the node.
     """
 
     device_type: str

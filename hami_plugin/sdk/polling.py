@@ -31,7 +31,7 @@ class Busy:
             self.uuid = None
 
 
-class LookingDriver:
+class PollingDriver:
     """A ``Driver`` made of two functions: ``look`` at the devices, and measure the ``links`` between those found.
 
     ``every`` is the time in seconds between two looks of ``poll``; a short look may be taken often.

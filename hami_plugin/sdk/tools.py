@@ -20,19 +20,19 @@ from hami_plugin.errors import HamiError
 FAREWELL_S = 1.0
 """How long a tool that was killed is waited for."""
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Of what a tool prints. The largest machines' answers have some ten kilobytes."""
 
-MOST_BANNERS = 64
+MAX_BANNERS = 64
 """How many braces may stand before the JSON that a tool prints."""
 
-MOST_LEVELS = 50
+MAX_LEVELS = 50
 """Of its JSON."""
 
-MOST_DIGITS = 30
+MAX_DIGITS = 30
 """Of a number in it."""
 
-MOST_WORDS = 200
+MAX_WORDS = 200
 """How many characters of a complaint are told: its end, where tools that warn a lot say what has failed."""
 
 
@@ -56,12 +56,12 @@ def read(tool: Path, parse: Callable[[str], T], *arguments: str, deadline: float
     except ToolError:
         raise
     except Exception as error:
-        why = " ".join(str(error).split())[:MOST_WORDS] or type(error).__name__
+        why = " ".join(str(error).split())[:MAX_WORDS] or type(error).__name__
         raise ToolError(f"{tool} printed what cannot be read: {why}") from error
 
 
 def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
-    """What the tool prints. It is ended, with all that it has started, after ``deadline`` seconds or ``MOST_BYTES``."""
+    """What the tool prints. It is ended, with all that it has started, after ``deadline`` seconds or ``MAX_BYTES``."""
     try:
         process = subprocess.Popen(  # noqa: S603  # the path is the operator's
             [str(tool), *arguments],
@@ -77,12 +77,12 @@ def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
     except subprocess.TimeoutExpired as error:
         _end(process)
         raise ToolError(f"{tool} has not answered within {deadline:g} s") from error
-    if len(printed) > MOST_BYTES:
+    if len(printed) > MAX_BYTES:
         _end(process)
-        raise ToolError(f"{tool} prints more than {MOST_BYTES >> 10} KiB, and was ended")
+        raise ToolError(f"{tool} prints more than {MAX_BYTES >> 10} KiB, and was ended")
     if process.returncode:
         why = " ".join((complaint or printed).decode("utf-8", errors="replace").split())
-        why = why if len(why) <= MOST_WORDS else f"…{why[-MOST_WORDS:]}"
+        why = why if len(why) <= MAX_WORDS else f"…{why[-MAX_WORDS:]}"
         raise ToolError(f"{tool} ended with status {process.returncode}: {why or 'it did not say why'}")
     return printed.decode("utf-8", errors="replace")
 
@@ -97,7 +97,7 @@ def _heard(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, by
     with selectors.DefaultSelector() as selector:
         for file in heard:
             selector.register(file, selectors.EVENT_READ)
-        while selector.get_map() and len(heard[printed]) <= MOST_BYTES:
+        while selector.get_map() and len(heard[printed]) <= MAX_BYTES:
             ready = selector.select(max(0.0, until - time.monotonic()))
             if not ready:
                 raise subprocess.TimeoutExpired(process.args, deadline)
@@ -107,7 +107,7 @@ def _heard(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, by
                 if not chunk:
                     selector.unregister(key.fd)
             heard[complaint] = heard[complaint][-_CHUNK:]
-    if len(heard[printed]) <= MOST_BYTES:
+    if len(heard[printed]) <= MAX_BYTES:
         process.wait(max(0.0, until - time.monotonic()))
         process.stdout.close()
         process.stderr.close()
@@ -133,7 +133,7 @@ def json_object(printed: str, tool: Path) -> Mapping[str, Any]:
     """The JSON object in what a tool printed; some print banners and warnings around it."""
     decoder = json.JSONDecoder(parse_int=_whole, parse_constant=_finite)
     start = -1
-    for _ in range(MOST_BANNERS):
+    for _ in range(MAX_BANNERS):
         start = printed.find("{", start + 1)
         if start < 0:
             break
@@ -145,8 +145,8 @@ def json_object(printed: str, tool: Path) -> Mapping[str, Any]:
             raise ToolError(f"{tool} printed JSON that is nested too deeply") from error
         except ValueError:
             continue
-        if _deeper(value, MOST_LEVELS):
-            raise ToolError(f"{tool} printed JSON that is nested more than {MOST_LEVELS} levels deep")
+        if _deeper(value, MAX_LEVELS):
+            raise ToolError(f"{tool} printed JSON that is nested more than {MAX_LEVELS} levels deep")
         return dict(value)
     raise ToolError(f"{tool} printed no JSON object: {' '.join(printed[:_CHUNK].split())[:80]!r}")
 
@@ -156,7 +156,7 @@ class _UnreadableError(Exception):
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise _UnreadableError(f"a number has {len(digits)} digits")
     return int(digits)
 
@@ -219,7 +219,7 @@ class LastKnown(Generic[T]):
 
 
 LONGEST_LINE = 4096
-MOST_LINES = 4096
+MAX_LINES = 4096
 """Of a table. The largest has a line for each of some hundred devices."""
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
@@ -229,8 +229,8 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def lines(text: str) -> Iterator[str]:
     """The lines of what a tool printed for people. ``ValueError`` where no table has so many, or such a long one."""
     for number, line in enumerate(text.splitlines()):
-        if number >= MOST_LINES:
-            raise ValueError(f"more than {MOST_LINES} lines")
+        if number >= MAX_LINES:
+            raise ValueError(f"more than {MAX_LINES} lines")
         if len(line) > LONGEST_LINE:
             raise ValueError(f"line {number + 1} has {len(line)} characters")
         yield line

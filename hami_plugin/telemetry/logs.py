@@ -158,7 +158,7 @@ def _sink(stream: TextIO) -> _Descriptor | _Text:
 
 _LONGEST = 8192
 _DEEPEST = 6
-_MOST_BITS = 1024
+_MAX_BITS = 1024
 
 # Control characters begin lines and drive terminals; the bidirectional ones reorder what is read.
 _CODES = (*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
@@ -190,7 +190,7 @@ def _number(value: object) -> object:
     match value:
         case float() if not math.isfinite(value):
             return str(value)  # JSON has no word for it
-        case int() if value.bit_length() > _MOST_BITS:
+        case int() if value.bit_length() > _MAX_BITS:
             return f"an integer of {value.bit_length()} bits"
         case _:
             return value

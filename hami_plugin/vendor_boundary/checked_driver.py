@@ -13,7 +13,7 @@ from hami_plugin.sdk import Driver, HealthEvent
 
 log = logger(__name__)
 
-MOST_EVENTS = 2_000
+MAX_EVENTS = 2_000
 
 
 class CheckedDriver:
@@ -54,7 +54,7 @@ class CheckedDriver:
         return plausible_links(self._driver.links()) if self._driver else Links()
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
-        return [_event(one) for one in limited(self._driver.poll(timeout), MOST_EVENTS)] if self._driver else ()
+        return [_event(one) for one in limited(self._driver.poll(timeout), MAX_EVENTS)] if self._driver else ()
 
     def close(self) -> None:
         if self._driver is not None:

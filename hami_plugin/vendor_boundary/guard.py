@@ -13,7 +13,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from cdi.edits import ContainerEdits
-from hami_plugin.errors import HamiError, VendorMistakeError
+from hami_plugin.errors import HamiError, VendorError
 from hami_plugin.host.threads import BoundedCalls, StuckError, carried
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device
@@ -29,7 +29,7 @@ AGAIN_S = 600.0
 """After how long the same mistake is logged once more."""
 
 
-class Mistakes:
+class VendorErrors:
     """One vendor's. ``clock`` gives monotonic seconds."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Mistakes:
         self._clock = clock
         self._told: dict[str, tuple[str, float]] = {}
 
-    def made(self, step: str, error: Exception) -> VendorMistakeError:
+    def made(self, step: str, error: Exception) -> VendorError:
         """Count it, log it with its traceback if that is new, and answer with what users may read of it."""
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         words = " ".join(words.split())[:500]
@@ -49,12 +49,12 @@ class Mistakes:
         if told != words or self._clock() - when >= AGAIN_S:
             self._told[step] = (words, self._clock())
             log.error("mistake of a vendor", vendor=self.vendor, step=step, why=words, exc_info=error)
-        return VendorMistakeError(self.vendor, step, words)
+        return VendorError(self.vendor, step, words)
 
 
-MOST_SHARES = 100_000
+MAX_SHARES = 100_000
 """Parts of one device. The kubelet reads no list of more ids than about this, of all devices together."""
-MOST_CORES = 2**63 - 1
+MAX_CORES = 2**63 - 1
 P = ParamSpec("P")
 T = TypeVar("T")
 Check = Callable[..., str]
@@ -69,7 +69,7 @@ class Guard:
     asked for every pod that waits, and a change of threads for each would cost an Allocate many times what it takes.
     """
 
-    def __init__(self, calls: BoundedCalls, mistakes: Mistakes) -> None:
+    def __init__(self, calls: BoundedCalls, mistakes: VendorErrors) -> None:
         self._calls = calls
         self._mistakes = mistakes
 
@@ -140,7 +140,7 @@ def _node(node: NodeSide, guard: Guard) -> NodeSide:
         host_problem=guard.counts("host problem", node.host_problem, partial(_kind, str)),
         leftovers=guard.counts("leftovers", node.leftovers, partial(_kind, Leftovers)),
         place=guard.counts("place", node.place, _place),
-        every_core=guard.counts("every core", node.every_core, partial(_number, most=MOST_CORES)),
+        every_core=guard.counts("every core", node.every_core, partial(_number, most=MAX_CORES)),
         device_edits=guard.prepares("device edits", node.device_edits, partial(_kind, ContainerEdits)),
         shared_edits=guard.prepares("shared edits", node.shared_edits, partial(_kind, ContainerEdits)),
     )
@@ -160,7 +160,7 @@ def _number(answer: object, *_asked: object, most: int) -> str:
 
 
 def _count(answer: object, *_asked: object) -> str:
-    return _number(answer, most=MOST_SHARES)
+    return _number(answer, most=MAX_SHARES)
 
 
 def _kind(kind: type, answer: object, *_asked: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hami_plugin.errors import DriverReason
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """A longer message is none of ours."""
 
 
@@ -60,4 +60,4 @@ def send(pipe: Connection, message: object) -> None:
 
 def receive(pipe: Connection) -> Any:
     """Read one message. OSError, with EOFError among them, or any error of ``pickle`` when it is none."""
-    return pickle.loads(pipe.recv_bytes(MOST_BYTES))  # noqa: S301  # both ends are the same program and the same user
+    return pickle.loads(pipe.recv_bytes(MAX_BYTES))  # noqa: S301  # both ends are the same program and the same user

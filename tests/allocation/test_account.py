@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.allocation.ledger import Ledger
-from hami_plugin.allocation.recovery import Account
+from hami_plugin.allocation.recovery import KubeletAccount
 from hami_plugin.errors import HamiError
 from hami_plugin.model.ports import Holder
 from tests.support.builders import COUNT, grant, held_by, ids, pod
@@ -54,7 +54,7 @@ def account(said, *held, deadline=1.0):
     ledger, kubelet = Ledger(Memory()), Kubelet(said)
     for one in held:
         ledger.reserve(one)
-    return Account(kubelet, ledger, deadline=deadline), kubelet, ledger
+    return KubeletAccount(kubelet, ledger, deadline=deadline), kubelet, ledger
 
 
 async def test_a_container_that_has_what_it_was_given_is_confirmed():

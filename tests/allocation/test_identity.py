@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.allocation.identity import Again, Found, Unannotated, Unknown, identify, pending
+from hami_plugin.allocation.identity import Found, Repeated, Unannotated, Unknown, identify, pending
 from hami_plugin.errors import RefusalReason
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from tests.support.builders import (
@@ -189,14 +189,14 @@ def test_the_same_ids_once_more_are_a_repeat():
     a = pod("a", pieces=[[grant(0)]])
     share = held_by(a, "main", ids((0, 0)), [grant(0)])
 
-    assert asked(ids((0, 0)), a, held=[share]) == Again(held=share)
+    assert asked(ids((0, 0)), a, held=[share]) == Repeated(held=share)
 
 
 def test_a_repeat_is_no_question_of_the_next_container_although_its_share_would_fit():
     a = pod("a", [container("one", 1), container("two", 1)], [[grant(0, 1000)], [grant(0, 2000)]])
     one = held_by(a, "one", ids((0, 0)))
 
-    assert asked(ids((0, 0)), a, held=[one]) == Again(held=one)
+    assert asked(ids((0, 0)), a, held=[one]) == Repeated(held=one)
     assert found(asked(ids((0, 1)), a, held=[one])) == ("a", "two")
 
 
@@ -222,7 +222,7 @@ def test_a_repeat_of_passed_on_ids_is_one_of_the_latest_call():
     a = pod("a", containers, [[grant(0)], [grant(1)], [grant(0, 3000)]])
     init, one = held_by(a, "init", ids((0, 0)), init=True), held_by(a, "one", ids((0, 0)))
 
-    assert asked(ids((0, 0)), a, held=[init, one]) == Again(held=one)
+    assert asked(ids((0, 0)), a, held=[init, one]) == Repeated(held=one)
 
 
 def test_the_same_ids_under_another_resource_are_no_repeat():
@@ -339,7 +339,7 @@ def test_ids_that_somebody_has_stand_for_nothing():
     a, b = pod("a", pieces=[[grant(0)]]), pod("b", pieces=[[grant(1)]])
     share = held_by(b, "main", ids((1, 0)), [grant(1)])
 
-    assert standing_in(ids((1, 0)), a, b, held=[share]) == Again(held=share)
+    assert standing_in(ids((1, 0)), a, b, held=[share]) == Repeated(held=share)
 
 
 def test_ids_that_one_pods_decision_names_and_that_stand_for_anothers_are_ambiguous():

@@ -177,7 +177,7 @@ def test_a_line_that_says_nothing_is_named_by_its_number(tmp_path):
 
 
 def test_a_journal_that_no_daemon_has_written_is_refused_with_the_remedy(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_BYTES", 10)
+    monkeypatch.setattr(module, "MAX_BYTES", 10)
     (tmp_path / "journal").write_text("x" * 11)
 
     with pytest.raises(HamiError, match="move it away"):
@@ -244,9 +244,9 @@ async def test_what_waits_for_a_disk_that_hangs_is_bounded_and_all_is_written_on
     tmp_path, writer, monkeypatch
 ):
     disk = Disk(monkeypatch, "append")
-    for number in range(3 * writer.MOST_WAITING):
+    for number in range(3 * writer.MAX_WAITING):
         noted(writer, number)
-    with pytest.raises(OSError, match=f"last {writer.MOST_WAITING} entries"):
+    with pytest.raises(OSError, match=f"last {writer.MAX_WAITING} entries"):
         await writer.written()
     assert "last" in writer.problem
 

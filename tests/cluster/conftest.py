@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.aio import Backoff
 from hami_plugin.cluster.client import connect
-from hami_plugin.cluster.informer import Rhythm
+from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.watching import Pods, running
@@ -43,7 +43,7 @@ async def server():
 @pytest.fixture
 def rhythm():
     """Of a client in a hurry, whose calls have time all the same: a test of a deadline sets it."""
-    return Rhythm(
+    return WatchTiming(
         deadline=30.0,
         watch=(30.0, 60.0),
         settled=0.05,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.cluster.informer import lines
 from hami_plugin.cluster.replies import retry_after
-from hami_plugin.cluster.requests import RETRY_AFTER_CAP, Gate, Pace
+from hami_plugin.cluster.requests import RETRY_AFTER_CAP, Gate, ListPace
 from hami_plugin.errors import ClusterError
 
 
@@ -36,7 +36,7 @@ async def test_a_line_without_end_is_given_up():
 
 def test_a_pace_allows_a_burst_and_then_one_turn_in_a_while():
     now = 100.0
-    pace = Pace(every=10, burst=2, clock=lambda: now)
+    pace = ListPace(every=10, burst=2, clock=lambda: now)
 
     waits = [pace.take() for _ in range(4)]
     now += 1000
@@ -49,7 +49,7 @@ def test_a_pace_allows_a_burst_and_then_one_turn_in_a_while():
 @given(st.lists(st.floats(0, 30), min_size=3, max_size=30))
 def test_a_pace_is_kept_however_the_turns_are_asked_for(pauses):
     now, turns = 0.0, []
-    pace = Pace(every=10, burst=2, clock=lambda: now)
+    pace = ListPace(every=10, burst=2, clock=lambda: now)
 
     for pause in pauses:
         now += pause

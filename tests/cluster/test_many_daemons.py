@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.cluster.client import connect
-from hami_plugin.cluster.informer import Rhythm
+from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.node_status.annotations import Source, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
@@ -80,7 +80,7 @@ async def test_daemons_that_start_again_ask_for_three_things_each(tmp_path):
 @pytest.mark.scenario("P14")
 def test_daemons_that_failed_together_do_not_try_again_together():
     """500 daemons whose first call was refused at the same moment: how many tries fall into the same tenth second?"""
-    delays = [Rhythm().backoff.delays() for _ in range(500)]
+    delays = [WatchTiming().backoff.delays() for _ in range(500)]
     at = [0.0] * 500
     tries: Counter[int] = Counter()
     for number, series in enumerate(delays):

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from hami_plugin.cluster.client import connect
-from hami_plugin.cluster.informer import Rhythm
+from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import until
 from tests.support.watching import (
@@ -184,8 +184,8 @@ async def test_a_watch_that_stalls_while_its_connection_lives_is_lost_after_a_fe
 
 
 def test_a_watch_may_be_silent_for_two_and_a_half_bookmarks():
-    assert Rhythm().silence == 150.0
-    assert Rhythm().silence < Rhythm().watch[0]
+    assert WatchTiming().silence == 150.0
+    assert WatchTiming().silence < WatchTiming().watch[0]
 
 
 async def test_a_server_that_never_sends_bookmarks_is_listed_now_and_then_and_not_at_each_watch(rhythm, tmp_path):

@@ -28,9 +28,9 @@ from tests.support.scale import sized, spread
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests" / "vectors").glob("*.jsonl.xz"))
-MOST_CASES = sized(2, 8)
+MAX_CASES = sized(2, 8)
 """For each difference and kind of question. The differences are few and their questions alike."""
-MOST_CHANGES = sized(50, 150)
+MAX_CHANGES = sized(50, 150)
 OPEN = ("annotations", "limits", "requests", "pod_annotations", "score", "failed")
 """Mappings of which a member may be missing."""
 
@@ -142,7 +142,7 @@ def other_choices(case: Case, ours: Json) -> Iterator[Json]:
 
 def wrong(case: Case, ours: Json) -> Iterator[tuple[str, Json]]:
     """Other answers than ours, and than HAMi's."""
-    spots = at_most([*changes(ours)], MOST_CHANGES)
+    spots = at_most([*changes(ours)], MAX_CHANGES)
     others = [(f"{'.'.join(map(str, place))} = {value}", changed(ours, place, value)) for place, value in spots]
     if case.question["fn"] == fits.QUESTION:
         others += [(f"the choice {one['reason'] or one.get('devices')}", one) for one in other_choices(case, ours)]
@@ -153,7 +153,7 @@ def wrong(case: Case, ours: Json) -> Iterator[tuple[str, Json]]:
 
 def wrong_of_hami(case: Case, theirs: Json) -> Iterator[tuple[str, Json]]:
     """Other answers of HAMi's than the recorded ones."""
-    for place, value in spread([*changes(theirs)], MOST_CHANGES):
+    for place, value in spread([*changes(theirs)], MAX_CHANGES):
         other = changed(theirs, place, value)
         if well_formed(other) and differs(case, other):
             yield f"{'.'.join(map(str, place))} = {value}", other
@@ -174,7 +174,7 @@ def test_no_other_answer_is_explained(kind: str) -> None:
     for (reason, of), cases in explained().items():
         if of != kind:
             continue
-        for case, ours in at_most(cases, MOST_CASES if kind != DECISION else 4):
+        for case, ours in at_most(cases, MAX_CASES if kind != DECISION else 4):
             for what, other in wrong(case, ours):
                 tried += 1
                 assert not explain()(case, other), f"{reason} explains {case.id} with {what}"
@@ -186,7 +186,7 @@ def test_no_other_choice_of_hami_is_explained() -> None:
     """A rule says what HAMi answers, too: another fault of HAMi, or of the record, is not hidden by it."""
     tried = 0
     for (reason, of), cases in explained().items():
-        for case, ours in spread(cases, MOST_CASES) if of == fits.QUESTION else ():
+        for case, ours in spread(cases, MAX_CASES) if of == fits.QUESTION else ():
             theirs = next(one for one in case.answers if explain()(replace(case, answers=(one,)), ours))
             for what, other in wrong_of_hami(case, theirs):
                 tried += 1

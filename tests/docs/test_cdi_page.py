@@ -11,14 +11,14 @@ from hami_plugin.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "cdi.md"
 EXAMPLE = re.compile(r"^```console\n\$ hami-plugin (cdi .*)\n((?:.*\n)*?)```$", flags=re.MULTILINE)
-MOST_LINES = 24
+MAX_LINES = 24
 
 
 def printed(call, folder):
     """What the command prints, both ways together; a long answer only as far as it is shown, ``folder`` as /tmp."""
     result = CliRunner().invoke(main, shlex.split(call))
     lines = result.output.replace(str(folder), "/tmp").splitlines()
-    shown = [*lines[:MOST_LINES], "..."] if len(lines) > MOST_LINES else lines
+    shown = [*lines[:MAX_LINES], "..."] if len(lines) > MAX_LINES else lines
     return "".join(f"{line}\n" for line in shown)
 
 

@@ -89,7 +89,7 @@ def test_every_command_and_flag_that_is_named_exists(page):
         if re.fullmatch(r"--[a-z-]+", word):
             commands = [inner for command in main.commands.values() for inner in inner_commands(command, ())]
             every = {option for command in (main, *commands) for p in command.params for option in p.opts}
-            assert word in every, f"{device_type} is no flag of hami-plugin"
+            assert word in every, f"{word} is no flag of hami-plugin"
 
 
 def test_operations_names_every_flag_of_run():

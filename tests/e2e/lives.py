@@ -18,7 +18,7 @@ from hami_plugin.simulation.scheduler import BINPACK, POLICY, TOPOLOGY_AWARE
 from tests.e2e.manifests import NAMESPACE, asking, idle, manifest
 from tests.e2e.truth import annotation, difference, grants_of
 
-MOST_ALIVE = 14
+MAX_ALIVE = 14
 LOCK_EXPIRES_S = 0.1
 PATIENCE_S = 60
 SERVED = "served"
@@ -99,7 +99,7 @@ class Lives:
         kinds = {"alone": 70, "together": 12, "alike": 7, "stranger": 3, "again": 8}
         while self._made < self._count:
             without_room = self.outcomes["not scheduled"]
-            await self._until(lambda: self._bustle() < MOST_ALIVE)
+            await self._until(lambda: self._bustle() < MAX_ALIVE)
             (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
             match kind:
                 case "alone":
@@ -268,7 +268,7 @@ class Lives:
                 self.violations.append(f"stranger {life.pod.key} received {response.edits.env}")
         self._set_phase(life, "Running")
         self._settle(life, SERVED)
-        life.resident = self._crowded or self._made >= self._count - MOST_ALIVE
+        life.resident = self._crowded or self._made >= self._count - MAX_ALIVE
         if not life.resident:
             group.create_task(self._delete_later(life, 0.3))
         await self._tell()

@@ -18,7 +18,7 @@ from tests.fuzz.targets import TARGETS
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 OURS = tuple(str(ROOT / name) for name in ("cdi", "hami_plugin", "vendors"))
-LARGEST, MOST_KEPT, TRIES = 4096, 40, 4000
+LARGEST, MAX_KEPT, TRIES = 4096, 40, 4000
 
 
 def outcome(feed: Callable[[bytes], None], data: bytes) -> str:
@@ -84,7 +84,7 @@ def keep(feed: Callable[[bytes], None], corpus: Path, folder: Path) -> int:
     for file in found:
         content = file.read_bytes()
         fresh = steps(feed, content) - known
-        if fresh and kept < MOST_KEPT:
+        if fresh and kept < MAX_KEPT:
             known |= fresh
             (corpus / f"new-{hashlib.sha256(content).hexdigest()[:12]}").write_bytes(content)
             kept += 1

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 WORK = ROOT / "build" / "fuzz"
-MOST_BYTES = 8192
+MAX_BYTES = 8192
 HANG_S = 10
 """How long one input may take. Under coverage everything is some ten times slower."""
 
@@ -43,7 +43,7 @@ def fuzzed(target: str, seconds: int, *, keep: bool) -> Run:
     options = [
         f"-max_total_time={seconds}",
         f"-timeout={HANG_S}",
-        f"-max_len={MOST_BYTES}",
+        f"-max_len={MAX_BYTES}",
         f"-artifact_prefix={found}/",
         f"-dict={_dictionary(target)}",
         "-rss_limit_mb=1536",

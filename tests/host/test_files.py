@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from hami_plugin.host.files import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     StateLock,
     make_shared_directory,
     remove_files,
@@ -132,7 +132,7 @@ def test_files_go_by_name_and_by_their_ending_and_links_are_not_followed(tmp_pat
 
 @pytest.mark.scenario("X5")
 def test_a_crowd_of_files_cannot_hide_the_one_that_is_named(tmp_path):
-    for number in range(MOST_ENTRIES + 500):
+    for number in range(MAX_ENTRIES + 500):
         (tmp_path / f"{number}.txt").touch()
     (tmp_path / "region").touch()
 

@@ -11,7 +11,7 @@ import pytest
 import hami_plugin.inventory.discovery
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.inventory.discovery import Pace
+from hami_plugin.inventory.discovery import DiscoveryTiming
 from hami_plugin.model.device import Action, Fault
 from hami_plugin.model.links import Link, Links
 from hami_plugin.sdk import HealthEvent
@@ -136,7 +136,7 @@ async def test_what_gets_worse_is_remembered_too(start):
 
 @pytest.mark.scenario("D8")
 async def test_a_storm_of_one_event_costs_no_looks(start):
-    rig = start(ScriptedDriver(0, 1), pace=Pace(poll=0.002, rescan=3600.0, probe=3600.0))
+    rig = start(ScriptedDriver(0, 1), pace=DiscoveryTiming(poll=0.002, rescan=3600.0, probe=3600.0))
     await until(lambda: "poll" in rig.driver.calls)
 
     for _ in range(20):
@@ -192,7 +192,7 @@ async def test_a_driver_that_waits_for_events_is_not_looked_at_meanwhile(start, 
         return []
 
     driver.poll = poll
-    rig = start(driver, pace=Pace(poll=0.4, patience=0.2))
+    rig = start(driver, pace=DiscoveryTiming(poll=0.4, patience=0.2))
 
     await until(lambda: len(beats) >= 2)
 

@@ -4,10 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.inventory.health import RELAPSE_WINDOW_S, WELL, Patience, after_event, after_look, after_reload, hold
+from hami_plugin.inventory.health import (
+    RELAPSE_WINDOW_S,
+    WELL,
+    HealthLimits,
+    after_event,
+    after_look,
+    after_reload,
+    hold,
+)
 from hami_plugin.model.device import Action, Fault, Health
 
-PATIENCE = Patience(suspect_looks=2, clean_looks=3, hold=10.0, hold_cap=600.0)
+PATIENCE = HealthLimits(suspect_looks=2, clean_looks=3, hold=10.0, hold_cap=600.0)
 FAULTS = {action: Fault(reason=action.value.title(), action=action) for action in Action}
 DRAIN, RESET, REBOOT = FAULTS[Action.DRAIN], FAULTS[Action.RESET], FAULTS[Action.REBOOT]
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.inventory.health import Condition, Patience
+from hami_plugin.inventory.health import Condition, HealthLimits
 from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.model.device import Action, Discovery, Fault, Health, Sighting
 from hami_plugin.model.links import Link, Links
 from tests.support.builders import device, uuid
 
 LOST = Fault(reason="Lost", message="it does not answer")
-PATIENCE = Patience(hold=10.0)
+PATIENCE = HealthLimits(hold=10.0)
 
 
 def looked(inventory, now, *numbers, faults=()):

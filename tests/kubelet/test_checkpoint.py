@@ -12,13 +12,13 @@ import pytest
 
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.checkpoint import MOST_BYTES, NAME, CheckpointFile
+from hami_plugin.kubelet.checkpoint import MAX_BYTES, NAME, CheckpointFile
 from hami_plugin.kubelet.messages import allocate_response
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
-from hami_plugin.model.ports import Kept
+from hami_plugin.model.ports import CheckpointEntry
 
 RESOURCE = "example.com/gpu"
-KEPT = Kept(uid="u", container="init", ids=frozenset({"a", "b"}), answered_for="u/init")
+KEPT = CheckpointEntry(uid="u", container="init", ids=frozenset({"a", "b"}), answered_for="u/init")
 MADE_BY_US = Answer(annotations={ANSWERED_FOR: "u/init", "other": "x"})
 OURS = b64encode(allocate_response(MADE_BY_US).SerializeToString()).decode()
 
@@ -75,7 +75,7 @@ async def test_an_answer_of_another_plugin_says_nothing_of_whom_it_was_made_for(
         checkpoint(["a"]).replace('"u"', "[]"),
         checkpoint(["a"]).replace('"init"', "1e999"),
         checkpoint(["a"])[:60],
-        pytest.param(" " * (MOST_BYTES + 1), id="too long"),
+        pytest.param(" " * (MAX_BYTES + 1), id="too long"),
     ],
 )
 async def test_a_file_of_another_format_is_told_with_its_place_and_the_way_out(tmp_path, text):

@@ -11,7 +11,7 @@ import pytest
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.endpoint import Company, Endpoint
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
 from hami_plugin.kubelet.registration import socket_name
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer
@@ -83,7 +83,7 @@ async def test_a_health_change_reaches_the_kubelet(site, plugin, until):
 async def test_each_new_kubelet_is_told_of_once_and_before_it_hears_of_us(site, plugin, until):
     kubelet = await site.kubelet()
     told = []
-    endpoint = await site.endpoint(plugin, company=Company(lambda: told.append(len(kubelet.registrations))))
+    endpoint = await site.endpoint(plugin, company=PluginDirectory(lambda: told.append(len(kubelet.registrations))))
     await until(endpoint.state, ready)
 
     endpoint.socket.unlink()

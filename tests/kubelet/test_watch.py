@@ -5,7 +5,7 @@ import pytest
 from watchdog.observers.api import BaseObserver, EventEmitter
 
 import hami_plugin.kubelet.watch as watch_module
-from hami_plugin.kubelet.listener import Identity
+from hami_plugin.kubelet.listener import FileIdentity
 from hami_plugin.kubelet.watch import DirectoryWatch
 
 
@@ -138,19 +138,19 @@ async def test_threads_of_file_events_that_do_not_end_are_left_behind(tmp_path, 
 
 def test_a_new_file_of_the_same_name_has_another_identity(tmp_path):
     path = tmp_path / "kubelet.sock"
-    assert Identity.of(path) is None
+    assert FileIdentity.of(path) is None
     path.touch()
-    first = Identity.of(path)
+    first = FileIdentity.of(path)
     path.unlink()
     path.touch()
 
-    assert Identity.of(path) != first
+    assert FileIdentity.of(path) != first
 
 
 def test_a_directory_keeps_its_identity_whatever_is_in_it(tmp_path):
-    before = Identity.of_directory(tmp_path)
+    before = FileIdentity.of_directory(tmp_path)
     (tmp_path / "new").touch()
 
     assert before is not None
-    assert Identity.of_directory(tmp_path) == before
-    assert Identity.of_directory(tmp_path / "new") is None
+    assert FileIdentity.of_directory(tmp_path) == before
+    assert FileIdentity.of_directory(tmp_path / "new") is None

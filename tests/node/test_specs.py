@@ -14,7 +14,7 @@ from cdi.edits import ContainerEdits, DeviceNode
 from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.inventory.cdi_specs import Pace, SpecFiles, SpecPublisher, file_name, tidy
+from hami_plugin.inventory.cdi_specs import SpecFiles, SpecPublisher, SpecTiming, file_name, tidy
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
@@ -24,7 +24,7 @@ from tests.support.node import until
 
 KIND = "toy.io/card"
 NAME = file_name(KIND)
-SOON = Pace(look=0.01, describe=30.0, patience=60.0)
+SOON = SpecTiming(look=0.01, describe=30.0, patience=60.0)
 
 
 def node_of(item, _host):
@@ -273,7 +273,7 @@ async def test_a_disk_that_hangs_shows_no_new_device_and_keeps_the_known_ones(st
     def hang():
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
 
-    stage.publisher._pace = Pace(look=0.01, patience=0.05)
+    stage.publisher._pace = SpecTiming(look=0.01, patience=0.05)
     stage.publisher._thread.start(hang)
     stage.found.set(snapshot(2))
 

@@ -111,10 +111,10 @@ async def test_each_event_is_given_up_after_so_many_tries(recording):
     for reason in ("First", "Second", "Third"):
         events.node(reason, "x")
 
-    await until(lambda: len(server.tried) == 2 * EventRecorder.MOST_TRIES + 1)
+    await until(lambda: len(server.tried) == 2 * EventRecorder.MAX_TRIES + 1)
     await asyncio.sleep(0.05)
 
-    assert server.tried.count("First") == server.tried.count("Second") == EventRecorder.MOST_TRIES
+    assert server.tried.count("First") == server.tried.count("Second") == EventRecorder.MAX_TRIES
     assert server.written == ["Third"]
 
 
@@ -126,5 +126,5 @@ async def test_those_that_wait_for_another_try_count_among_all_that_wait(recordi
         if number % 50 == 0:
             await asyncio.sleep(0.001)
 
-    assert len(server.tried) <= EventRecorder.MOST_WAITING
-    assert events._queue.qsize() + len(events._again) <= EventRecorder.MOST_WAITING
+    assert len(server.tried) <= EventRecorder.MAX_WAITING
+    assert events._queue.qsize() + len(events._again) <= EventRecorder.MAX_WAITING

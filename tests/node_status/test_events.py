@@ -86,11 +86,11 @@ async def test_an_event_that_the_server_will_not_take_is_dropped_at_once(events,
 
 
 async def test_a_server_that_stays_away_does_not_keep_one_event_for_ever(events, cluster):
-    cluster.fail("create events", *[ClusterError("away")] * 2 * EventRecorder.MOST_TRIES)
+    cluster.fail("create events", *[ClusterError("away")] * 2 * EventRecorder.MAX_TRIES)
 
     events.node("First", "1")
     events.node("Second", "2")
-    await until(lambda: len(cluster.calls) == 2 * EventRecorder.MOST_TRIES)
+    await until(lambda: len(cluster.calls) == 2 * EventRecorder.MAX_TRIES)
     events.node("Third", "3")
 
     await until(lambda: cluster.events == [(NODE, "Third", "3")])
@@ -104,5 +104,5 @@ async def test_a_storm_is_bounded_in_memory(cluster):
         if n % 2 == 0:
             events._queue.get_nowait()
 
-    assert events._queue.qsize() == EventRecorder.MOST_WAITING
-    assert len(events._told) <= EventRecorder.MOST_TOLD
+    assert events._queue.qsize() == EventRecorder.MAX_WAITING
+    assert len(events._told) <= EventRecorder.MAX_TOLD

@@ -14,7 +14,7 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import NodeView
-from hami_plugin.node_status.annotations import MOST_ANNOTATION_BYTES, Source, Style
+from hami_plugin.node_status.annotations import MAX_ANNOTATION_BYTES, Source, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.protocol.register import decode_json, decode_legacy
@@ -211,7 +211,7 @@ async def test_scores_give_way_and_old_ones_go_when_the_node_would_say_too_much(
     await until(lambda: SCORE in rig.annotations)
 
     said = sum(len(key) + len(value) for key, value in rig.annotations.items())
-    rig.cluster.annotate(theirs="x" * (MOST_ANNOTATION_BYTES - said - len("theirs") + 1))
+    rig.cluster.annotate(theirs="x" * (MAX_ANNOTATION_BYTES - said - len("theirs") + 1))
     await until(lambda: SCORE not in rig.annotations)
     await rig.quiet()
 

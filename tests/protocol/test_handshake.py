@@ -4,7 +4,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hami_plugin.protocol.handshake import Belief, Handshake, Word, asking, believed, parse_handshake, reported
+from hami_plugin.protocol.handshake import (
+    Handshake,
+    HandshakeState,
+    Liveness,
+    asking,
+    believed,
+    parse_handshake,
+    reported,
+)
 
 AT = datetime(2026, 8, 21, 10, 11, 12)  # noqa: DTZ001  # the wire has no zone
 NOW = AT + timedelta(seconds=60)
@@ -13,16 +21,19 @@ NOW = AT + timedelta(seconds=60)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Requesting_2026-08-21 10:11:12", Handshake(word=Word.REQUESTING, time=AT)),
-        ("Requesting", Handshake(word=Word.REQUESTING)),
-        ("Requesting_yesterday", Handshake(word=Word.REQUESTING)),
-        ("Requesting_2026-02-30 10:11:12", Handshake(word=Word.REQUESTING)),
-        ("Reported 2026-08-21 10:11:12.123456789 +0800 CST m=+30.001", Handshake(word=Word.REPORTED, time=AT)),
-        ("Reported_2026-08-21 10:11:12", Handshake(word=Word.REPORTED, time=AT)),
-        ("Reported_2026.08.21 10:11:12", Handshake(word=Word.REPORTED)),
-        ("Deleted_2026-08-21 10:11:12", Handshake(word=Word.DELETED, time=AT)),
-        ("Unknown", Handshake(word=Word.OTHER)),
-        ("", Handshake(word=Word.OTHER)),
+        ("Requesting_2026-08-21 10:11:12", Handshake(state=HandshakeState.REQUESTING, time=AT)),
+        ("Requesting", Handshake(state=HandshakeState.REQUESTING)),
+        ("Requesting_yesterday", Handshake(state=HandshakeState.REQUESTING)),
+        ("Requesting_2026-02-30 10:11:12", Handshake(state=HandshakeState.REQUESTING)),
+        (
+            "Reported 2026-08-21 10:11:12.123456789 +0800 CST m=+30.001",
+            Handshake(state=HandshakeState.REPORTED, time=AT),
+        ),
+        ("Reported_2026-08-21 10:11:12", Handshake(state=HandshakeState.REPORTED, time=AT)),
+        ("Reported_2026.08.21 10:11:12", Handshake(state=HandshakeState.REPORTED)),
+        ("Deleted_2026-08-21 10:11:12", Handshake(state=HandshakeState.DELETED, time=AT)),
+        ("Unknown", Handshake(state=HandshakeState.OTHER)),
+        ("", Handshake(state=HandshakeState.OTHER)),
     ],
 )
 def test_every_form_that_was_ever_on_the_wire_is_read(text: str, expected: Handshake):
@@ -41,13 +52,15 @@ def test_our_answer_is_no_question_and_carries_its_time():
 @pytest.mark.parametrize(
     ("text", "allocatable", "expected"),
     [
-        ("Requesting_2026-08-21 10:11:13", 0, Belief(healthy=True, asks=False)),
-        ("Requesting_2026-08-21 10:11:12", 0, Belief(healthy=False, asks=False)),
-        ("Requesting_2026-08-21 10:11:12", 8, Belief(healthy=True, asks=False)),
-        ("Requesting_soon", 0, Belief(healthy=True, asks=False)),
-        ("Reported_2026-08-21 10:11:12", 0, Belief(healthy=True, asks=True)),
-        ("", 0, Belief(healthy=True, asks=True)),
+        ("Requesting_2026-08-21 10:11:13", 0, Liveness(healthy=True, asks=False)),
+        ("Requesting_2026-08-21 10:11:12", 0, Liveness(healthy=False, asks=False)),
+        ("Requesting_2026-08-21 10:11:12", 8, Liveness(healthy=True, asks=False)),
+        ("Requesting_soon", 0, Liveness(healthy=True, asks=False)),
+        ("Reported_2026-08-21 10:11:12", 0, Liveness(healthy=True, asks=True)),
+        ("", 0, Liveness(healthy=True, asks=True)),
     ],
 )
-def test_a_scheduler_waits_a_minute_and_then_looks_at_the_kubelets_count(text: str, allocatable: int, expected: Belief):
+def test_a_scheduler_waits_a_minute_and_then_looks_at_the_kubelets_count(
+    text: str, allocatable: int, expected: Liveness
+):
     assert believed(text, now=NOW, allocatable=allocatable) == expected

@@ -5,7 +5,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
-from hami_plugin.sdk.polling import GONE, LookingDriver
+from hami_plugin.sdk.polling import GONE, PollingDriver
 
 HOT = Fault(reason="TooHot")
 
@@ -18,7 +18,7 @@ class Hardware:
         self.now = 0.0
         self.looks = 0
         self.asked: list[str] = []
-        self.driver = LookingDriver(self.look, clock=lambda: self.now, sleep=self.sleep, every=1.0)
+        self.driver = PollingDriver(self.look, clock=lambda: self.now, sleep=self.sleep, every=1.0)
 
     def look(self, ask: object) -> Discovery:
         self.looks += 1
@@ -109,7 +109,7 @@ def test_links_are_measured_between_the_devices_of_the_last_look() -> None:
         measured.append([device.uuid for device in devices])  # type: ignore[attr-defined]
         return Links()
 
-    driver = LookingDriver(hardware.look, links)
+    driver = PollingDriver(hardware.look, links)
     driver.discover()
     driver.links()
     driver.close()

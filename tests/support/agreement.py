@@ -22,7 +22,7 @@ from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.inventory.inventory import part
 from hami_plugin.model.delivery import ANSWERED_FOR
-from hami_plugin.model.ports import Kept
+from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.node_status.annotations import Source, Style, wishes
 from hami_plugin.protocol.keys import OWN
@@ -106,9 +106,9 @@ class Remembered(FakeCheckpoint):
         super().__init__()
         self._ledger = ledger
 
-    async def kept(self, resource: str) -> tuple[Kept, ...]:
+    async def kept(self, resource: str) -> tuple[CheckpointEntry, ...]:
         return tuple(
-            Kept(
+            CheckpointEntry(
                 uid=uid,
                 container=container,
                 ids=frozenset(held.ids),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.model.delivery import ANSWERED_FOR, whose
-from hami_plugin.model.ports import Kept
+from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import PodView
 
 from .builders import COUNT
@@ -15,11 +15,11 @@ from .builders import COUNT
 class FakeCheckpoint:
     """The kubelet's memory, as a list that a test or the kubelet below fills."""
 
-    def __init__(self, *kept: Kept) -> None:
+    def __init__(self, *kept: CheckpointEntry) -> None:
         self.list = list(kept)
         self.problem = ""
 
-    async def kept(self, resource: str) -> tuple[Kept, ...]:
+    async def kept(self, resource: str) -> tuple[CheckpointEntry, ...]:
         if self.problem:
             raise HamiError(self.problem)
         return tuple(self.list)
@@ -27,10 +27,12 @@ class FakeCheckpoint:
 
 def kept(
     pod: PodView, replicas: Sequence[str], container: str = "main", *, answered: tuple[PodView, str] | None = None
-) -> Kept:
+) -> CheckpointEntry:
     """A container with the answer that was made for it, or for the one in ``answered``."""
     other, name = answered or (pod, container)
-    return Kept(uid=pod.uid, container=container, ids=frozenset(replicas), answered_for=whose(other.uid, name))
+    return CheckpointEntry(
+        uid=pod.uid, container=container, ids=frozenset(replicas), answered_for=whose(other.uid, name)
+    )
 
 
 @dataclass
@@ -62,7 +64,9 @@ class Kubelet:
                 self.given[pod.uid, container.name] = replicas
                 made_for = answer.annotations[ANSWERED_FOR]
                 self.checkpoint.list.append(
-                    Kept(uid=pod.uid, container=container.name, ids=frozenset(replicas), answered_for=made_for)
+                    CheckpointEntry(
+                        uid=pod.uid, container=container.name, ids=frozenset(replicas), answered_for=made_for
+                    )
                 )
                 if container.init and not container.restartable:
                     reusable |= set(replicas)

@@ -3,15 +3,15 @@
 import asyncio
 
 from hami_plugin.aio import Backoff
-from hami_plugin.inventory.discovery import Pace, Watch
-from hami_plugin.inventory.health import Patience
+from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
+from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.node_status.events import EventRecorder
 from tests.support.builders import NODE
 from tests.support.cluster import FakeCluster
 from tests.support.node import Counting, until
 
-FAST = Pace(poll=0.002, rescan=0.01, probe=0.004, links=3600.0, patience=0.1, hang=0.3, farewell=0.05)
+FAST = DiscoveryTiming(poll=0.002, rescan=0.01, probe=0.004, links=3600.0, patience=0.1, hang=0.3, farewell=0.05)
 
 
 class Clock:
@@ -30,10 +30,10 @@ class Clock:
 class Rig:
     def __init__(self, driver, pace=FAST):
         self.driver = driver
-        self.inventory = Inventory(Patience(hold=0.01, clean_looks=2), forget=0.2)
+        self.inventory = Inventory(HealthLimits(hold=0.01, clean_looks=2), forget=0.2)
         self.observer, self.remembered = Counting(), []
         self.events = EventRecorder(FakeCluster(), NODE)
-        self.watch = Watch(
+        self.watch = DiscoveryLoop(
             "toy",
             driver,
             self.inventory,

@@ -18,7 +18,7 @@ from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.vendor_boundary.guard import Guard, Mistakes
+from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 from .builders import FAMILY, NODE, QUESTION, snapshot
 from .cluster import FakeCluster
@@ -75,7 +75,7 @@ class Node:
             self.cluster, pods=self.pods, node=self.live, ledger=self.ledger, questions=[QUESTION], period=0.005
         )
         self.host = HostFiles(paths=HostPaths(hook=self.root / "hook", hook_view=self.root / "hook"))
-        self.guard = Guard(BoundedCalls("node-test", patience=10.0), Mistakes("test"))
+        self.guard = Guard(BoundedCalls("node-test", patience=10.0), VendorErrors("test"))
         self.allocator = self._allocator(FAMILY)
         check = StartCheck(
             QUESTION,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hami_plugin.aio import Backoff
-from hami_plugin.cluster.informer import Rhythm
+from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from hami_plugin.protocol.register import DeviceInfo, encode_json
@@ -24,7 +24,9 @@ COUNT, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucor
 CARD_MIB = 10_000
 
 HURRY = Options(upkeep_every=0.2, unready_patience=30.0, pace=Backoff(first=0.01, cap=0.1), stop_patience=20.0)
-RHYTHM = Rhythm(deadline=30.0, watch=(30.0, 60.0), settled=0.05, list_every=0.05, backoff=Backoff(first=0.01, cap=0.05))
+RHYTHM = WatchTiming(
+    deadline=30.0, watch=(30.0, 60.0), settled=0.05, list_every=0.05, backoff=Backoff(first=0.01, cap=0.05)
+)
 
 
 def cards(node: str, count: int, *, slots: int = 10, memory: int = CARD_MIB, **changes: Any) -> str:

@@ -12,7 +12,7 @@ FILES = {
     "hami_plugin/cli/snapshot.py": "def told(): ...\n",
     "hami_plugin/node/__init__.py": "from hami_plugin.node.once import Looker\n",
     "hami_plugin/node/alone.py": "VALUE = 1\n" * 41,
-    "hami_plugin/node/once.py": "class Looker:\n    MOST_SEEN = 3\n",
+    "hami_plugin/node/once.py": "class Looker:\n    MAX_SEEN = 3\n",
     "hami_plugin/node/twice.py": "from cdi import spec\nfrom . import alone, once\n\nclass Looker: ...\n",
     "hami_plugin/sdk/__init__.py": "class Family:\n    name: str\n    rules: int\n\n    def told_by(self): ...\n",
     "hami_plugin/sdk/x_pb2.py": "class Looker: ...\n",

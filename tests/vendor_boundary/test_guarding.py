@@ -6,12 +6,12 @@ from dataclasses import fields
 
 import pytest
 
-from hami_plugin.errors import VendorMistakeError
+from hami_plugin.errors import VendorError
 from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.placement import Grant
 from hami_plugin.sdk import NodeSide, Resources
-from hami_plugin.vendor_boundary.guard import Guard, Mistakes, guarded
+from hami_plugin.vendor_boundary.guard import Guard, VendorErrors, guarded
 from tests.support.beside import ODD_FAMILY
 from tests.support.builders import FAMILY, changed, grant, ids, pod
 
@@ -30,9 +30,9 @@ def test_every_function_is_guarded_where_it_is_called(part, name):
     ran_on = []
     with closing(BoundedCalls("odd", patience=5)) as calls:
         noting = changed(ODD_FAMILY, **{name: lambda *_asked: ran_on.append(threading.current_thread())})
-        function = getattr(getattr(guarded(noting, Guard(calls, Mistakes("odd"))), part), name)
+        function = getattr(getattr(guarded(noting, Guard(calls, VendorErrors("odd"))), part), name)
 
-        with pytest.raises(VendorMistakeError, match="None is no"):
+        with pytest.raises(VendorError, match="None is no"):
             function(Grant(uuid="a", device_type="ODD", memory=1, cores=1), None)
 
     assert ran_on == [threading.current_thread()]

@@ -18,7 +18,7 @@ from hami_plugin.protocol.register import DeviceInfo, Refuses
 from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from vendors.amd.devices import DEVICE_TYPE, LIBRARY, gpu, links, look, unlimited
 from vendors.amd.settings import AmdSettings
 
@@ -29,7 +29,7 @@ UNITS = "units"
 def open_driver(settings: AmdSettings, paths: HostPaths) -> Driver:
     """The amdgpu driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    return LookingDriver(partial(look, roots), partial(links, roots))
+    return PollingDriver(partial(look, roots), partial(links, roots))
 
 
 def node_side(settings: AmdSettings) -> NodeSide:

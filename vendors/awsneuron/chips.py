@@ -21,7 +21,7 @@ MEMORY_MIB: Final[Mapping[str, int]] = MappingProxyType(
     {"Inferentia": 8192, "Inferentia2": 32768, "Trainium1": 32768, "Trainium2": 98304}
 )
 """Of one device. The driver does not tell it."""
-MOST_CORES: Final = 30
+MAX_CORES: Final = 30
 """Of one device: what a grant's bits have room for."""
 LOGICAL_CORE_SIZE: Final[Mapping[str, int]] = MappingProxyType({"NCv3": 2})
 """Physical cores that make a logical one unless the runtime is told otherwise, by architecture."""

@@ -10,7 +10,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.sdk import pci
-from vendors.awsneuron.chips import DEVICE_TYPE, LOGICAL_CORE_SIZE, MEMORY_MIB, MOST_CORES, NEURONS, Chip, chip, name
+from vendors.awsneuron.chips import DEVICE_TYPE, LOGICAL_CORE_SIZE, MAX_CORES, MEMORY_MIB, NEURONS, Chip, chip, name
 from vendors.awsneuron.places import Places
 
 ECC = {"mem_ecc_uncorrected": "MemoryEccUncorrected", "sram_ecc_uncorrected": "SramEccUncorrected"}
@@ -98,7 +98,7 @@ class Looker:
 def _cores(folder: Path) -> int:
     """Physical cores. OSError and ValueError when the driver does not tell a number that can be."""
     text = (folder / "core_count").read_text(encoding="ascii").strip()
-    if not text.isdecimal() or not 0 < int(text) <= MOST_CORES:
+    if not text.isdecimal() or not 0 < int(text) <= MAX_CORES:
         raise ValueError(f"{folder.name} tells {text[:32]!r} as its number of cores")
     return int(text)
 

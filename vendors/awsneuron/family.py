@@ -22,7 +22,7 @@ from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denie
 from hami_plugin.scheduler.engine.selectors import Choice, consecutive, first
 from hami_plugin.scheduler.engine.states import Candidate, Charge, Context, DeviceState, Given, restored
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
-from vendors.awsneuron.chips import DEVICE_TYPE, MOST_CORES, chip, name
+from vendors.awsneuron.chips import DEVICE_TYPE, MAX_CORES, chip, name
 from vendors.awsneuron.node import KIND, node_side
 from vendors.awsneuron.settings import AwsNeuronSettings
 
@@ -98,9 +98,9 @@ def device(settings: AwsNeuronSettings, node: NodeView, number: int, count: int)
     """One of the ``count`` devices among which the node's cores are divided. WireError when those are too many."""
     total = capacity(node, settings.cores)
     cores = total // count
-    if cores > MOST_CORES:
+    if cores > MAX_CORES:
         told = f"node {node.name} tells of {total} {settings.cores} on {count} {settings.count}"
-        raise WireError(f"{told}; no device has more than {MOST_CORES}")
+        raise WireError(f"{told}; no device has more than {MAX_CORES}")
     return DeviceInfo(
         id=name(node.name, number),
         index=number,

@@ -15,7 +15,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from vendors.awsneuron.chips import DEVICE_TYPE, NEURONS, chip
 from vendors.awsneuron.devices import Looker
 from vendors.awsneuron.places import Places
@@ -28,7 +28,7 @@ def open_driver(settings: AwsNeuronSettings, paths: HostPaths) -> Driver:
     """The Neuron driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
     look = Looker(roots, Places(roots, settings.neuron_ls), settings.logical_core_size)
-    return LookingDriver(look, partial(links, roots))
+    return PollingDriver(look, partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

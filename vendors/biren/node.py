@@ -14,7 +14,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from vendors.biren.devices import DEVICE_TYPE, Looker, places
 from vendors.biren.settings import BirenSettings
 
@@ -25,7 +25,7 @@ CONTROL = "biren-m"
 def open_driver(settings: BirenSettings, paths: HostPaths) -> Driver:
     """Biren's driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    return LookingDriver(Looker(roots, settings.brsmi), partial(links, roots))
+    return PollingDriver(Looker(roots, settings.brsmi), partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

@@ -15,7 +15,7 @@ from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError
 from vendors.cambricon.devices import Looker
 from vendors.cambricon.names import DEVICE_TYPE, MLUS, PROFILE, SLOTS, UNIT, profile
@@ -31,7 +31,7 @@ def open_driver(settings: CambriconSettings, paths: HostPaths) -> Driver:
     """Cambricon's driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
     tool = Cnmon(settings.cnmon)
-    return LookingDriver(Looker(paths=roots, tool=tool), partial(links, roots, tool))
+    return PollingDriver(Looker(paths=roots, tool=tool), partial(links, roots, tool))
 
 
 def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:

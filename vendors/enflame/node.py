@@ -17,7 +17,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from vendors.enflame import partitions
 from vendors.enflame.capacity import CAPACITY, DEVICE_TYPE
 from vendors.enflame.devices import GCUS, Card, Looker
@@ -53,7 +53,7 @@ def open_driver(settings: EnflameSettings, paths: HostPaths) -> Driver:
         serve=settings.serve,
         called=lambda way, number: (NAMES[way][0], f"{paths.node}-{NAMES[way][1]}-{number}"),
     )
-    return LookingDriver(looker, partial(links, roots))
+    return PollingDriver(looker, partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

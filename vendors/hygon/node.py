@@ -20,7 +20,7 @@ from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from vendors.hygon.cards import DCUS, DEVICE_TYPE, Card, Looker, without_files
 from vendors.hygon.places import Places
 from vendors.hygon.settings import HygonSettings
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[0-9A-Za-z](?:[-0-9A-Za-z]{0,62}[0-9A-Za-z])?")
 def open_driver(settings: HygonSettings, paths: HostPaths) -> Driver:
     """The DCU driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    return LookingDriver(Looker(roots, Places(settings.hy_smi), settings.vdcu_files), partial(links, roots))
+    return PollingDriver(Looker(roots, Places(settings.hy_smi), settings.vdcu_files), partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

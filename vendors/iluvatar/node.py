@@ -15,7 +15,7 @@ from hami_plugin.sdk import Driver, Family, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.sdk.listed_cards import Card, ListedCards
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import address, mebibytes, read, rows
 from vendors.iluvatar.settings import IluvatarSettings
 
@@ -38,7 +38,7 @@ def open_driver(settings: IluvatarSettings, paths: HostPaths) -> Driver:
         return (device_type, card.uuid) if device_type else None
 
     cards = ListedCards(GPUS, roots, partial(listed, settings), naming)
-    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+    return PollingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
 def chip_of(model: str, words: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from hami_plugin.sdk import Driver, Family, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.sdk.listed_cards import Card, ListedCards
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import address, lines, matrix, mebibytes, read
 from vendors.kunlun.family import CARD, PART, WHOLE
 from vendors.kunlun.settings import KunlunSettings
@@ -46,7 +46,7 @@ def open_driver(settings: KunlunSettings, paths: HostPaths) -> Driver:
         return (PART, card.uuid) if settings.serve == "parts" else (WHOLE, f"{paths.node}-{WHOLE}-{card.index}")
 
     cards = ListedCards(XPUS, roots, partial(listed, settings), naming, fabric=_LINKED, lanes=partial(linked, settings))
-    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+    return PollingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
 def asked(settings: KunlunSettings, parse: Callable[[str], T], *arguments: str) -> T:

@@ -18,7 +18,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from vendors.metax import gpu, sgpu
 from vendors.metax.cards import CONTROL, GPUS, Card, Looker
 from vendors.metax.settings import MetaxSettings
@@ -33,7 +33,7 @@ def open_driver(settings: MetaxSettings, paths: HostPaths) -> Driver:
     """The MetaX driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
     look = Looker(roots, Smi(settings.mx_smi), whole=settings.mode == "native")
-    return LookingDriver(look, partial(links, roots))
+    return PollingDriver(look, partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

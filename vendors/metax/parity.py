@@ -31,7 +31,7 @@ from vendors.metax.settings import MetaxSettings
 from vendors.metax.tenants import APP_CLASS, OFFLINE, ONLINE, QOS
 
 CLASSES = (ONLINE, OFFLINE)
-MOST_PARSED = 90 * 2**40
+MAX_PARSED = 90 * 2**40
 """Bytes. HAMi reads some larger quantities as none."""
 
 
@@ -86,7 +86,7 @@ def _odd_amount(question: Json) -> bool:
     limits, names = question["container"].get("limits") or {}, MetaxSettings()
     memory, cores = limits.get(names.memory, "0"), limits.get(names.cores, "0")
     number = whole_amount(memory)
-    if number is None or whole_amount(cores) is None or "." in memory + cores or number > MOST_PARSED:
+    if number is None or whole_amount(cores) is None or "." in memory + cores or number > MAX_PARSED:
         return True
     suffixed = not memory.lstrip("+-").isdecimal() or number % 1000 == 0
     return suffixed and 0 < abs(number) < sgpu.MIB

@@ -18,7 +18,7 @@ from hami_plugin.sdk import Driver, Family, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.sdk.listed_cards import Card, ListedCards
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read
 from vendors.mthreads.family import CARD_CORES, DEVICE_TYPE, UNIT
 from vendors.mthreads.settings import MthreadsSettings
@@ -41,7 +41,7 @@ def open_driver(settings: MthreadsSettings, paths: HostPaths) -> Driver:
         fabric="MT",
         lanes=partial(linked, settings),
     )
-    return LookingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+    return PollingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
 
 
 def asked(settings: MthreadsSettings, parse: Callable[[str], T], *arguments: str) -> T:

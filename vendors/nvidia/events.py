@@ -18,7 +18,7 @@ from vendors.nvidia.xid import XidPolicy
 log = logger(__name__)
 
 # Events that are fetched in one poll at most: a storm is delivered in pieces.
-MOST_EVENTS = 256
+MAX_EVENTS = 256
 
 
 class EventWatch:
@@ -99,7 +99,7 @@ class EventWatch:
         found: dict[HealthEvent, None] = {}
         milliseconds = max(0, int(timeout * 1000))
         try:
-            for _ in range(MOST_EVENTS):
+            for _ in range(MAX_EVENTS):
                 event = self._nvml.wait(self._events, milliseconds)
                 milliseconds = 0
                 found |= dict.fromkeys(self._judge(event))

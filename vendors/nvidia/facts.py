@@ -8,7 +8,7 @@ from vendors.nvidia.library import Handle, Nvml
 
 MIB = 1024 * 1024
 # No card comes near it; what reports more reports nonsense.
-MOST_MEMORY = 4 * 1024 * 1024
+MAX_MEMORY = 4 * 1024 * 1024
 
 
 def minor_of(nvml: Nvml, handle: Handle) -> int | None:
@@ -33,6 +33,6 @@ def memory_of(nvml: Nvml, handle: Handle, *, otherwise: int) -> int | Fault:
             message="the driver cannot tell this card's memory (a unified-memory part?), so it is not offered;"
             " set preConfiguredDeviceMemory to its MiB",
         )
-    if not 0 < memory <= MOST_MEMORY:
+    if not 0 < memory <= MAX_MEMORY:
         return Fault(reason="MemoryImplausible", message=f"the driver reports {memory} MiB of memory")
     return memory

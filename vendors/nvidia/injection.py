@@ -25,8 +25,8 @@ LOCK = "lock"
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 LIBRARY = "libvgpu.so"
 LIMIT_FOR_ALL, LIMIT_OF_EACH = b"set core utilization limit to", b": core utilization limit = "
-LEAST_ROOM = 8 << 20
-MOST_OF_LIBRARY = 64 * 1024 * 1024
+MIN_ROOM = 8 << 20
+MAX_OF_LIBRARY = 64 * 1024 * 1024
 USAGE_FILES = ".cache"
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
 
@@ -175,7 +175,7 @@ def _require_limits_of_each(cores: Sequence[int], library: str, assignment: Assi
     and what it can say stands in its file.
     """
     try:
-        content = host.read(library, most=MOST_OF_LIBRARY)
+        content = host.read(library, most=MAX_OF_LIBRARY)
     except OSError:
         return  # before the container starts it must be there
     if LIMIT_FOR_ALL in content and LIMIT_OF_EACH not in content:
@@ -208,10 +208,10 @@ def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
 def _full(folders: str, host: HostFiles) -> str:
     """A usage file is made whole by its first program, which dies where there is no room for it."""
     room = host.room(folders)
-    if room is None or room >= LEAST_ROOM:
+    if room is None or room >= MIN_ROOM:
         return ""
     return (
-        f"the file system of {folders} has less than {LEAST_ROOM >> 20} MiB left, and HAMi-core needs 2 MiB for each "
+        f"the file system of {folders} has less than {MIN_ROOM >> 20} MiB left, and HAMi-core needs 2 MiB for each "
         f"container, or its programs die; look for a container that has filled its folder (du -s {folders}/*)"
     )
 

@@ -13,7 +13,7 @@ from vendors.nvidia.binding import Library, NvmlError
 Handle = NewType("Handle", object)
 EventSet = NewType("EventSet", object)
 
-MOST_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
+MAX_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 # Topology levels under the words that nvidia-smi prints.
 _LEVELS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "INT",

@@ -8,7 +8,7 @@ from hami_plugin.model.links import Links, symmetric
 from hami_plugin.sdk.polling import Busy
 from vendors.nvidia.binding import NvmlError
 from vendors.nvidia.host import pci_address
-from vendors.nvidia.library import MOST_NVLINKS, Handle, Nvml
+from vendors.nvidia.library import MAX_NVLINKS, Handle, Nvml
 from vendors.nvidia.topology import Port, measured
 
 
@@ -36,7 +36,7 @@ def _ports(nvml: Nvml, uuid: str, handle: Handle, busy: Busy, problems: list[str
     """The card's NVLinks that are up and could be read. Above a model's last link NVML answers that there is none."""
     found = []
     with busy.asking(uuid):
-        for link in range(MOST_NVLINKS):
+        for link in range(MAX_NVLINKS):
             try:
                 if nvml.nvlink_up(handle, link):
                     found.append(_port(nvml, handle, link))

@@ -10,7 +10,7 @@ from hami_plugin.model.links import Link
 LEVEL_SCORES = {"INT": 60, "PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}
 LANE_SCORE = 100
 # The most that HAMi's score knows. HAMi scores more links than these as none; we score them as these.
-MOST_LANES = 18
+MAX_LANES = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ def lanes(ports: Sequence[Port], peer: str, peer_ports: Sequence[Port]) -> int:
 def link(level: str, count: int) -> Link:
     """Score a pair: its PCIe or host level (``PIX``, ``SYS``, …) plus 100 for each NVLink. An unknown level adds 0."""
     return Link(
-        score=LEVEL_SCORES.get(level, 0) + LANE_SCORE * min(max(count, 0), MOST_LANES),
+        score=LEVEL_SCORES.get(level, 0) + LANE_SCORE * min(max(count, 0), MAX_LANES),
         label=f"NV{count}" if count > 0 else level,
         level=level,
         lanes=max(count, 0),

@@ -15,7 +15,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Driver, Injection, NodeSide
 from hami_plugin.sdk.device_nodes import DeviceNodes
 from hami_plugin.sdk.hardware import distances
-from hami_plugin.sdk.polling import LookingDriver
+from hami_plugin.sdk.polling import PollingDriver
 from vendors.vastai.dies import CARD, DEVICE_TYPE, DIES, STRATEGY, dies
 from vendors.vastai.look import Looker
 from vendors.vastai.settings import VastaiSettings
@@ -28,7 +28,7 @@ OF_A_DIE = ("vacc{}", "vastai_video{}", "va{}_ctl", "va_video{}", "vastai{}_vers
 def open_driver(settings: VastaiSettings, paths: HostPaths) -> Driver:
     """Vastai's driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    return LookingDriver(Looker(roots, settings.vasmi, whole=settings.strategy == "card"), partial(links, roots))
+    return PollingDriver(Looker(roots, settings.vasmi, whole=settings.strategy == "card"), partial(links, roots))
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

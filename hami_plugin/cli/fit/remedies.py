@@ -16,7 +16,7 @@ from hami_plugin.scheduler.engine.pods import Placed, Step, Unplaced
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.sdk import Family
 
-MOST_TRIED = 12
+MAX_TRIED = 12
 """Amounts that are tried for each resource, the largest first."""
 
 
@@ -59,17 +59,17 @@ def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Itera
     amounts = _amounts(container, step, family)
     found = False
     for name in (names.memory, names.memory_percent, names.cores, names.count):
-        tried = islice(((name, value) for value in amounts.get(name, ())), MOST_TRIED)
+        tried = islice(((name, value) for value in amounts.get(name, ())), MAX_TRIED)
         if remedy := _first(inquiry, node, container, (dict([one]) for one in tried)):
             found = True
             yield remedy
     count = step.context.demand.count
-    more = ({names.count: number} for number in range(count + 1, min(len(step.states), count + MOST_TRIED) + 1))
+    more = ({names.count: number} for number in range(count + 1, min(len(step.states), count + MAX_TRIED) + 1))
     if remedy := _first(inquiry, node, container, more):
         yield remedy
     if not found:
         pairs = product(amounts.get(names.memory, ()), amounts.get(names.cores, ()))
-        both = ({names.memory: memory, names.cores: cores} for memory, cores in islice(pairs, MOST_TRIED**2))
+        both = ({names.memory: memory, names.cores: cores} for memory, cores in islice(pairs, MAX_TRIED**2))
         if remedy := _first(inquiry, node, container, both):
             yield remedy
 

@@ -67,7 +67,7 @@ class Kept:
 UNREGISTERED = "node unregistered"
 """HAMi's reason for a node of which no device is known."""
 
-MOST_ASKED = 50_000
+MAX_ASKED = 50_000
 """So often one decision asks a family for a container's devices on a node: a pod with many containers is not tried on
 every node of a large cluster.
 """
@@ -141,7 +141,7 @@ def searching(scene: Scene, pod: PodView, names: Iterable[str]) -> Search:
         site = offered_by(scene, pod, name)
         if site is None:
             failed[name] = UNREGISTERED
-        elif asked >= MOST_ASKED:
+        elif asked >= MAX_ASKED:
             failed[name] = f"not tried: {len(pod.containers)} containers were tried on {len(failed)} nodes; {_FEWER}"
         else:
             trial = Outcome(tried_on(site))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.quantity import whole
-from hami_plugin.model.validation import MOST_DEVICES
+from hami_plugin.model.validation import MAX_DEVICES
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.register import DeviceInfo
 
@@ -65,9 +65,9 @@ def summed(cores: str, memory: str, *, each: int, unit: int, name: str, device_t
 
 
 def _plausible(node: NodeView, resource: str, count: int) -> int:
-    if count > MOST_DEVICES:
+    if count > MAX_DEVICES:
         told = f"node {node.name} tells of {node.capacity[resource]} {resource}"
-        raise WireError(f"{told}, which is {count} devices; no node has more than {MOST_DEVICES}")
+        raise WireError(f"{told}, which is {count} devices; no node has more than {MAX_DEVICES}")
     return count
 
 

@@ -14,8 +14,8 @@ from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.topology.choice import Solved
 
-MOST_BYTES = 4096
-MOST_NAMES = 256
+MAX_BYTES = 4096
+MAX_NAMES = 256
 _SHOWN = 64
 
 
@@ -24,9 +24,9 @@ def oversized(annotations: Mapping[str, str], keys: Iterable[str]) -> Invalid | 
     for key in keys:
         text = annotations.get(key, "")
         size, names = len(text.encode("utf-8", "replace")), text.count(",") + 1
-        if size > MOST_BYTES or names > MOST_NAMES:
+        if size > MAX_BYTES or names > MAX_NAMES:
             why = (
-                f"has {size} bytes and {names} names; at most {MOST_BYTES} bytes and {MOST_NAMES} names are read: "
+                f"has {size} bytes and {names} names; at most {MAX_BYTES} bytes and {MAX_NAMES} names are read: "
                 "list fewer, or select devices by a part of their type's name"
             )
             return Invalid(resource=key, text=shortened(text), why=why)
@@ -155,7 +155,7 @@ def idle(info: DeviceInfo, *, whole: bool = False) -> DeviceState:
 
 
 class Charge(NamedTuple):
-    """What one device is billed for one container. ``device_type`` stands in the annotation, unless it is the family's."""
+    """What one device is billed for one container. ``device_type`` replaces the family's in the annotation."""
 
     memory: int = 0
     cores: int = 0

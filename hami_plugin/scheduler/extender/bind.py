@@ -15,7 +15,7 @@ from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, binding
 from hami_plugin.scheduler.engine.filtering import confirmed
 from hami_plugin.scheduler.engine.ledger import entry
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.extender.cache import Clock, Nodes, Pods
+from hami_plugin.scheduler.extender.cache import Clock, NodeCache, PodCache
 from hami_plugin.scheduler.extender.node_lock import PACE, TRIES, Hold, NodeLocks, OvertakenError, present, write
 from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import Family, LockRule
@@ -34,10 +34,10 @@ class Binder:
         cluster: Cluster,
         families: Sequence[Family],
         locks: NodeLocks,
-        nodes: Nodes,
+        nodes: NodeCache,
         now: Clock,
         *,
-        pods: Pods,
+        pods: PodCache,
         order: str,
         pace: Backoff = PACE,
         patience: float = 5.0,

@@ -12,9 +12,9 @@ from typing import Any
 
 from hami_plugin.model.pausing import Pausing
 
-MOST_DEPTH = 64
+MAX_DEPTH = 64
 """So deep may values lie in each other. Pods and nodes need some twenty levels."""
-MOST_VALUES = 400_000
+MAX_VALUES = 400_000
 """So many values may a request have that anybody may send, about: what parts them is counted, also within texts."""
 
 _STEPPED = 3
@@ -80,7 +80,7 @@ class NestedTooDeepError(ValueError):
     """JSON whose values lie too deep in each other."""
 
     def __init__(self) -> None:
-        super().__init__(f"its values lie more than {MOST_DEPTH} levels deep in each other")
+        super().__init__(f"its values lie more than {MAX_DEPTH} levels deep in each other")
 
 
 def reading(body: bytes) -> Pausing[Any]:
@@ -135,7 +135,7 @@ def _value(text: str, at: int, levels: int) -> Pausing[tuple[Any, int]]:
         raise NestedTooDeepError from error
     yield
     if opening in ("{", "["):
-        yield from _bounded(value, MOST_DEPTH - _STEPPED + levels)
+        yield from _bounded(value, MAX_DEPTH - _STEPPED + levels)
     return value, end
 
 

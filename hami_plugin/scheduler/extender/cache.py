@@ -35,7 +35,7 @@ class Binding:
     doubtful: bool = False
 
 
-class Standing:
+class BindingPods:
     """Which pods have a node for good, and whose turn it is to write to a pod.
 
     A pod is kept from the beginning of its bind until the watch shows it at a node, or gone.
@@ -89,7 +89,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class AssumedPod:
     """A decision of ours that the watch has not shown yet. ``revision`` is 0 until the API server has taken it;
     ``before`` is what was known of the pod until then.
     """
@@ -99,21 +99,21 @@ class Promise:
     revision: int = 0
 
 
-class Pods:
+class PodCache:
     """The ledger of all pods with a decision, kept by a watch."""
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._families = tuple(families)
         self.ledger = Ledger()
-        self.standing = Standing(self.ledger)
+        self.standing = BindingPods(self.ledger)
         self.listed = Watched(False)
         self.shown = Watched(0)
         self.feed: Feed[PodView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
-        self._promises: dict[str, Promise] = {}
+        self._promises: dict[str, AssumedPod] = {}
         self._withdrawn: dict[str, tuple[str, str]] = {}
 
     @property
-    def promises(self) -> Mapping[str, Promise]:
+    def promises(self) -> Mapping[str, AssumedPod]:
         """By the pod's UID."""
         return self._promises
 
@@ -122,7 +122,7 @@ class Pods:
         entry = entry_of(decided, self._families)
         assert entry, "a decision names a node"
         before = self.ledger.entries.get(decided.uid)
-        self._promises[decided.uid] = Promise(entry=entry, before=before)
+        self._promises[decided.uid] = AssumedPod(entry=entry, before=before)
         self._withdrawn.pop(decided.uid, None)
         self.ledger.put(entry)
 
@@ -247,7 +247,7 @@ class _Known:
     trust: Trust = field(default_factory=lambda: Trust(offered=frozenset()))
 
 
-class Nodes:
+class NodeCache:
     """Every node. A node's devices are read once for each change of what they are written in."""
 
     def __init__(self, families: Sequence[Family], now: Clock) -> None:
@@ -370,7 +370,7 @@ class Nodes:
         return tuple(frozenset(texts.items()) for texts in (annotations, node.labels, node.capacity, node.allocatable))
 
 
-class Limits:
+class QuotaCache:
     """Every ResourceQuota, and what of it is left."""
 
     def __init__(self, families: Sequence[Family]) -> None:

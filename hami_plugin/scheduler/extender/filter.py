@@ -16,7 +16,7 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, assigned
 from hami_plugin.scheduler.engine.filtering import Filtered, Kept, Scene, Unasked, offered_by, searching
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed
-from hami_plugin.scheduler.extender.cache import Clock, Limits, Nodes, Pods, Standing
+from hami_plugin.scheduler.extender.cache import BindingPods, Clock, NodeCache, PodCache, QuotaCache
 from hami_plugin.scheduler.extender.node_lock import PACE, OvertakenError, repeated, write
 from hami_plugin.scheduler.extender.payloads import Offer, deciding, filter_result, standing_result
 from hami_plugin.scheduler.extender.ports import Cluster
@@ -28,7 +28,7 @@ log = logger(__name__)
 
 SUCCEED, FAILED = "FilteringSucceed", "FilteringFailed"
 
-MOST_CHANGES = 16
+MAX_CHANGES = 16
 """So often a choice is looked at again because its node has changed while others were looked at."""
 
 
@@ -41,13 +41,13 @@ class Preferences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ClusterState:
     """What is known of the cluster."""
 
     families: tuple[Family, ...]
-    nodes: Nodes
-    pods: Pods
-    limits: Limits
+    nodes: NodeCache
+    pods: PodCache
+    limits: QuotaCache
     preferences: Preferences = field(default_factory=Preferences)
     kept: Kept = field(default_factory=Kept)
 
@@ -64,7 +64,7 @@ class Known:
         )
 
 
-class Chooser:
+class Filter:
     """Answers filter requests, one choice after the other. Looking at many nodes takes long, so it is done in slices;
     what has changed meanwhile is looked at again, and between that and the entry in the ledger nothing else runs.
     """
@@ -72,11 +72,11 @@ class Chooser:
     def __init__(
         self,
         cluster: Cluster,
-        known: Known,
+        known: ClusterState,
         events: EventRecorder,
         now: Clock,
         *,
-        standing: Standing,
+        standing: BindingPods,
         pace: Backoff = PACE,
     ) -> None:
         self._cluster = cluster
@@ -121,7 +121,7 @@ class Chooser:
     async def _chosen(self, pod: PodView, names: Sequence[str]) -> Filtered | Unasked:
         """A choice that still holds. A node that has changed is looked at again; where it does not do any more, all."""
         found = await in_slices(searching(self._known.scene(pod), pod, names))
-        for _ in range(MOST_CHANGES):
+        for _ in range(MAX_CHANGES):
             if isinstance(found, Unasked) or found.placed is None or self._holds(pod, found.placed):
                 return found
             node = found.placed.site.node.name

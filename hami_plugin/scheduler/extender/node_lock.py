@@ -17,7 +17,7 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, 
 from hami_plugin.protocol.lock import owned_by, parse_lock
 from hami_plugin.scheduler.engine.assignment import Changes
 from hami_plugin.scheduler.engine.node_lock import Busy, Take, claim
-from hami_plugin.scheduler.extender.cache import Clock, Nodes
+from hami_plugin.scheduler.extender.cache import Clock, NodeCache
 from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import LockRule
 
@@ -129,7 +129,9 @@ class Hold:
 class NodeLocks:
     """The locks of all nodes. Pods of this process stand in line for a node, so that none is passed over."""
 
-    def __init__(self, cluster: Cluster, nodes: Nodes, now: Clock, *, patience: float, pace: Backoff = PACE) -> None:
+    def __init__(
+        self, cluster: Cluster, nodes: NodeCache, now: Clock, *, patience: float, pace: Backoff = PACE
+    ) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._now = now
@@ -186,7 +188,7 @@ class NodeLocks:
 class _Attempt:
     """One pod's attempt to take one node. ``why`` it has not come to it yet."""
 
-    def __init__(self, cluster: Cluster, nodes: Nodes, now: Clock, pace: Backoff, hold: Hold) -> None:
+    def __init__(self, cluster: Cluster, nodes: NodeCache, now: Clock, pace: Backoff, hold: Hold) -> None:
         self.why = "other pods are being bound to it"
         self._cluster = cluster
         self._nodes = nodes

@@ -18,7 +18,7 @@ from hami_plugin.aio import in_slices
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
-from hami_plugin.scheduler.extender.bodies import MOST_VALUES, Budget, Lease, reading, values
+from hami_plugin.scheduler.extender.bodies import MAX_VALUES, Budget, Lease, reading, values
 from hami_plugin.scheduler.extender.certificates import common_name, issued
 from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.scheduler.extender.payloads import Json, mapping
@@ -51,7 +51,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Route:
     """One path. ``local``: only callers on this host are served. ``certified``: only those that show a certificate of
     the webhook's authority, with one of ``names`` if there are any. ``refusing`` tells whether an answer says no.
 
@@ -68,14 +68,14 @@ class Kind:
     failure: Callable[[str], Json] | None = None
 
 
-def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
+def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Route, ...]:
     """The three calls of HAMi's scheduler, under HAMi's paths."""
     local = settings.extender_peers == "loopback"
     read_s, answer_s = settings.read_seconds, settings.answer_seconds
     budget = Budget(settings.request_mebibytes * MIB)
     open_to_all = Budget(budget.most // OPEN_PART, of=budget)
     return (
-        Kind(
+        Route(
             path="/filter",
             answer=extender.filter,
             limits=Limits(
@@ -90,7 +90,7 @@ def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
             local=local,
             failure=_error,
         ),
-        Kind(
+        Route(
             path="/bind",
             answer=extender.bind,
             limits=Limits(
@@ -105,7 +105,7 @@ def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Kind, ...]:
             local=local,
             failure=_error,
         ),
-        Kind(
+        Route(
             path="/webhook",
             answer=extender.review,
             limits=Limits(
@@ -149,7 +149,7 @@ def _error(why: str) -> Json:
 log = logger(__name__)
 
 _SECONDS = re.compile(r"([0-9]{1,3})s")
-_LEAST_S, _EARLIER = 0.1, 0.9
+_MIN_S, _EARLIER = 0.1, 0.9
 _BLOCK = 1 << 16
 """Bytes of a body that lie together. Smaller pieces are joined to so many, or each would cost more than it has."""
 
@@ -172,10 +172,10 @@ class UnreadableError(Exception):
         self.retry_s = retry_s
 
 
-class Desk:
+class RequestHandler:
     """Answers all calls of one kind."""
 
-    def __init__(self, kind: Kind, metrics: Metrics) -> None:
+    def __init__(self, kind: Route, metrics: Metrics) -> None:
         self._kind = kind
         self._metrics = metrics
         self._places = asyncio.Semaphore(kind.limits.at_once)
@@ -281,7 +281,7 @@ def time_to_answer(query: Mapping[str, str], most: float) -> float:
     The API server says it, as ``timeout=10s``. A refusal in time is worth more than an answer too late.
     """
     said = _SECONDS.fullmatch(query.get("timeout", ""))
-    return min(most, max(_LEAST_S, int(said.group(1)) * _EARLIER)) if said else most
+    return min(most, max(_MIN_S, int(said.group(1)) * _EARLIER)) if said else most
 
 
 async def _body(request: web.Request, limits: Limits, lease: Lease) -> bytes:
@@ -330,8 +330,8 @@ def _too_many(lease: Lease) -> UnreadableError:
 
 
 async def _object(body: bytes, *, trusted: bool) -> Json:
-    if not trusted and (count := values(body)) > MOST_VALUES:
-        why = f"the request has some {count} values, and at most {MOST_VALUES} are read"
+    if not trusted and (count := values(body)) > MAX_VALUES:
+        why = f"the request has some {count} values, and at most {MAX_VALUES} are read"
         raise UnreadableError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too large", why)
     try:
         read = await in_slices(reading(body))

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from aiohttp import web
 
 from hami_plugin.scheduler.extender.metrics import Metrics
-from hami_plugin.scheduler.extender.request_handler import Desk, Kind, refusal
+from hami_plugin.scheduler.extender.request_handler import RequestHandler, Route, refusal
 from hami_plugin.telemetry.connections import Connections
 from hami_plugin.telemetry.http import Probes, cannot_listen, listening
 
@@ -30,12 +30,12 @@ _LINGER_S = 2.0
 class Server:
     """Calls by POST, and the probes by GET, on one port."""
 
-    def __init__(self, *, host: str, port: int, kinds: Sequence[Kind], probes: Probes, metrics: Metrics) -> None:
+    def __init__(self, *, host: str, port: int, kinds: Sequence[Route], probes: Probes, metrics: Metrics) -> None:
         self._address = (host, port)
         self._connections = Connections(most=_MOST, dropped=metrics.connection_dropped)
         self._app = web.Application(middlewares=[self._connections.noticing, _in_json])
         for kind in kinds:
-            self._app.router.add_post(kind.path, Desk(kind, metrics).__call__)
+            self._app.router.add_post(kind.path, RequestHandler(kind, metrics).__call__)
         probes.add_to(self._app)
         self._runner: web.AppRunner | None = None
         self._socket: socket.socket | None = None

@@ -21,8 +21,8 @@ from hami_plugin.model.views import PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.scheduler.engine.survey import of_any_age
 from hami_plugin.scheduler.extender.bind import Binder, UnsureError
-from hami_plugin.scheduler.extender.cache import Limits, Nodes, Pods
-from hami_plugin.scheduler.extender.filter import Chooser, Known, Preferences
+from hami_plugin.scheduler.extender.cache import NodeCache, PodCache, QuotaCache
+from hami_plugin.scheduler.extender.filter import ClusterState, Filter, Preferences
 from hami_plugin.scheduler.extender.node_lock import PACE, NodeLocks
 from hami_plugin.scheduler.extender.payloads import mapping, name, offer
 from hami_plugin.scheduler.extender.ports import Cluster
@@ -78,9 +78,9 @@ class SchedulerService:
         served = tuple(map(of_any_age, families))
         self._options = options
         self._cluster = cluster
-        self._nodes, self._pods, self._limits = Nodes(served, now), Pods(served), Limits(served)
+        self._nodes, self._pods, self._limits = NodeCache(served, now), PodCache(served), QuotaCache(served)
         self._events = EventRecorder(cluster)
-        known = Known(
+        known = ClusterState(
             families=served,
             nodes=self._nodes,
             pods=self._pods,
@@ -88,7 +88,7 @@ class SchedulerService:
             preferences=options.preferences,
         )
         self._standing = self._pods.standing
-        self._chooser = Chooser(cluster, known, self._events, now, standing=self._standing, pace=options.pace)
+        self._chooser = Filter(cluster, known, self._events, now, standing=self._standing, pace=options.pace)
         self._reviewer = Reviewer(known, options.scheduling, refuse_impossible=options.refuse_impossible)
         locks = NodeLocks(cluster, self._nodes, now, patience=options.lock_patience, pace=options.pace)
         self._binder = Binder(

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
-from hami_plugin.scheduler.extender.cache import Binding, Nodes, Pods, Promise
+from hami_plugin.scheduler.extender.cache import AssumedPod, Binding, NodeCache, PodCache
 from hami_plugin.scheduler.extender.ports import Cluster
 
 log = logger(__name__)
@@ -20,7 +20,7 @@ AT_ONCE = 8
 class Upkeep:
     """One round in ``every`` seconds, for ever."""
 
-    def __init__(self, cluster: Cluster, nodes: Nodes, pods: Pods, *, every: float) -> None:
+    def __init__(self, cluster: Cluster, nodes: NodeCache, pods: PodCache, *, every: float) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._pods = pods
@@ -29,7 +29,7 @@ class Upkeep:
 
     async def run(self) -> NoReturn:
         await self._nodes.listed.changed(0)
-        old: Mapping[str, Promise] = {}
+        old: Mapping[str, AssumedPod] = {}
         unsettled: Mapping[str, Binding] = {}
         standing = self._pods.standing
         while True:
@@ -60,7 +60,7 @@ class Upkeep:
                 return
         self._nodes.answered(after)
 
-    async def _look_after(self, uid: str, promise: Promise) -> None:
+    async def _look_after(self, uid: str, promise: AssumedPod) -> None:
         """The watch has not shown a decision that the API server took: the pod may have gone in a gap of the watch."""
         pod = promise.entry.pod
         async with self._turn:

@@ -54,7 +54,7 @@ def _of_maps(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 IGNORE = ("hami.io/webhook", "ignore")
 """The label of pods that admission leaves alone. HAMi's webhook configuration does not even ask about them."""
 
-MOST_CONTAINERS = 512
+MAX_CONTAINERS = 512
 _CONTAINERS = ("initContainers", "containers")
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -138,9 +138,9 @@ def crowded(pod: Mapping[str, Any]) -> str:
     spec = pod.get("spec")
     lists = [spec.get(key) for key in _CONTAINERS] if isinstance(spec, Mapping) else []
     count = sum(len(one) for one in lists if isinstance(one, Sequence))
-    if count <= MOST_CONTAINERS:
+    if count <= MAX_CONTAINERS:
         return ""
-    return f"pod has {count} containers, and at most {MOST_CONTAINERS} are looked at; split it into several pods"
+    return f"pod has {count} containers, and at most {MAX_CONTAINERS} are looked at; split it into several pods"
 
 
 def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.satisfiable import impossible
-from hami_plugin.scheduler.extender.filter import Known
+from hami_plugin.scheduler.extender.filter import ClusterState
 from hami_plugin.scheduler.extender.payloads import admission_response, member, name, readable
 from hami_plugin.scheduler.webhook.admission import Allowed, Scheduling, crowded, reviewing
 
@@ -20,7 +20,7 @@ Json = Mapping[str, Any]
 class Reviewer:
     """Decides which pods are taken, and with which defaults. ``refuse_impossible``: not those that can never run."""
 
-    def __init__(self, known: Known, scheduling: Scheduling, *, refuse_impossible: bool) -> None:
+    def __init__(self, known: ClusterState, scheduling: Scheduling, *, refuse_impossible: bool) -> None:
         self._known = known
         self._scheduling = scheduling
         self._refuse_impossible = refuse_impossible

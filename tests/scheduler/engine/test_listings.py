@@ -10,7 +10,7 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.nodes import tried
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Site, Stock, Unplaced
-from hami_plugin.scheduler.engine.states import MOST_BYTES, MOST_NAMES, Listings, idle
+from hami_plugin.scheduler.engine.states import MAX_BYTES, MAX_NAMES, Listings, idle
 from hami_plugin.scheduler.engine.survey import rules
 from hami_plugin.scheduler.webhook.admission import Allowed, Denied, Scheduling, review
 from hami_plugin.sdk import load_vendor, vendor_names
@@ -84,7 +84,7 @@ def test_a_type_is_judged_once_for_all_devices_that_are_of_it(monkeypatch):
 
 @pytest.mark.difference("D-329")
 @pytest.mark.scenario("X3")
-@pytest.mark.parametrize("text", [ENDLESS, "x" * (MOST_BYTES + 1), "," * MOST_NAMES, "é" * (MOST_BYTES // 2 + 1)])
+@pytest.mark.parametrize("text", [ENDLESS, "x" * (MAX_BYTES + 1), "," * MAX_NAMES, "é" * (MAX_BYTES // 2 + 1)])
 def test_a_list_without_end_is_refused_on_every_node_with_its_size_the_limit_and_what_to_do(text):
     found = outcomes(pod({USE_TYPE: text}), sites(2))
 
@@ -98,7 +98,7 @@ def test_a_list_without_end_is_refused_on_every_node_with_its_size_the_limit_and
 
 
 def test_a_list_of_as_many_names_as_are_read_is_read():
-    names = ",".join(["toy", *(f"x{n}" for n in range(MOST_NAMES - 1))])
+    names = ",".join(["toy", *(f"x{n}" for n in range(MAX_NAMES - 1))])
 
     assert all(isinstance(one.placed, Placed) for one in outcomes(pod({USE_TYPE: names}), sites(2)))
 

@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 import hami_plugin.scheduler.extender.app
-from hami_plugin.cluster.informer import Follower
+from hami_plugin.cluster.informer import Informer
 from hami_plugin.errors import HamiError
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.scheduler.extender.app import Process, Scheduler, configured, serve
-from hami_plugin.scheduler.extender.cache import Nodes
+from hami_plugin.scheduler.extender.cache import NodeCache
 from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority, Mount
@@ -131,14 +131,14 @@ async def test_a_view_that_breaks_ends_the_process_with_its_error(tmp_path: Path
 
 def watch_of(kind: str):
     """A watch of this kind breaks in a way that is no part of the design, after its list."""
-    run = Follower.run
+    run = Informer.run
 
-    async def breaking(self: Follower[Any]) -> None:
+    async def breaking(self: Informer[Any]) -> None:
         if self._topic.kind == kind:
             raise RuntimeError("a bug")
         await run(self)
 
-    return Follower, "run", breaking
+    return Informer, "run", breaking
 
 
 def broken(*_: Any) -> Any:
@@ -153,7 +153,7 @@ LOOPS = {
     "nodes": watch_of("nodes"),
     "pods": watch_of("pods"),
     "quotas": watch_of("resourcequotas"),
-    "upkeep": (Nodes, "judge", broken),
+    "upkeep": (NodeCache, "judge", broken),
     "events": (EventRecorder, "run", ended),
 }
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.model.pausing import Outcome, at_once
-from hami_plugin.scheduler.extender.bodies import MOST_DEPTH, MOST_VALUES, Budget, reading
+from hami_plugin.scheduler.extender.bodies import MAX_DEPTH, MAX_VALUES, Budget, reading
 from tests.support.extender import ARGS, BINDING, REVIEW, FakeExtender, Rig, listening
 from tests.support.scheduling import until
 
@@ -63,8 +63,8 @@ def test_values_lie_in_each_other_as_deep_as_is_said_and_no_deeper(opening, clos
     def nested(levels):
         return at_once(reading((opening * levels + "1" + closing * levels).encode()))
 
-    assert nested(MOST_DEPTH)
-    for levels in (MOST_DEPTH + 1, 500, 1200, 9000, 100_000):
+    assert nested(MAX_DEPTH)
+    for levels in (MAX_DEPTH + 1, 500, 1200, 9000, 100_000):
         with pytest.raises(ValueError, match="more than 64 levels deep"):
             nested(levels)
 
@@ -141,6 +141,6 @@ async def test_a_review_has_three_mebibytes_and_a_bounded_number_of_values():
             "the request is larger than 3 MiB; an API server itself takes no larger pod",
         )
         assert (await rig.post("/webhook", b" " * (2 * MIB) + json.dumps(REVIEW).encode()))[0] == 200
-        status, answer = await rig.post("/webhook", b"[" + b"{}," * (MOST_VALUES // 2 + 1) + b"{}]")
+        status, answer = await rig.post("/webhook", b"[" + b"{}," * (MAX_VALUES // 2 + 1) + b"{}]")
         assert status == 413
-        assert f"at most {MOST_VALUES} are read" in answer["message"]
+        assert f"at most {MAX_VALUES} are read" in answer["message"]

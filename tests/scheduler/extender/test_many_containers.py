@@ -3,7 +3,7 @@
 import pytest
 
 from hami_plugin.scheduler.extender import cache
-from hami_plugin.scheduler.webhook.admission import MOST_CONTAINERS
+from hami_plugin.scheduler.webhook.admission import MAX_CONTAINERS
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import add_node, ask, manifest, reasons, schedule, serving, until
 
@@ -48,8 +48,8 @@ async def test_a_pod_with_thousands_of_containers_is_denied_with_the_number_and_
 
 
 async def test_as_many_containers_as_are_looked_at_are_looked_at(service):
-    assert (await reviewed(service, crowd(MOST_CONTAINERS)))["allowed"]
-    assert not (await reviewed(service, crowd(MOST_CONTAINERS + 1)))["allowed"]
+    assert (await reviewed(service, crowd(MAX_CONTAINERS)))["allowed"]
+    assert not (await reviewed(service, crowd(MAX_CONTAINERS + 1)))["allowed"]
 
 
 @pytest.mark.parametrize("left_alone", [{"schedulerName": "other"}, {"labels": {"hami.io/webhook": "ignore"}}])

@@ -128,7 +128,7 @@ async def test_what_changes_while_nodes_are_looked_at_is_looked_at_again(server,
 
 
 async def test_a_pod_that_needs_no_end_of_trials_gets_what_was_found_within_a_bound(monkeypatch):
-    monkeypatch.setattr(filtering, "MOST_ASKED", 100)
+    monkeypatch.setattr(filtering, "MAX_ASKED", 100)
     card = DeviceInfo(id="", count=100, devmem=10_000, devcore=100, type="NVIDIA-Toy", health=True)
 
     def site(name):

@@ -12,7 +12,7 @@ from vendors.ascend.node.codes import NOT_SUPPORTED, DcmiError, NoLibraryError
 
 BARE_NAME: Final = "libdcmi.so"
 PLACES: Final = ("usr/local/Ascend/driver/lib64/driver", "usr/local/dcmi")
-MOST_CARDS, MOST_ERRORS = 64, 128
+MAX_CARDS, MAX_ERRORS = 64, 128
 _NPU = 0
 _VDIE = 1
 
@@ -93,9 +93,9 @@ class Dcmi:
 
         A card that does not answer is taken for one chip, so that it is asked for, and hides no other.
         """
-        count, cards = ctypes.c_int(), (ctypes.c_int * MOST_CARDS)()
-        self._call("dcmi_get_card_list", ctypes.byref(count), cards, ctypes.c_int(MOST_CARDS))
-        for card in cards[: max(0, min(count.value, MOST_CARDS))]:
+        count, cards = ctypes.c_int(), (ctypes.c_int * MAX_CARDS)()
+        self._call("dcmi_get_card_list", ctypes.byref(count), cards, ctypes.c_int(MAX_CARDS))
+        for card in cards[: max(0, min(count.value, MAX_CARDS))]:
             chips = ctypes.c_int(1)
             with suppress(DcmiError):
                 self._call("dcmi_get_device_num_in_card", ctypes.c_int(card), ctypes.byref(chips))
@@ -133,9 +133,9 @@ class Dcmi:
 
     def errors(self, unit: Unit) -> tuple[int, ...]:
         """The codes of what is wrong at present."""
-        count, codes = ctypes.c_int(), (ctypes.c_uint * MOST_ERRORS)()
-        self._call("dcmi_get_device_errorcode_v2", *unit, ctypes.byref(count), codes, ctypes.c_uint(MOST_ERRORS))
-        return tuple(codes[: max(0, min(count.value, MOST_ERRORS))])
+        count, codes = ctypes.c_int(), (ctypes.c_uint * MAX_ERRORS)()
+        self._call("dcmi_get_device_errorcode_v2", *unit, ctypes.byref(count), codes, ctypes.c_uint(MAX_ERRORS))
+        return tuple(codes[: max(0, min(count.value, MAX_ERRORS))])
 
     def shareable(self, unit: Unit) -> bool:
         """Whether several containers may open the chip at a time."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-MOST_LINKS = 40
+MAX_LINKS = 40
 """As many as the kernel follows before it calls them a loop."""
 
 
@@ -44,7 +44,7 @@ class Tree:
                 done = f"{done}/{part}"
                 continue
             links += 1
-            if links > MOST_LINKS:
+            if links > MAX_LINKS:
                 return None
             done = "" if target.startswith("/") else done
             rest = [*_parts(target), *rest]

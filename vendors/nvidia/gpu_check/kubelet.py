@@ -38,7 +38,7 @@ from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.kubelet import FakeKubelet
-from hami_plugin.vendor_boundary.guard import Guard, Mistakes
+from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 from vendors.nvidia.gpu_check.stand_ins import NODE, ScratchHost, TableCluster
 from vendors.nvidia.gpu_check.verdicts import Findings
 
@@ -143,7 +143,7 @@ async def _plugin(
         events=EventRecorder(cluster, NODE),
         checkpoint=checkpoint,
         host=ScratchHost(paths=HostPaths(), scratch=scratch / "host"),
-        guard=Guard(BoundedCalls("gpu-check", patience=DEADLINE_S), Mistakes("nvidia")),
+        guard=Guard(BoundedCalls("gpu-check", patience=DEADLINE_S), VendorErrors("nvidia")),
         rules=AllocationRules(node=NODE),
         observer=NullObserver(),
     )

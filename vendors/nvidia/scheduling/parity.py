@@ -29,7 +29,7 @@ from vendors.nvidia.scheduling.pairs import even_pairs_alike, odd_pairs, pair_sc
 from vendors.nvidia.scheduling.policy import NUMA_BIND, policy
 from vendors.nvidia.settings import NvidiaSettings
 
-MOST_TAKEN = 1000
+MAX_TAKEN = 1000
 """More than a node has cards and instances."""
 
 BEFORE_NUMA = (Reason.UNHEALTHY, Reason.CORDONED, Reason.TYPE_MISMATCH)
@@ -136,7 +136,7 @@ def _of_all() -> Policy:
 
 def _circumstances(question: Json) -> Context:
     demand = Parity().demand(question["request"])
-    return fits.circumstances(question, replace(demand, count=MOST_TAKEN) if _topology(question) else demand)
+    return fits.circumstances(question, replace(demand, count=MAX_TAKEN) if _topology(question) else demand)
 
 
 def _runs(question: Json) -> tuple[list[list[DeviceState]], Counter[Reason]]:
@@ -176,7 +176,7 @@ def _linked_best(question: Json, ours: Json, theirs: Json) -> bool:
 def _all_taken(question: Json) -> Sequence[str]:
     """What HAMi takes one after the other before it chooses by links."""
     demand = Parity().demand(question["request"])
-    return fits.serving(question, policy(NvidiaSettings()), replace(demand, count=MOST_TAKEN))
+    return fits.serving(question, policy(NvidiaSettings()), replace(demand, count=MAX_TAKEN))
 
 
 def _able(question: Json) -> Sequence[str]:

@@ -12,7 +12,7 @@ from hami_plugin.scheduler.engine.topology.exact import best_of_blocks, blocks
 from hami_plugin.scheduler.engine.topology.search import improved
 from hami_plugin.scheduler.engine.topology.worth import Worth, worth
 
-MOST_KEPT = 1 << 18
+MAX_KEPT = 1 << 18
 """Numbers in the questions that are kept: some 2 MiB, 9,000 questions about eight devices."""
 
 FEW = 500
@@ -39,7 +39,7 @@ class Choice:
 class Solved:
     """Questions by scores alone, and their answers: alike nodes ask alike. Full, it forgets everything."""
 
-    def __init__(self, most: int = MOST_KEPT) -> None:
+    def __init__(self, most: int = MAX_KEPT) -> None:
         self._most, self._size = most, 0
         self._answers: dict[_Question, Sequence[int]] = {}
 

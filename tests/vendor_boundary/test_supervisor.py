@@ -7,8 +7,8 @@ import pytest
 from hami_plugin.aio import Backoff, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.model.ports import NullObserver
-from hami_plugin.vendor_boundary.guard import AGAIN_S, Mistakes
-from hami_plugin.vendor_boundary.keeper import Keeper
+from hami_plugin.vendor_boundary.guard import AGAIN_S, VendorErrors
+from hami_plugin.vendor_boundary.supervisor import VendorSupervisor
 from tests.support.node import until
 
 
@@ -41,7 +41,7 @@ def counting():
 
 @pytest.fixture
 def keeper(counting):
-    return Keeper(Mistakes("toy", counting), Backoff(first=0.001, cap=0.05))
+    return VendorSupervisor(VendorErrors("toy", counting), Backoff(first=0.001, cap=0.05))
 
 
 async def test_a_loop_that_fails_begins_again_and_is_well_after_a_while(keeper, counting):
@@ -90,7 +90,7 @@ async def test_what_fails_while_it_is_withdrawn_keeps_no_loop_from_beginning_aga
 
 
 async def test_waits_grow_while_a_loop_fails_at_once(counting):
-    keeper = Keeper(Mistakes("toy", counting), Backoff(first=0.001, factor=100.0, cap=1000.0, jitter=0.0))
+    keeper = VendorSupervisor(VendorErrors("toy", counting), Backoff(first=0.001, factor=100.0, cap=1000.0, jitter=0.0))
     loop, clock = Loop(*[ZeroDivisionError()] * 100), asyncio.get_running_loop()
     began = clock.time()
     task = asyncio.create_task(keeper.keep("offers x", "offers", loop))
@@ -105,7 +105,7 @@ async def test_waits_grow_while_a_loop_fails_at_once(counting):
 
 def test_the_same_mistake_is_logged_once_and_counted_each_time(counting, capsys):
     now = [0.0]
-    mistakes = Mistakes("toy", counting, clock=lambda: now[0])
+    mistakes = VendorErrors("toy", counting, clock=lambda: now[0])
     for text in ("a", "a", "b"):
         mistakes.made("register", ValueError(text))
     now[0] = AGAIN_S

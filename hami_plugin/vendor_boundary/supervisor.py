@@ -8,15 +8,15 @@ from collections.abc import Callable, Coroutine, Mapping
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
-from hami_plugin.vendor_boundary.guard import Mistakes
+from hami_plugin.vendor_boundary.guard import VendorErrors
 
 log = logger(__name__)
 
 
-class Keeper:
+class VendorSupervisor:
     """One vendor's. A loop that has run for ``backoff.cap`` seconds since it failed is well again."""
 
-    def __init__(self, mistakes: Mistakes, backoff: Backoff | None = None) -> None:
+    def __init__(self, mistakes: VendorErrors, backoff: Backoff | None = None) -> None:
         self._mistakes = mistakes
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._wrong: dict[str, str] = {}
