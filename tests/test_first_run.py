@@ -21,6 +21,8 @@ GUARD_S = 120
 def commands(target: str, folder: Path) -> str:
     """What make would do for ``target`` where nothing is installed yet."""
     (folder / "proto").mkdir()
+    (folder / "hami_plugin").mkdir()
+    shutil.copy(ROOT / "hami_plugin" / "__init__.py", folder / "hami_plugin")
     for name in ("Makefile", "requirements.lock", "requirements-build.lock", "requirements-dev.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
     make = ["make", "--dry-run", "--no-print-directory", target]

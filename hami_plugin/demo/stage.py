@@ -347,7 +347,7 @@ def daemon_options(profile: str, node: str, directory: Path, kubeconfig: Path) -
 
 def install_core(directory: Path) -> None:
     """Stand-ins for the files of HAMi's limiters; nothing here loads them."""
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for name in ("libvgpu.so", "libamvgpu.so"):
         (directory / name).touch()
     (directory / "ld.so.preload").write_text(f"{directory / 'libvgpu.so'}\n", encoding="utf-8")

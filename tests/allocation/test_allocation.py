@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from hami_plugin.model.device import Health
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from tests.support.builders import (
     FAMILY,
+    changed,
     container,
     grant,
     ids,
@@ -296,7 +296,7 @@ async def test_a_decision_beyond_the_request_is_refused_and_the_lock_released(no
 
 
 async def test_a_part_is_refused_where_the_node_has_whole_devices_only(node):
-    node.use(replace(FAMILY, whole_only="nothing here limits a part"))
+    node.use(changed(FAMILY, whole_only="nothing here limits a part"))
     node.cluster.add(pod("a", pieces=[[grant(0, 1000, 10)]]))
 
     refusal = await refused(node, ids((0, 0)))

@@ -23,10 +23,10 @@ from tests.support.node import until
 HOUR = timedelta(hours=1)
 WALL = {"now", "utcnow", "today", "time", "time_ns", "localtime", "gmtime"}
 READERS = {
-    "app.py": "the time in a handshake and the age of a lock, for a metric",
+    "daemon/app.py": "the time in a handshake and the age of a lock, for a metric",
     "cluster/events.py": "when an Event happened, for people",
-    "scheduler/service.py": "the time in locks and handshakes, as HAMi writes them",
-    "scheduler/certificates.py": "whether a certificate has expired",
+    "scheduler/extender/service.py": "the time in locks and handshakes, as HAMi writes them",
+    "scheduler/extender/certificates.py": "whether a certificate has expired",
     "telemetry/logs.py": "when a line was written",
 }
 """Who reads the wall clock, and for what. Everything else goes by a clock that never jumps."""

@@ -53,7 +53,7 @@ def test_the_daemon_sees_what_the_image_has_and_nothing_that_developers_installe
     program = (
         "from importlib.util import find_spec; from importlib.metadata import version;"
         "import hami_plugin.daemon.app, pynvml;"
-        "print(version('hami-plugin') != '', find_spec('pytest'), find_spec('rich'))"
+        "print(version('hami-plugin') != '', find_spec('pytest'), find_spec('hypothesis'))"
     )
 
     words = [sys.executable, *FLAGS, "-c", program]

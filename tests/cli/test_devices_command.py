@@ -153,7 +153,7 @@ def test_the_version_is_the_packages_own():
 
 
 @pytest.mark.parametrize(
-    ("line", "word", "offered"),
+    ("line", "device_type", "offered"),
     [
         ("hami-plugin topo", 1, ["topology"]),
         ("hami-plugin demo --profile dgx-h1", 3, ["dgx-h100"]),

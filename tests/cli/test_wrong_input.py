@@ -69,7 +69,7 @@ def test_what_stands_beside_a_pod_is_checked_as_well(tmp_path: Path, option: str
 
 
 @pytest.mark.parametrize(
-    ("option", "word"),
+    ("option", "device_type"),
     [
         ("--gpu-scheduler-policy", "random"),
         ("--gpu-scheduler-policy", "numa,random"),

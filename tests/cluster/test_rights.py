@@ -99,7 +99,7 @@ async def test_the_schedulers_rights_are_the_calls_that_it_makes(tmp_path):
             node = await cluster.get_node("n1")
             await cluster.patch_node("n1", {"a": "1"}, resource_version=node.resource_version)
             await cluster.patch_pod(pod, Changes(annotations={"a": "1"}))
-            await cluster.bind(pod, "n1")
+            await cluster.bind(await cluster.get_pod("team", "p"), "n1")
             for _ in range(2):
                 await cluster.create_event(Subject(kind="Node", name="n1"), reason="R", message="m", warning=True)
             await until(watched(server, "pods", "nodes", "resourcequotas"))

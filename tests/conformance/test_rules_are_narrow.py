@@ -153,7 +153,7 @@ def wrong(case: Case, ours: Json) -> Iterator[tuple[str, Json]]:
 
 def wrong_of_hami(case: Case, theirs: Json) -> Iterator[tuple[str, Json]]:
     """Other answers of HAMi's than the recorded ones."""
-    for place, value in spread([*changes(theirs)], MAX_CHANGES):
+    for place, value in at_most([*changes(theirs)], MAX_CHANGES):
         other = changed(theirs, place, value)
         if well_formed(other) and differs(case, other):
             yield f"{'.'.join(map(str, place))} = {value}", other
@@ -186,7 +186,7 @@ def test_no_other_choice_of_hami_is_explained() -> None:
     """A rule says what HAMi answers, too: another fault of HAMi, or of the record, is not hidden by it."""
     tried = 0
     for (reason, of), cases in explained().items():
-        for case, ours in spread(cases, MAX_CASES) if of == fits.QUESTION else ():
+        for case, ours in at_most(cases, MAX_CASES) if of == fits.QUESTION else ():
             theirs = next(one for one in case.answers if explain()(replace(case, answers=(one,)), ours))
             for what, other in wrong_of_hami(case, theirs):
                 tried += 1

@@ -33,7 +33,7 @@ def plan(vendors: Mapping[str, Mapping[str, Any]]) -> Plan:
     return Plan(configuration=Configuration(settings=settings, vendors=sections))
 
 
-TOY = Path(__file__).parent / "e2e" / "more"
+TOY = Path(__file__).parents[1] / "e2e" / "more"
 OPTIONS = {"config": None, "device_config": None, "node_config": None, "nvml_library": None, "simulation_dir": None}
 
 

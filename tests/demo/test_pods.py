@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.demo.pods import part
+from hami_plugin.demo.stage import install_core
 from tests.support.rigs import rig
 
 PARTS = {
@@ -25,6 +26,7 @@ TRUSTED = {name: {"unlimitedShares": True} for name in ("cambricon-mlu590-8", "m
 
 @pytest.mark.parametrize("profile", PARTS)
 def test_a_part_is_asked_for_in_the_familys_own_units(tmp_path: Path, profile: str) -> None:
+    install_core(tmp_path / "hook" / "vgpu")
     machine = rig(profile, tmp_path, **TRUSTED.get(profile, {}))
 
     asked = part(machine.family, machine.node(machine.snapshot()), "main", memory=3000, cores=30)

@@ -195,7 +195,7 @@ def test_a_choice_is_worth_the_same() -> None:
 
 @answers(("kunlun_xpu_topology", "kunlun_vxpu"), "Fit")
 @pytest.mark.parametrize(
-    ("file", "function", "word"),
+    ("file", "function", "device_type"),
     [("kunlun_xpu_topology", "KunlunDevices.Fit", "kunlun"), ("kunlun_vxpu", "KunlunVDevices.Fit", "XPU")],
 )
 def test_hamis_own_cases_are_decided_alike(file: str, function: str, device_type: str) -> None:

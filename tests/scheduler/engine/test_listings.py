@@ -116,7 +116,7 @@ KEYS = sorted(
 
 @pytest.mark.difference("D-329")
 @pytest.mark.scenario("X3")
-@pytest.mark.parametrize(("word", "resource", "key"), KEYS)
+@pytest.mark.parametrize(("device_type", "resource", "key"), KEYS)
 def test_admission_denies_a_pod_whose_selection_of_devices_has_no_end(device_type, resource, key):
     family = next(family for family in FAMILIES if family.device_type == device_type)
     spec = {"containers": [{"name": "main", "resources": {"limits": {resource: "1"}}}]}

@@ -15,7 +15,7 @@ from hami_plugin.scheduler.engine.survey import registered
 from tests.support.pods import of_vendor
 from tests.support.scheduling import CARD_MIB, FAMILIES, KEYS, cards, manifest
 
-SCHEDULE = Path(__file__).parents[1] / "vectors" / "schedule.jsonl.xz"
+SCHEDULE = Path(__file__).parents[2] / "vectors" / "schedule.jsonl.xz"
 
 
 def sites(*counts: int, **card):
@@ -80,7 +80,7 @@ HALF = {
 }
 
 
-@pytest.mark.parametrize(("vendor", "word", "count", "cores", "devcore", "annotations"), HALF.values(), ids=HALF)
+@pytest.mark.parametrize(("vendor", "device_type", "count", "cores", "devcore", "annotations"), HALF.values(), ids=HALF)
 def test_a_percentage_of_cores_is_not_held_against_a_number_of_them(
     vendor, device_type, count, cores, devcore, annotations
 ):

@@ -26,7 +26,7 @@ from tests.support.extender import Rig, listening
 from tests.support.scale import spread
 from tests.support.scheduling import annotations, serving, until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CASES = spread(read(ROOT / "tests" / "vectors" / "schedule.jsonl.xz"), lambda case: case.question["vendor"])
 
 Json = Mapping[str, Any]

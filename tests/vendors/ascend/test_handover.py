@@ -110,7 +110,7 @@ def test_an_ill_npu_is_registered_as_ill(rig):
 def test_a_chip_without_templates_is_for_one_container(rig):
     built = rig("ascend-310p-8", configs=[{"commonWord": "Ascend310P", "templates": []}])
 
-    assert built.family().replicas(built.devices()[0]) == 1
+    assert built.family().node.replicas(built.devices()[0]) == 1
 
 
 def test_a_share_by_template_is_the_reviewed_one(rig):
@@ -136,7 +136,7 @@ def test_a_share_of_hamis_core_is_the_reviewed_one(rig, name, configuration):
     asked = assignment(built.devices()[1:2], memory=8000, cores=30, annotations=SOFT)
 
     against(name, answer(built.family(), asked), built.simulator.directory)
-    assert built.family().inject(asked, HOST).directories == (
+    assert built.family().node.inject(asked, HOST).directories == (
         HOOK / "hami-shared-region",
         HOOK / f"hami-vnpu-core/containers/{asked.pod.uid}_main",
     )
@@ -145,8 +145,8 @@ def test_a_share_of_hamis_core_is_the_reviewed_one(rig, name, configuration):
 def test_a_node_says_that_only_ascends_runtime_cuts_templates_where_that_is_not_in_the_way(rig):
     by_cdi, by_runtime = rig("ascend-310p-8", cdi={"enabled": True}), rig("ascend-310p-8", deviceListStrategy="envvar")
 
-    assert "only Ascend's container runtime cuts templates" in by_cdi.family().whole_only
-    assert by_runtime.family().whole_only == ""
+    assert "only Ascend's container runtime cuts templates" in by_cdi.family().node.whole_only
+    assert by_runtime.family().node.whole_only == ""
 
 
 def test_a_container_never_sees_another_npu(rig):
@@ -163,7 +163,7 @@ def test_no_forged_name_leads_out_of_its_folder(rig, uid):
     built = rig("ascend-910b3-8")
 
     with pytest.raises(RefusedError, match="no pod UID"):
-        built.family().inject(assignment(built.devices()[:1], memory=1, annotations=SOFT, uid=uid), HOST)
+        built.family().node.inject(assignment(built.devices()[:1], memory=1, annotations=SOFT, uid=uid), HOST)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_admission_makes_a_bare_gpu_a_whole_one_and_refuses_101_percent() -> Non
 
 
 @pytest.mark.parametrize(
-    ("chosen", "word"),
+    ("chosen", "device_type"),
     [
         ({}, "none"),
         ({"deviceListStrategy": "volume-mounts"}, "none"),
