@@ -1,8 +1,8 @@
 """Snapshots for people and for other programs: tables, matrices, pictures, JSON. Values in, text out; no I/O."""
 
-from hami_plugin.render.document import links_document, snapshot_json
 from hami_plugin.render.graph import link_graph_svg
 from hami_plugin.render.heatmap import heat_map_svg
+from hami_plugin.render.svg import links_document, snapshot_json
 from hami_plugin.render.tables import DEVICE_RIGHT, aligned, device_rows, device_table, not_ready, topology_matrix
 
 __all__ = [

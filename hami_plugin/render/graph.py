@@ -10,8 +10,8 @@ from math import cos, pi, sin
 
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Link
-from hami_plugin.render.drawing import ALARM, FONT, INK, QUIET, clean, text
-from hami_plugin.render.names import device_name, differs, explained, numa_name
+from hami_plugin.render.svg import ALARM, FONT, INK, QUIET, clean, text
+from hami_plugin.render.tables import device_name, differs, explained, numa_name
 
 _MARGIN, _TOP, _LINE = 24, 76, 22
 _THROUGH_THE_HOST = ("PHB", "NODE", "SYS", "")

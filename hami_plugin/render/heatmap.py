@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 
 from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.render.drawing import ALARM, FONT, INK, QUIET, clean, colours, depth, text
-from hami_plugin.render.names import device_name, differs, explained, numa_name, pair_label
+from hami_plugin.render.svg import ALARM, FONT, INK, QUIET, clean, colours, depth, text
+from hami_plugin.render.tables import device_name, differs, explained, numa_name, pair_label
 
 _EMPTY = "#f3f3f3"
 _MARGIN, _TOP, _LINE = 24, 68, 20
