@@ -51,7 +51,7 @@ test-all: setup ## Run every test with all of its cases: all recorded questions,
 	TEST_ALL=1 $(PYTEST)
 
 agreement: setup ## Ask fit, the scheduler and the daemon the same 6400 questions on all machines (QUESTIONS=, SEED=)
-	AGREEMENT_QUESTIONS=$${QUESTIONS:-6400} AGREEMENT_SEED=$${SEED:-0} $(BIN)/python -m pytest -q tests/vendors/test_agreement.py
+	TEST_ALL=1 AGREEMENT_QUESTIONS=$${QUESTIONS:-6400} AGREEMENT_SEED=$${SEED:-0} $(BIN)/python -m pytest -q tests/vendors/test_agreement.py
 
 test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.runtimes.install
