@@ -201,6 +201,7 @@ async def daemon_ways(directory: Path, rounds: int) -> dict[str, Way]:
             await stage.until(lambda: whole(resource) < shares, "the fault at the kubelet")
             await stage.until(lambda: stage.annotation(key) != healthy, "the fault in the annotation")  # noqa: B023
             faults.append((began, time.monotonic_ns()))
+            await asyncio.sleep(PAUSE_S)  # a card is well again only after it was discovered to be lost
             stage.hardware.simulator.inject("back", card)
             await stage.until(lambda: whole(resource) == shares, "the recovery at the kubelet")
             await stage.until(lambda: stage.annotation(key) == annotation, "the recovery in the annotation")

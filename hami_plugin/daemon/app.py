@@ -23,7 +23,7 @@ from hami_plugin.allocation.recovery import KubeletAccount, Recovery
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
-from hami_plugin.daemon.build import VendorBuilder, wired
+from hami_plugin.daemon.build import VendorBuilder, build
 from hami_plugin.daemon.startup import Served, tell_handover, tell_unlimited, tidy_specs
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import StateLock
@@ -83,23 +83,25 @@ class Daemon:
         self.account = KubeletAccount(PodResourcesClient(settings.pod_resources_socket), self._ledger)
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
         self._vendors = process.vendors
-        equipment = VendorBuilder(
-            settings=settings,
-            pods=self._pods,
-            ledger=self._ledger,
-            settlement=self._settlement,
-            checkpoint=self._checkpoint,
-            events=self._events,
-            host=HostFiles(paths=process.host),
-            memory=self._memory,
-            directory=DirectoryWatch(settings.kubelet_dir),
-            company=PluginDirectory(started=self._pods.by_creation),
-            metrics=metrics,
-            outdated=lambda: cluster.pods_outdated,
-            refresh=cluster.refresh_pods,
+        self._serving = build(
+            process.vendors,
+            VendorBuilder(
+                settings=settings,
+                pods=self._pods,
+                ledger=self._ledger,
+                settlement=self._settlement,
+                checkpoint=self._checkpoint,
+                events=self._events,
+                host=HostFiles(paths=process.host),
+                memory=self._memory,
+                watch=DirectoryWatch(settings.kubelet_dir),
+                directory=PluginDirectory(started=self._pods.by_creation),
+                metrics=metrics,
+                outdated=lambda: cluster.pods_outdated,
+                refresh=cluster.refresh_pods,
+            ),
         )
-        self._serving = wired(process.vendors, equipment)
-        self._settlement.questions = [line.plugin.question for line in self._serving.lines]
+        self._settlement.questions = [one.plugin.question for one in self._serving.resources]
         self._reaper = LockReaper(
             cluster, pods=self._pods, node=self._node, ledger=self._ledger, questions=self._settlement.questions
         )
@@ -160,8 +162,8 @@ class Daemon:
     def stalled(self) -> list[str]:
         """Loops that have stopped turning. A broken device or an absent kubelet is no reason to be restarted."""
         now = time.monotonic()
-        watches = [own.watch for own in self._serving.vendors]
-        late = {w.vendor: now - w.beat for w in watches if not self._blocked}
+        loops = [vendor.discovery for vendor in self._serving.vendors]
+        late = {loop.vendor: now - loop.beat for loop in loops if not self._blocked}
         return [f"driver {name}: no turn for {s:.0f} s" for name, s in late.items() if s > STUCK_AFTER_S]
 
     def _open(self) -> None:

@@ -1,11 +1,13 @@
-"""What all vendors of a node have in common, and what each vendor is equipped with by it."""
+"""From the settings and the enabled vendors to the objects that serve them.
+
+A vendor's driver feeds its inventory; the inventory shows each family in one snapshot; all else reads that snapshot.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin
@@ -21,11 +23,11 @@ from hami_plugin.daemon.supervisor import ServedResource, Serving, VendorTasks
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import BoundedCalls, once
-from hami_plugin.inventory.cdi_specs import SpecFiles, SpecPublisher
+from hami_plugin.inventory.cdi_specs import SpecFiles, SpecStage
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
 from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.health_file import HealthMemory
-from hami_plugin.inventory.inventory import FamilyPart, Inventory, whole
+from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
@@ -38,13 +40,23 @@ from hami_plugin.vendor_boundary.guard import Guard, VendorErrors, guarded
 from hami_plugin.vendor_boundary.supervisor import VendorSupervisor
 
 COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
+CALL_TIMEOUT_S = 2.0
+"""How long a vendor's function may look at the host. Until it returns, the next calls are refused."""
+FAMILIES_TIMEOUT_S = 20.0
+
+
+def build(vendors: Sequence[Served], builder: VendorBuilder) -> Serving:
+    """The tasks of every vendor. ``ConfigError`` where two of them would use one name."""
+    serving = Serving(vendors=[builder.vendor(served) for served in vendors])
+    _require_distinct_names(serving)
+    return serving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorBuilder:
-    """What is there once for all vendors.
+    """Makes a vendor's objects, from its driver to its endpoints, over those that all vendors share.
 
-    ``outdated`` says why what is known of pods may be old, if so; ``refresh`` has them read again, if it is its turn.
+    ``outdated`` says why the known pods may be old, if so; ``refresh`` has them read again, if it is its turn.
     """
 
     settings: Settings
@@ -55,49 +67,92 @@ class VendorBuilder:
     events: EventRecorder
     host: HostFiles
     memory: HealthMemory
-    directory: DirectoryWatch
-    company: PluginDirectory
+    watch: DirectoryWatch
+    directory: PluginDirectory
     metrics: Metrics
     outdated: Callable[[], str]
     refresh: Callable[[], bool]
 
-    def watch(self, served: Served, observe: Callable[[Snapshot], None]) -> DiscoveryLoop:
-        """A vendor's, over its driver. ``observe`` is told of its devices after each look."""
-        name, health = served.vendor.name, self.settings.health
-        patience = HealthLimits(
+    def vendor(self, served: Served) -> VendorTasks:
+        """One vendor's. One whose families cannot be listed is served without any, and reports it."""
+        name = served.vendor.name
+        errors = VendorErrors(name, self.metrics)
+        calls = BoundedCalls(f"{name}-families", patience=CALL_TIMEOUT_S)
+        inventory = self._inventory(name)
+        tasks = VendorTasks(
+            supervisor=VendorSupervisor(errors),
+            calls=calls,
+            inventory=inventory,
+            discovery=self._discovery(served, inventory),
+        )
+        try:
+            families = once(
+                f"families of {name}",
+                lambda: tuple(served.vendor.families(served.settings)),
+                patience=FAMILIES_TIMEOUT_S,
+            )
+            for family in families:
+                self._add_family(tasks, family, Guard(calls, errors), errors, alone=len(families) == 1)
+        except HamiError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
+            why = errors.made("families", error).message
+            tasks.supervisor.note("families", f"{why}; nothing of it is served until the daemon is started anew")
+            return replace(tasks, specs=[], sources=[], resources=[], hosts=[], broken=True)
+        return tasks
+
+    def _inventory(self, vendor: str) -> Inventory:
+        health = self.settings.health
+        limits = HealthLimits(
             suspect_looks=health.suspect_looks,
             clean_looks=health.clean_looks,
             hold=health.hold_seconds,
             hold_cap=health.hold_cap_seconds,
         )
-        inventory = Inventory(patience, forget=health.forget_seconds, remembered=self.memory.recall(name))
+        return Inventory(limits, forget=health.forget_seconds, remembered=self.memory.recall(vendor))
+
+    def _discovery(self, served: Served, inventory: Inventory) -> DiscoveryLoop:
+        name, settings = served.vendor.name, self.settings
         return DiscoveryLoop(
             name,
             served.driver,
             inventory,
-            pace=DiscoveryTiming(rescan=self.settings.rescan_seconds, probe=health.probe_seconds),
+            timing=DiscoveryTiming(rescan=settings.rescan_seconds, probe=settings.health.probe_seconds),
             observer=self.metrics,
             events=self.events,
-            observe=observe,
             remember=lambda: self.memory.note(name, inventory.conditions),
         )
 
-    def publisher(self, family: Family, found: Watched[Snapshot], observe: Callable[[Snapshot], None]) -> SpecPublisher:
-        """Where runtimes need specs, the others see a family's devices once those are there."""
-        return SpecPublisher(
-            family.node.delivery.kind,
-            found,
-            SpecFiles(family, self.settings.cdi_dirs, self.host),
-            events=self.events,
-            observe=observe,
-        )
+    def _add_family(
+        self, tasks: VendorTasks, family: Family, guard: Guard, errors: VendorErrors, *, alone: bool
+    ) -> None:
+        """The family's snapshot, and its readers: the node's annotations, the host check, and each resource.
 
-    def host_check(self, family: Family, snapshot: Watched[Snapshot], mistakes: VendorErrors) -> HostCheck:
-        """What the containers of a family would miss on this host."""
-        return HostCheck(family, snapshot=snapshot, host=self.host, events=self.events, mistakes=mistakes)
+        The CDI stage and the host check ask the family on threads of their own, so for them it is not guarded.
+        """
+        vendor, specs = tasks.discovery.vendor, None
+        if family.node.delivery.cdi:
+            specs = SpecStage(
+                family.node.delivery.kind,
+                SpecFiles(family, self.settings.cdi_dirs, self.host),
+                events=self.events,
+                observe=lambda: self.metrics.snapshot(vendor, tasks.inventory.shown),
+            )
+            tasks.specs.append(specs)
+        snapshot = tasks.inventory.view("" if alone else family.device_type, specs)
+        if family.node.needs_host:
+            tasks.hosts.append(
+                HostCheck(family, snapshot=snapshot, host=self.host, events=self.events, mistakes=errors)
+            )
+        safe = guarded(family, guard)
+        tasks.sources.append(Source(vendor=vendor, family=safe, snapshot=snapshot, mistakes=errors))
+        for units in (None, *safe.resources.units):
+            tasks.resources.append(self._resource(safe, snapshot, units, guard))
 
-    def line(self, family: Family, snapshot: Watched[Snapshot], units: Units | None, guard: Guard) -> ServedResource:
-        """One resource's, from its devices to the kubelet."""
+    def _resource(
+        self, family: Family, snapshot: Watched[Snapshot], units: Units | None, guard: Guard
+    ) -> ServedResource:
+        """One resource, from the family's snapshot to the kubelet."""
         settings = self.settings
         allocator = Allocator(
             family,
@@ -120,18 +175,18 @@ class VendorBuilder:
             outdated=self.outdated,
             refresh=self.refresh,
         )
-        plugin = ResourcePlugin(allocator, self._check(allocator), snapshot)
+        plugin = ResourcePlugin(allocator, self._start_check(allocator), snapshot)
         endpoint = Endpoint(
             plugin,
             settings.kubelet_dir,
             self.metrics,
-            watch=self.directory,
-            company=self.company,
-            displaced=lambda words: self.events.node("Displaced", words),
+            watch=self.watch,
+            company=self.directory,
+            displaced=lambda why: self.events.node("Displaced", why),
         )
         return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
 
-    def _check(self, allocator: Allocator) -> StartCheck | None:
+    def _start_check(self, allocator: Allocator) -> StartCheck | None:
         if self.settings.identity_check != "required":
             return None
         return StartCheck(
@@ -146,95 +201,22 @@ class VendorBuilder:
         )
 
 
-PATIENCE_S = 2.0
-"""How long a function of a vendor's may look at the host. Until it comes back, the next are refused."""
-PATIENCE_AT_START_S = 20.0
-
-
-def wired(vendors: Sequence[Served], equipment: VendorBuilder) -> Serving:
-    """Wire each vendor's driver, and a line for each resource of its families.
-
-    A vendor whose families cannot be told is left without any, and says so; the others are served.
-    """
-    serving = Serving(vendors=[_own(served, equipment) for served in vendors])
-    _require_apart(serving)
-    return serving
-
-
-def _require_apart(serving: Serving) -> None:
-    """``ConfigError`` where two would speak under one name: one of them would be taken for the other."""
-    kinds = Counter(specs.kind for own in serving.vendors for specs in own.specs)
+def _require_distinct_names(serving: Serving) -> None:
+    """``ConfigError`` where two would have one name: one of them would be taken for the other."""
+    kinds = Counter(specs.kind for vendor in serving.vendors for specs in vendor.specs)
     problems = [
         f"two families would both be CDI kind {kind}; set cdi.class of one of them"
         for kind, n in kinds.items()
         if n > 1
     ]
-    resources: defaultdict[str, list[str]] = defaultdict(list)
-    for own in serving.vendors:
-        for line in own.lines:
-            resources[line.endpoint.socket.name].append(f"{line.plugin.resource} of {own.watch.vendor}")
+    sockets: defaultdict[str, list[str]] = defaultdict(list)
+    for vendor in serving.vendors:
+        for one in vendor.resources:
+            sockets[one.endpoint.socket.name].append(f"{one.plugin.resource} of {vendor.discovery.vendor}")
     problems += [
         f"{' and '.join(names)} would be served on the same socket, {socket}; give one of them another resource name"
-        for socket, names in resources.items()
+        for socket, names in sockets.items()
         if len(names) > 1
     ]
     if problems:
         raise ConfigError(problems)
-
-
-def _own(served: Served, equipment: VendorBuilder) -> VendorTasks:
-    name = served.vendor.name
-    mistakes = VendorErrors(name, equipment.metrics)
-    calls = BoundedCalls(f"{name}-families", patience=PATIENCE_S)
-
-    def observe(_changed: Snapshot) -> None:
-        """Metrics tell of a vendor's devices as its families show them."""
-        shown = (specs.snapshot.value for specs in own.specs)
-        equipment.metrics.snapshot(name, whole(own.watch.snapshot.value, shown))
-
-    own = VendorTasks(
-        keeper=VendorSupervisor(mistakes),
-        calls=calls,
-        guard=Guard(calls, mistakes),
-        watch=equipment.watch(served, observe),
-    )
-    try:
-        told = partial(_families, served)
-        families = once(f"families of {name}", told, patience=PATIENCE_AT_START_S)
-        _wire(families, equipment, own, mistakes, observe)
-    except HamiError:
-        raise
-    except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
-        words = mistakes.made("families", error).message
-        own.keeper.note("families", f"{words}; nothing of it is served until the daemon is started anew")
-        return replace(own, parts=[], specs=[], sources=[], lines=[], hosts=[], broken=True)
-    return own
-
-
-def _families(served: Served) -> tuple[Family, ...]:
-    return tuple(served.vendor.families(served.settings))
-
-
-def _wire(
-    families: Sequence[Family],
-    equipment: VendorBuilder,
-    own: VendorTasks,
-    mistakes: VendorErrors,
-    observe: Callable[[Snapshot], None],
-) -> None:
-    watch, guard = own.watch, own.guard
-    for plain in families:
-        snapshot = watch.snapshot
-        if len(families) > 1:
-            part = FamilyPart(plain.device_type, snapshot)
-            own.parts.append(part)
-            snapshot = part.snapshot
-        if plain.node.delivery.cdi:
-            specs = equipment.publisher(plain, snapshot, observe)
-            own.specs.append(specs)
-            snapshot = specs.snapshot
-        if plain.node.needs_host:
-            own.hosts.append(equipment.host_check(plain, snapshot, mistakes))
-        family = guarded(plain, guard)
-        own.sources.append(Source(vendor=watch.vendor, family=family, snapshot=snapshot, mistakes=mistakes))
-        own.lines += [equipment.line(family, snapshot, units, guard) for units in (None, *family.resources.units)]

@@ -1,4 +1,4 @@
-"""What is served, while it is: the loops of each vendor and resource, what is wrong with them, and their end."""
+"""The tasks of each vendor while the daemon serves: they run, are restarted, report problems, and end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import ResourcePlugin
 from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.host.threads import BoundedCalls
-from hami_plugin.inventory.cdi_specs import SpecPublisher
+from hami_plugin.inventory.cdi_specs import SpecStage
 from hami_plugin.inventory.discovery import DiscoveryLoop
-from hami_plugin.inventory.inventory import FamilyPart
+from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.annotations import Source
-from hami_plugin.vendor_boundary.guard import Guard
 from hami_plugin.vendor_boundary.supervisor import VendorSupervisor
 
 Work = Iterator[tuple[str, Coroutine[None, None, None]]]
@@ -24,23 +23,23 @@ Work = Iterator[tuple[str, Coroutine[None, None, None]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedResource:
-    """One resource: its family's devices as the others may see them, and its plugin at the kubelet."""
+    """One resource: its family's snapshot, and its plugin at the kubelet."""
 
     snapshot: Watched[Snapshot]
     plugin: ResourcePlugin
     endpoint: Endpoint
 
-    async def register(self) -> None:
-        """Tell the kubelet nothing before there are devices: an empty list would withdraw what pods wait for.
+    async def serve(self) -> None:
+        """Register once there are devices and their shares are known: an empty list would withdraw what pods wait for.
 
-        A family that this node has no device of stays unknown to the kubelet, and so does one whose shares cannot be
-        told.
+        So the kubelet never hears of a family that this node has no device of.
         """
         while not (self.snapshot.value.ready and self.snapshot.value.devices) and not self.snapshot.closed:
             await self.snapshot.changed(self.snapshot.version)
         await self.plugin.rendered.wait()
         await self.endpoint.run()
 
+    @property
     def problem(self) -> str:
         """Why the kubelet does not have this resource as it is now; empty when it does."""
         state = self.endpoint.state.value
@@ -49,107 +48,100 @@ class ServedResource:
 
 @dataclass(slots=True, kw_only=True)
 class VendorTasks:
-    """Everything of one vendor. ``keeper`` runs its loops, ``calls`` its functions that look at the host, by ``guard``.
+    """One vendor's objects, which no other vendor shares, and the tasks that they need.
 
-    They are nobody else's.
+    ``supervisor`` restarts a task that raised. ``calls`` makes the calls of the vendor's functions that use the host.
+    ``broken``: its families are unknown.
     """
 
-    keeper: VendorSupervisor
+    supervisor: VendorSupervisor
     calls: BoundedCalls
-    guard: Guard
-    watch: DiscoveryLoop
-    parts: list[FamilyPart] = field(default_factory=list)
-    specs: list[SpecPublisher] = field(default_factory=list)
+    inventory: Inventory
+    discovery: DiscoveryLoop
+    specs: list[SpecStage] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
-    lines: list[ServedResource] = field(default_factory=list)
+    resources: list[ServedResource] = field(default_factory=list)
     hosts: list[HostCheck] = field(default_factory=list)
     broken: bool = False
 
     def work(self) -> Work:
-        """The loops, by name. One that fails begins again, and touches no other."""
-        keep = self.keeper.keep
-        name = f"driver {self.watch.vendor}"
-        yield name, keep(name, "driver", self.watch.run, self.watch.fell)
-        for part in self.parts:
-            name = f"devices of {part.device_type}"
-            yield name, keep(name, "devices", part.run)
+        """The tasks, by name. One that raises is restarted, and touches no other."""
+        keep = self.supervisor.keep
+        name = f"driver {self.discovery.vendor}"
+        yield name, keep(name, "driver", self.discovery.run, self.discovery.crashed)
         for specs in self.specs:
             name = f"cdi {specs.kind}"
             yield name, keep(name, "cdi", specs.run)
         for host in self.hosts:
             name = f"host {host.resource}"
             yield name, keep(name, "host problem", host.run)
-        for line in self.lines:
-            name = f"offers {line.plugin.resource}"
-            yield name, keep(name, "offers", line.plugin.follow)
-            name = f"kubelet {line.plugin.resource}"
-            yield name, keep(name, "kubelet", line.register)
+        for resource in self.resources:
+            name = f"offers {resource.plugin.resource}"
+            yield name, keep(name, "offers", resource.plugin.follow)
+            name = f"kubelet {resource.plugin.resource}"
+            yield name, keep(name, "kubelet", resource.serve)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each component with its problem, which is empty when the component is ready."""
-        snapshot = self.watch.snapshot.value
-        words = f"{snapshot.reason}: {snapshot.message}" if snapshot.message else snapshot.reason
-        yield f"driver {self.watch.vendor}", "" if snapshot.ready else words
+        found = self.inventory.found
+        why = f"{found.reason}: {found.message}" if found.message else found.reason
+        yield f"driver {self.discovery.vendor}", "" if found.ready else why
         for specs in self.specs:
             if not _without_devices(specs.snapshot.value):
                 yield f"cdi {specs.kind}", specs.problem
         for host in self.hosts:
             if not _without_devices(host.snapshot.value):
                 yield f"host {host.resource}", host.problem
-        for line in self.lines:
-            if not _without_devices(line.snapshot.value):
-                yield f"kubelet {line.plugin.resource}", line.problem()
-        yield f"vendor {self.watch.vendor}", "; ".join(self.keeper.wrong.values())
+        for resource in self.resources:
+            if not _without_devices(resource.snapshot.value):
+                yield f"kubelet {resource.plugin.resource}", resource.problem
+        yield f"vendor {self.discovery.vendor}", "; ".join(self.supervisor.wrong.values())
 
     async def end_streams(self) -> None:
         """Let the servers stop at once."""
-        self.watch.snapshot.close()
-        for part in self.parts:
-            part.snapshot.close()
-        for specs in self.specs:
-            specs.snapshot.close()
-        for line in self.lines:
-            await line.endpoint.close()
+        self.inventory.close()
+        for resource in self.resources:
+            await resource.endpoint.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """Everything that is served, in the order of the vendors."""
+    """All vendors' tasks, in the order of the vendors."""
 
     vendors: Sequence[VendorTasks]
 
     @property
     def sources(self) -> list[Source]:
-        return [source for own in self.vendors for source in own.sources]
+        return [source for vendor in self.vendors for source in vendor.sources]
 
     @property
-    def lines(self) -> list[ServedResource]:
-        return [line for own in self.vendors for line in own.lines]
+    def resources(self) -> list[ServedResource]:
+        return [resource for vendor in self.vendors for resource in vendor.resources]
 
     @property
     def kinds(self) -> list[str]:
-        """CDI kinds that are served. None while a vendor's are not known: what is not named here may be its."""
-        known = not any(own.broken for own in self.vendors)
-        return [specs.kind for own in self.vendors for specs in own.specs] if known else []
+        """CDI kinds that are served. None while a vendor's are not known: any other kind may be its."""
+        known = not any(vendor.broken for vendor in self.vendors)
+        return [specs.kind for vendor in self.vendors for specs in vendor.specs] if known else []
 
     def work(self) -> Work:
-        """The loops of all vendors, by name."""
-        for own in self.vendors:
-            yield from own.work()
+        """The tasks of all vendors, by name."""
+        for vendor in self.vendors:
+            yield from vendor.work()
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each component with its problem, which is empty when the component is ready."""
-        for own in self.vendors:
-            yield from own.problems()
+        for vendor in self.vendors:
+            yield from vendor.problems()
 
-    async def close(self, last: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Streams end first; ``last`` is done before the drivers are let go."""
-        for own in self.vendors:
-            await own.end_streams()
-        await last()
-        await asyncio.gather(*(own.watch.close() for own in self.vendors))
-        for own in self.vendors:
-            own.calls.close()
+    async def close(self, settle: Callable[[], Coroutine[None, None, None]]) -> None:
+        """End the streams, ``settle`` what was allocated, then close the drivers."""
+        for vendor in self.vendors:
+            await vendor.end_streams()
+        await settle()
+        await asyncio.gather(*(vendor.discovery.close() for vendor in self.vendors))
+        for vendor in self.vendors:
+            vendor.calls.close()
 
 
 def _without_devices(snapshot: Snapshot) -> bool:

@@ -1,11 +1,12 @@
-"""Lets the others see only devices that a container runtime would find in CDI specs.
+"""A stage of the inventory: its readers see only devices that a container runtime would find in CDI specs.
 
-It stands between discovery and everybody who is told of devices: one is offered, registered and handed out after its
-spec is in place. What is found wrong makes the device unhealthy, with the reason, until it is mended.
+A device is offered, registered and handed out after its spec is in place. A spec that is wrong makes the device
+unhealthy, with the reason, until it is mended.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from cdi.registry import Registry
 from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
 from cdi.store import Changes, Store
-from hami_plugin.aio import Watched
+from hami_plugin.aio import Watched, happened
 from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles
@@ -90,7 +91,7 @@ def _about(file: str, found: Registry) -> Iterator[str]:
 
 PREFIX = "hami-plugin_"
 MAX_BESIDE = 100
-"""Problems of others' files that are told at once."""
+"""Problems of others' files that are reported at once."""
 
 
 def file_name(kind: str) -> str:
@@ -166,9 +167,9 @@ class SpecFiles:
         self._seen = self._marks()
         found, own = self._load(), str(self._store.path(self._name))
         faults = unresolved(spec, own, devices, found)
-        told = {u: replace(f, message=f"{f.message}; {trouble}") if trouble else f for u, f in faults.items()}
+        explained = {u: replace(f, message=f"{f.message}; {trouble}") if trouble else f for u, f in faults.items()}
         beside = tuple(str(problem) for problem in found.problems if problem.file != own)
-        return Verdict(faults=told, trouble=trouble, beside=beside[:MAX_BESIDE])
+        return Verdict(faults=explained, trouble=trouble, beside=beside[:MAX_BESIDE])
 
     def disturbed(self) -> bool:
         """Whether anybody has touched the directories since the last ``publish``."""
@@ -195,11 +196,11 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecTiming:
-    """Times in seconds: between looks at the directories, until files are described anew, until a disk is too slow."""
+    """Seconds: between checks of the directories, until devices are described anew, and a disk's time to answer."""
 
-    look: float = 2.0
+    check: float = 2.0
     describe: float = 60.0
-    patience: float = 5.0
+    timeout: float = 5.0
 
 
 class Files(Protocol):
@@ -210,56 +211,71 @@ class Files(Protocol):
     def disturbed(self) -> bool: ...
 
 
-class SpecPublisher:
-    """Follows ``found``, and publishes in ``snapshot`` what a runtime can be asked for."""
+class SpecStage:
+    """A stage of the inventory: ``snapshot`` shows a device once a runtime would find its spec.
+
+    ``take`` only notes what the inventory has found. ``run`` does the rest, on a thread where it touches the disk.
+    """
 
     def __init__(
         self,
         kind: str,
-        found: Watched[Snapshot],
         files: Files,
         *,
         events: EventRecorder,
-        observe: Callable[[Snapshot], None] = lambda _snapshot: None,
-        pace: SpecTiming | None = None,
+        observe: Callable[[], None] = lambda: None,
+        timing: SpecTiming | None = None,
     ) -> None:
         self.kind = kind
         self.snapshot: Watched[Snapshot] = Watched(Snapshot())
         self.problem = "no spec is written yet"
-        self._found = found
+        self._found = Snapshot()
+        self._wake = asyncio.Event()
         self._files = files
         self._events = events
         self._observe = observe
-        self._pace = pace or SpecTiming()
+        self._timing = timing or SpecTiming()
         self._thread = WorkThread(f"cdi {kind}")
         self._verdict = Verdict(faults={})
 
+    def take(self, found: Snapshot) -> None:
+        """Show this next."""
+        if found != self._found:
+            self._found = found
+            self._wake.set()
+
+    def close(self) -> None:
+        """End ``run``, and every reader's wait."""
+        self.snapshot.close()
+        self._wake.set()
+
     async def run(self) -> None:
-        """Until ``found`` is closed: after each change of it or of the directories, and now and then anyway."""
-        seen, due = -1, 0.0
-        while not self._found.closed:
-            changed = self._found.version != seen
-            seen, snapshot = self._found.version, self._found.value
-            if snapshot.devices and (
+        """Until ``close``: after each change of the devices or of the directories, and now and then anyway."""
+        taken: Snapshot | None = None
+        due = 0.0
+        while not self.snapshot.closed:
+            self._wake.clear()
+            found, changed = self._found, self._found is not taken
+            taken = found
+            if found.devices and (
                 changed or time.monotonic() >= due or self._verdict.faults or await self._disturbed()
             ):
-                due = time.monotonic() + self._pace.describe
-                self._judge(await self._published(snapshot), snapshot)
-            if changed or snapshot.devices:
-                self._show(snapshot)
-            await self._found.changed(seen, timeout=self._pace.look)
-        self.snapshot.close()
+                due = time.monotonic() + self._timing.describe
+                self._judge(await self._published(found), found)
+            if changed or found.devices:
+                self._show(found)
+            await happened(self._wake, within=self._timing.check)
         self._thread.close()
 
     async def _disturbed(self) -> bool:
         try:
-            return await self._thread.call(self._files.disturbed, self._pace.patience)
+            return await self._thread.call(self._files.disturbed, self._timing.timeout)
         except StuckError:
             return True
 
     async def _published(self, snapshot: Snapshot) -> Verdict:
         try:
-            return await self._thread.call(lambda: self._files.publish(snapshot.devices), self._pace.patience)
+            return await self._thread.call(lambda: self._files.publish(snapshot.devices), self._timing.timeout)
         except StuckError as error:
             words = f"the disk with the CDI specs does not answer: {error}"
             known = {device.uuid for device in self.snapshot.value.devices}
@@ -267,10 +283,10 @@ class SpecPublisher:
             return replace(self._verdict, faults={**self._verdict.faults, **new}, trouble=words)
 
     def _judge(self, verdict: Verdict, snapshot: Snapshot) -> None:
-        """Tell what is new. Nothing is told twice."""
-        told = {(fault.reason, fault.message) for fault in self._verdict.faults.values()}
+        """Report what is new, once."""
+        reported = {(fault.reason, fault.message) for fault in self._verdict.faults.values()}
         for fault in dict.fromkeys(verdict.faults.values()):
-            if (fault.reason, fault.message) not in told:
+            if (fault.reason, fault.message) not in reported:
                 log.warning("cdi spec", kind=self.kind, reason=fault.reason, why=fault.message)
                 self._events.node(fault.reason, fault.message)
         if verdict.trouble and verdict.trouble != self._verdict.trouble:
@@ -286,7 +302,7 @@ class SpecPublisher:
     def _show(self, snapshot: Snapshot) -> None:
         shown = replace(snapshot, devices=tuple(self._marked(device) for device in snapshot.devices))
         if self.snapshot.set(shown):
-            self._observe(shown)
+            self._observe()
 
     def _marked(self, device: Device) -> Device:
         fault = self._verdict.faults.get(device.uuid)

@@ -1,4 +1,4 @@
-"""Keeps one vendor's inventory true: looks at the driver, listens for events, and starts over when it goes away."""
+"""Keeps one vendor's inventory true: discovers devices, polls for events, and starts over when the driver fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from hami_plugin.aio import Backoff, Watched
+from hami_plugin.aio import Backoff
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.inventory.inventory import Change, Inventory
 from hami_plugin.log import logger
-from hami_plugin.model.device import Fault, Health, Snapshot
+from hami_plugin.model.device import Fault, Health
 from hami_plugin.model.ports import Observer
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.sdk import Driver, HealthEvent
@@ -24,24 +24,25 @@ log = logger(__name__)
 
 T = TypeVar("T")
 
-_WORDS_OF_LOGS = frozenset({"self", "event", "vendor", "devices"})
+_LOG_KEYS = frozenset({"self", "event", "vendor", "devices"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryTiming:
     """Times in seconds. ``poll`` bounds how long the driver may wait for events in one call.
 
-    ``breath`` is the least between two such calls that bring nothing new: a driver that does not wait spins nobody.
+    ``min_poll_interval`` is the least between two such calls that bring nothing new: a driver that does not wait spins
+    nobody. A call that takes longer than ``timeout`` makes its device suspect, longer than ``hang`` unhealthy.
     """
 
     poll: float = 1.0
-    breath: float = 0.05
+    min_poll_interval: float = 0.05
     rescan: float = 30.0
     probe: float = 5.0
     links: float = 600.0
-    patience: float = 5.0
+    timeout: float = 5.0
     hang: float = 30.0
-    farewell: float = 2.0
+    close_timeout: float = 2.0
 
 
 class DiscoveryLoop:
@@ -53,10 +54,9 @@ class DiscoveryLoop:
         driver: Driver,
         inventory: Inventory,
         *,
-        pace: DiscoveryTiming,
+        timing: DiscoveryTiming,
         observer: Observer,
         events: EventRecorder,
-        observe: Callable[[Snapshot], None] | None = None,
         remember: Callable[[], None] = lambda: None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -64,18 +64,14 @@ class DiscoveryLoop:
         self.beat = time.monotonic()
         self._driver = driver
         self._inventory = inventory
-        self._pace = pace
-        self._observe = observe or partial(observer.snapshot, vendor)
+        self._timing = timing
+        self._observer = observer
         self._events = events
-        self._mistakes = VendorErrors(vendor, observer)
+        self._errors = VendorErrors(vendor, observer)
         self._remember = remember
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._thread = WorkThread(f"{vendor}-driver")
         self._linked: tuple[frozenset[str], float] = (frozenset(), float("-inf"))
-
-    @property
-    def snapshot(self) -> Watched[Snapshot]:
-        return self._inventory.snapshot
 
     async def run(self) -> None:
         """Discover and poll for ever. Every expected failure ends in the snapshot, with its reason."""
@@ -88,58 +84,58 @@ class DiscoveryLoop:
                 # It worked until now, so this is the first of its failures. One that crashes has to work for longer
                 # than the longest wait: a process that dies at each second call would be started again and again.
                 steady = error.reason is not DriverReason.CRASHED or time.monotonic() - began > self._backoff.cap
-                if self.snapshot.value.ready and steady:
+                if self._inventory.found.ready and steady:
                     delays = self._backoff.delays()
-                self._away(error.reason, str(error))
+                self._unavailable(error.reason, str(error))
             await asyncio.sleep(next(delays))
 
-    def fell(self, words: str) -> None:
-        """``run`` has ended by a mistake: nobody looks any more, so nothing is offered until it runs again."""
-        self._away(DriverReason.FAILED, words)
+    def crashed(self, why: str) -> None:
+        """``run`` has raised: nobody watches the driver, so nothing is offered until it runs again."""
+        self._unavailable(DriverReason.FAILED, why)
 
     async def close(self) -> None:
         """Close the driver on its own thread, if that still answers: its last call. What goes wrong stops nobody."""
         try:
-            await self._thread.call(self._driver.close, self._pace.farewell, last=True)
+            await self._thread.call(self._driver.close, self._timing.close_timeout, last=True)
         except (StuckError, DriverUnavailableError):
             log.warning("driver left open: it does not answer", vendor=self.vendor)
         except Exception as error:  # noqa: BLE001  # the other vendors' drivers are to be closed too
-            self._mistakes.made("driver", error)
+            self._errors.made("driver", error)
 
     async def _serve(self) -> None:
-        """From one look to the next, until the driver fails."""
+        """From one discovery to the next, until the driver fails."""
         while True:
-            await self._look()
-            looked = time.monotonic()
+            await self._discover()
+            discovered = time.monotonic()
             while True:
                 self.beat = time.monotonic()
-                due = self._pace.probe if self._inventory.unwell else self._pace.rescan
-                left = due - (time.monotonic() - looked)
+                due = self._timing.probe if self._inventory.unwell else self._timing.rescan
+                left = due - (time.monotonic() - discovered)
                 if left <= 0:
                     break
-                asked, wait = time.monotonic(), min(self._pace.poll, left)
+                asked, wait = time.monotonic(), min(self._timing.poll, left)
                 events = await self._call(partial(self._driver.poll, wait), waits=wait)
                 if self._take(events):
                     break
-                await asyncio.sleep(max(0.0, min(self._pace.breath, wait) - (time.monotonic() - asked)))
+                await asyncio.sleep(max(0.0, min(self._timing.min_poll_interval, wait) - (time.monotonic() - asked)))
 
-    async def _look(self) -> None:
-        if not self.snapshot.value.ready:
+    async def _discover(self) -> None:
+        if not self._inventory.found.ready:
             self._inventory.reloaded()
         discovery = await self._call(self._driver.discover)
         for problem in discovery.problems:
             log.warning("device without a name", vendor=self.vendor, problem=problem)
         await self._measure(frozenset(s.device.uuid for s in discovery.sightings if s.fault is None))
-        was_ready = self.snapshot.value.ready
-        self._report(self._inventory.looked(discovery, time.monotonic()))
+        was_ready = self._inventory.found.ready
+        self._report(self._inventory.discovered(discovery, time.monotonic()))
         if not was_ready:
-            facts = {key: value for key, value in discovery.facts.items() if key not in _WORDS_OF_LOGS}
+            facts = {key: value for key, value in discovery.facts.items() if key not in _LOG_KEYS}
             log.info("driver ready", vendor=self.vendor, devices=len(discovery.sightings), **facts)
 
     async def _measure(self, answering: frozenset[str]) -> None:
         """Measure the links when the set of answering devices has changed, and every now and then."""
         devices, when = self._linked
-        if devices == answering and time.monotonic() - when < self._pace.links:
+        if devices == answering and time.monotonic() - when < self._timing.links:
             return
         links = await self._call(self._driver.links)
         self._linked = (answering, time.monotonic())
@@ -153,13 +149,13 @@ class DiscoveryLoop:
             log.warning("link not measured", vendor=self.vendor, problem=problem)
 
     def _take(self, events: Sequence[HealthEvent]) -> bool:
-        """Fold events in; True when a look should follow at once. A driver may repeat itself a thousand times."""
+        """Fold events in; True when a discovery should follow at once. A driver may repeat itself a thousand times."""
         now = time.monotonic()
         changes: list[Change] = []
         for event in dict.fromkeys(events):
             news = self._inventory.event(event.uuid, event.fault, now)
-            tell = log.info if news else log.debug
-            tell("driver event", vendor=self.vendor, device=event.uuid or "all", why=event.fault.message)
+            write = log.info if news else log.debug
+            write("driver event", vendor=self.vendor, device=event.uuid or "all", why=event.fault.message)
             changes += news
         if events:
             self._report(changes)
@@ -173,13 +169,13 @@ class DiscoveryLoop:
         answer = self._thread.start(function)
         begin = since = time.monotonic()
         about, overdue = self._driver.busy_with, False
-        every = max(1.25 * waits, min(1.0, self._pace.patience))
+        every = max(1.25 * waits, min(1.0, self._timing.timeout))
         try:
             while not answer.done():
                 self.beat = now = time.monotonic()
                 if about != self._driver.busy_with:  # one call looks at many devices; each has its own time
                     about, since = self._driver.busy_with, now
-                if now - since > self._pace.patience:
+                if now - since > self._timing.timeout:
                     self._doubt(about, now - since, first=not overdue)
                     overdue = True
                 await asyncio.wait([answer], timeout=every)
@@ -196,27 +192,27 @@ class DiscoveryLoop:
         except DriverUnavailableError:
             raise
         except Exception as error:
-            self._mistakes.made("driver", error)
+            self._errors.made("driver", error)
             raise DriverUnavailableError(DriverReason.FAILED, f"{type(error).__name__}: {error}") from error
 
     def _doubt(self, uuid: str | None, seconds: float, *, first: bool) -> None:
         """A call does not come back. The device it is about is suspect, then unhealthy; the others keep their state."""
         if first:
             log.warning("driver call overdue", vendor=self.vendor, device=uuid or "none", seconds=round(seconds, 1))
-        if uuid is None or not self.snapshot.value.ready:  # nothing is offered that could be doubted
-            if seconds > self._pace.hang:
+        if uuid is None or not self._inventory.found.ready:  # nothing is offered that could be doubted
+            if seconds > self._timing.hang:
                 about = f" about device {uuid}" if uuid else ""
-                self._away(DriverReason.HUNG, f"the driver does not answer{about}")
+                self._unavailable(DriverReason.HUNG, f"the driver does not answer{about}")
             return
-        device = self.snapshot.value.device(uuid)
+        device = self._inventory.found.device(uuid)
         if device and (
-            device.health is Health.HEALTHY or (device.health is Health.SUSPECT and seconds > self._pace.hang)
+            device.health is Health.HEALTHY or (device.health is Health.SUSPECT and seconds > self._timing.hang)
         ):
             fault = Fault(reason=DriverReason.HUNG, message="the driver does not answer for this device")
             self._report(self._inventory.doubted(uuid, fault, time.monotonic()))
 
-    def _away(self, reason: str, message: str) -> None:
-        snapshot = self.snapshot.value
+    def _unavailable(self, reason: str, message: str) -> None:
+        snapshot = self._inventory.found
         changed = (snapshot.ready, snapshot.reason, snapshot.message) != (False, reason, message)
         self._report(self._inventory.unavailable(reason, message, time.monotonic()))
         if changed:
@@ -224,7 +220,7 @@ class DiscoveryLoop:
             self._events.node(reason, f"{self.vendor}: {message}")
 
     def _report(self, changes: list[Change]) -> None:
-        """Log what changed, tell the node's Events, and let a restart remember it."""
+        """Log what changed, write the node's Events, and note what a restart must remember."""
         for change in changes:
             device = change.device
             if change.before is None and device.health is Health.HEALTHY:
@@ -238,4 +234,4 @@ class DiscoveryLoop:
                     reason, f"{words}: {why}" if why else words, warning=device.health is not Health.HEALTHY
                 )
         self._remember()
-        self._observe(self.snapshot.value)
+        self._observer.snapshot(self.vendor, self._inventory.shown)

@@ -56,14 +56,14 @@ def after_event(condition: Condition, fault: Fault, now: float) -> Condition:
     return _unhealthy(condition, fault, now, broken=False)
 
 
-def after_look(condition: Condition, fault: Fault | None, now: float, patience: HealthLimits) -> Condition:
+def after_look(condition: Condition, fault: Fault | None, now: float, limits: HealthLimits) -> Condition:
     """One look at the device: ``fault`` is what it found, None when all was well."""
     if fault is None or fault.action is Action.IGNORE:
-        return _clean(condition, now, patience)
+        return _clean(condition, now, limits)
     if condition.health in (Health.UNHEALTHY, Health.PROBATION) or _grave(fault):
         return _unhealthy(condition, fault, now, broken=True)
     failed = condition.looks + 1 if condition.health is Health.SUSPECT else 1
-    if failed >= patience.suspect_looks:
+    if failed >= limits.suspect_looks:
         return _unhealthy(condition, fault, now, broken=True)
     since = condition.since if condition.health is Health.SUSPECT else now
     return replace(condition, health=Health.SUSPECT, fault=fault, since=since, looks=failed)
@@ -74,9 +74,9 @@ def after_reload(condition: Condition) -> Condition:
     return condition if condition.health is Health.HEALTHY else replace(condition, broken=True)
 
 
-def hold(condition: Condition, patience: HealthLimits) -> float:
+def hold(condition: Condition, limits: HealthLimits) -> float:
     """Seconds for which the device stays unhealthy at least."""
-    return min(patience.hold_cap, patience.hold * 2.0 ** min(condition.relapses, 16))
+    return min(limits.hold_cap, limits.hold * 2.0 ** min(condition.relapses, 16))
 
 
 def _grave(fault: Fault) -> bool:
@@ -102,24 +102,24 @@ def _unhealthy(condition: Condition, fault: Fault, now: float, *, broken: bool) 
     return replace(condition, health=Health.UNHEALTHY, fault=gravest, looks=0, broken=condition.broken or broken)
 
 
-def _clean(condition: Condition, now: float, patience: HealthLimits) -> Condition:
+def _clean(condition: Condition, now: float, limits: HealthLimits) -> Condition:
     if condition.health is Health.HEALTHY:
         return condition
     if condition.health is Health.SUSPECT:
         return replace(condition, health=Health.HEALTHY, fault=None, since=now, looks=0)
-    if now - condition.since < hold(condition, patience) or not _may_recover(condition, now, patience):
+    if now - condition.since < hold(condition, limits) or not _may_recover(condition, now, limits):
         return condition
     looks = condition.looks + 1
-    if looks < patience.clean_looks:
+    if looks < limits.clean_looks:
         return replace(condition, health=Health.PROBATION, looks=looks)
     return Condition(since=now, relapses=condition.relapses, recovered=now)
 
 
-def _may_recover(condition: Condition, now: float, patience: HealthLimits) -> bool:
+def _may_recover(condition: Condition, now: float, limits: HealthLimits) -> bool:
     match condition.fault.action if condition.fault else Action.DRAIN:
         case Action.REBOOT:
             return condition.broken
         case Action.RESET:
-            return condition.broken or now - condition.since >= patience.hold_cap
+            return condition.broken or now - condition.since >= limits.hold_cap
         case _:
             return True

@@ -1,9 +1,15 @@
-"""What one vendor's driver has shown so far, reduced to one snapshot that publishers watch."""
+"""What one vendor's driver has reported so far, reduced to one snapshot for each family, which all its readers watch.
+
+A fault goes from the driver to ``Inventory``, from there at once to the snapshot of the family, and from the snapshot
+to its readers: the kubelet's list, the node's annotations, Allocate. Where containers receive devices by CDI, a
+``Stage`` stands before the snapshot, and shows a device after its spec is in place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from hami_plugin.aio import Watched
 from hami_plugin.inventory.health import WELL, Condition, HealthLimits, after_event, after_look, after_reload
@@ -34,18 +40,65 @@ class Change:
     before: Health | None
 
 
+class Stage(Protocol):
+    """Decides what readers see of a family's devices, and when. ``take`` must not wait."""
+
+    snapshot: Watched[Snapshot]
+
+    def take(self, found: Snapshot) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What one family's readers watch. No ``device_type``: the driver serves this family only."""
+
+    device_type: str
+    snapshot: Watched[Snapshot]
+    stage: Stage | None
+
+    def take(self, found: Snapshot) -> None:
+        own = part(found, self.device_type) if self.device_type else found
+        if self.stage:
+            self.stage.take(own)
+        else:
+            self.snapshot.set(own)
+
+
 class Inventory:
-    """Folds looks and events into ``snapshot``. Times are given by the caller; nothing here waits or reads a clock."""
+    """Folds discoveries and events into ``found``, and shows it in the families' snapshots.
+
+    Times are given by the caller; nothing here waits or reads a clock.
+    """
 
     def __init__(
-        self, patience: HealthLimits, *, forget: float, remembered: Mapping[str, Condition] | None = None
+        self, limits: HealthLimits, *, forget: float, remembered: Mapping[str, Condition] | None = None
     ) -> None:
-        self.snapshot: Watched[Snapshot] = Watched(Snapshot())
-        self._patience = patience
+        self.found = Snapshot()
+        self._limits = limits
         self._forget = forget
         self._known: dict[str, KnownDevice] = {}
         self._remembered = dict(remembered or {})
         self._links: Links = NO_LINKS
+        self._views: list[_View] = []
+
+    def view(self, device_type: str = "", stage: Stage | None = None) -> Watched[Snapshot]:
+        """The snapshot of one family, of its devices alone, as far as ``stage`` lets them pass."""
+        view = _View(device_type=device_type, snapshot=stage.snapshot if stage else Watched(Snapshot()), stage=stage)
+        view.take(self.found)
+        self._views.append(view)
+        return view.snapshot
+
+    @property
+    def shown(self) -> Snapshot:
+        """All families' devices as their readers see them, for metrics."""
+        return whole(self.found, (view.snapshot.value for view in self._views if view.stage))
+
+    def close(self) -> None:
+        """End every reader's wait."""
+        for view in self._views:
+            view.stage.close() if view.stage else view.snapshot.close()
 
     @property
     def unwell(self) -> bool:
@@ -58,8 +111,8 @@ class Inventory:
         known = {uuid: known.condition for uuid, known in self._known.items()}
         return self._remembered | {u: c for u, c in known.items() if c.health is not Health.HEALTHY}
 
-    def looked(self, discovery: Discovery, now: float) -> list[Change]:
-        """A look at the driver: devices appear, recover, fail, or are missing."""
+    def discovered(self, discovery: Discovery, now: float) -> list[Change]:
+        """The driver has listed its devices: they appear, recover, fail, or are missing."""
         sighted = {sighting.device.uuid for sighting in discovery.sightings}
         missing = {(k.device.family, k.device.pci): u for u, k in self._known.items() if u not in sighted}
         for sighting in discovery.sightings:
@@ -68,7 +121,7 @@ class Inventory:
             former = before.former if before else missing.get((device.family, device.pci), "") if device.pci else ""
             if former in self._known and former not in sighted and sighting.fault is None:
                 sighting = replace(sighting, fault=_renamed(device, former))  # noqa: PLW2901  # one and the same look
-            condition = self._looked_at(sighting, now)
+            condition = self._after_sighting(sighting, now)
             self._known[device.uuid] = KnownDevice(device=device, condition=condition, seen=now, former=former)
         for uuid in set(self._known) - sighted:
             known = self._known[uuid]
@@ -77,22 +130,22 @@ class Inventory:
             else:
                 condition = after_event(known.condition, GONE, now)
                 self._known[uuid] = replace(known, condition=replace(condition, broken=True))
-        return self._publish(replace(self.snapshot.value, ready=True, reason="", message="", facts=discovery.facts))
+        return self._publish(replace(self.found, ready=True, reason="", message="", facts=discovery.facts))
 
-    def _looked_at(self, sighting: Sighting, now: float) -> Condition:
+    def _after_sighting(self, sighting: Sighting, now: float) -> Condition:
         """After a look. One that was never seen well has not earned a second look: it is not offered first."""
         before = self._known.get(sighting.device.uuid)
         condition = before.condition if before else self._remembered.pop(sighting.device.uuid, None)
         if condition is None and sighting.fault:
-            return after_look(WELL, sighting.fault, now, replace(self._patience, suspect_looks=1))
-        return after_look(condition or WELL, sighting.fault, now, self._patience)
+            return after_look(WELL, sighting.fault, now, replace(self._limits, suspect_looks=1))
+        return after_look(condition or WELL, sighting.fault, now, self._limits)
 
     def linked(self, links: Links, answering: Collection[str]) -> None:
         """New measurements of the pairs among ``answering``. A pair with a silent device keeps its last."""
         silent = {p: link for p, link in self._links.pairs.items() if not set(p) <= set(answering)}
         known = {p: link for p, link in silent.items() if set(p) <= set(self._known)}
         self._links = replace(links, pairs={**known, **links.pairs})
-        self._publish(self.snapshot.value)
+        self._publish(self.found)
 
     def event(self, uuid: str | None, fault: Fault, now: float) -> list[Change]:
         """A fault of one device, or of all."""
@@ -100,15 +153,15 @@ class Inventory:
             known = self._known.get(known_uuid)
             if known:
                 self._known[known_uuid] = replace(known, condition=after_event(known.condition, fault, now))
-        return self._publish(self.snapshot.value)
+        return self._publish(self.found)
 
     def doubted(self, uuid: str, fault: Fault, now: float) -> list[Change]:
         """A look at one device that did not come back in time."""
         known = self._known.get(uuid)
         if known:
-            condition = after_look(known.condition, fault, now, self._patience)
+            condition = after_look(known.condition, fault, now, self._limits)
             self._known[uuid] = replace(known, condition=condition)
-        return self._publish(self.snapshot.value)
+        return self._publish(self.found)
 
     def unavailable(self, reason: str, message: str, now: float) -> list[Change]:
         """The driver as a whole does not answer: what was known stays, and is not offered."""
@@ -116,19 +169,21 @@ class Inventory:
         for uuid, known in self._known.items():
             condition = after_event(known.condition, fault, now)
             self._known[uuid] = replace(known, condition=replace(condition, broken=True), seen=now)
-        return self._publish(replace(self.snapshot.value, ready=False, reason=reason, message=message))
+        return self._publish(replace(self.found, ready=False, reason=reason, message=message))
 
     def reloaded(self) -> None:
         """The driver was opened anew after it had been away."""
         self._known = {u: replace(k, condition=after_reload(k.condition)) for u, k in self._known.items()}
 
     def _publish(self, base: Snapshot) -> list[Change]:
-        before = {device.uuid: device.health for device in self.snapshot.value.devices}
+        before = {device.uuid: device.health for device in self.found.devices}
         devices = tuple(
             replace(k.device, health=k.condition.health, reason=k.condition.reason, message=k.condition.message)
             for k in sorted(self._known.values(), key=lambda known: (known.device.index, known.device.uuid))
         )
-        self.snapshot.set(replace(base, devices=devices, links=self._links))
+        self.found = replace(base, devices=devices, links=self._links)
+        for view in self._views:
+            view.take(self.found)
         return [Change(device=d, before=before.get(d.uuid)) for d in devices if before.get(d.uuid) is not d.health]
 
 
@@ -157,18 +212,3 @@ def whole(snapshot: Snapshot, parts: Iterable[Snapshot]) -> Snapshot:
     """``snapshot`` with its devices as they are shown in ``parts``."""
     shown = {device.uuid: device for one in parts for device in one.devices}
     return replace(snapshot, devices=tuple(shown.get(device.uuid, device) for device in snapshot.devices))
-
-
-class FamilyPart:
-    """Follows ``found``, and publishes in ``snapshot`` what is the family's."""
-
-    def __init__(self, device_type: str, found: Watched[Snapshot]) -> None:
-        self.device_type = device_type
-        self.snapshot = Watched(part(found.value, device_type))
-        self._found = found
-
-    async def run(self) -> None:
-        """Until ``found`` is closed."""
-        async for snapshot in self._found.follow():
-            self.snapshot.set(part(snapshot, self.device_type))
-        self.snapshot.close()

@@ -27,7 +27,7 @@ class Lives:
 
     def __init__(self, daemon, api):
         self.daemon, self.api, self.number = daemon, api, 0
-        (self.plugin,) = [line.plugin for line in daemon._serving.lines if line.plugin.resource == COUNT]
+        (self.plugin,) = [one.plugin for one in daemon._serving.resources if one.plugin.resource == COUNT]
 
     async def pass_by(self, count):
         while self.number < count:

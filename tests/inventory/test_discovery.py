@@ -136,7 +136,7 @@ async def test_what_gets_worse_is_remembered_too(start):
 
 @pytest.mark.scenario("D8")
 async def test_a_storm_of_one_event_costs_no_looks(start):
-    rig = start(ScriptedDriver(0, 1), pace=DiscoveryTiming(poll=0.002, rescan=3600.0, probe=3600.0))
+    rig = start(ScriptedDriver(0, 1), timing=DiscoveryTiming(poll=0.002, rescan=3600.0, probe=3600.0))
     await until(lambda: "poll" in rig.driver.calls)
 
     for _ in range(20):
@@ -167,7 +167,7 @@ async def test_a_call_that_does_not_come_back_doubts_its_own_device_only(start, 
     await until(lambda: rig.driver.busy_with == uuid(1))
     await rig.noticed(clock)
 
-    clock.now += FAST.patience
+    clock.now += FAST.timeout
     await until(lambda: rig.health()[1] == "suspect")
     beat = rig.watch.beat
     clock.now += FAST.hang
@@ -192,7 +192,7 @@ async def test_a_driver_that_waits_for_events_is_not_looked_at_meanwhile(start, 
         return []
 
     driver.poll = poll
-    rig = start(driver, pace=DiscoveryTiming(poll=0.4, patience=0.2))
+    rig = start(driver, timing=DiscoveryTiming(poll=0.4, timeout=0.2))
 
     await until(lambda: len(beats) >= 2)
 
@@ -206,7 +206,7 @@ async def test_many_slow_devices_are_not_one_hanging_one(start, clock):
 
         def _wait(self, number):
             if number is not None:
-                clock.now += 0.6 * FAST.patience
+                clock.now += 0.6 * FAST.timeout
                 seen, end = clock.now, time.monotonic() + 20
                 while rig.watch.beat <= seen and time.monotonic() < end:
                     time.sleep(0.001)
@@ -349,11 +349,11 @@ async def test_a_driver_that_does_not_wait_for_events_is_not_asked_without_end(s
             asked.append(time.monotonic())
             return ()
 
-    breath = 0.05
-    start(Hasty(0), pace=replace(FAST, poll=1.0, breath=breath, rescan=10.0))
+    interval = 0.05
+    start(Hasty(0), timing=replace(FAST, poll=1.0, min_poll_interval=interval, rescan=10.0))
     await until(lambda: len(asked) > 5)
 
-    assert all(later - earlier > 0.8 * breath for earlier, later in pairwise(asked))
+    assert all(later - earlier > 0.8 * interval for earlier, later in pairwise(asked))
 
 
 async def test_a_driver_that_takes_its_time_to_close_is_asked_nothing_more(start):

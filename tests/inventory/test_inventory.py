@@ -17,11 +17,11 @@ PATIENCE = HealthLimits(hold=10.0)
 def looked(inventory, now, *numbers, faults=()):
     faults = dict(faults)
     sightings = tuple(Sighting(device=device(n), fault=faults.get(n)) for n in numbers)
-    return inventory.looked(Discovery(sightings=sightings), now)
+    return inventory.discovered(Discovery(sightings=sightings), now)
 
 
 def healths(inventory) -> dict[int, str]:
-    return {d.index: d.health.value for d in inventory.snapshot.value.devices}
+    return {d.index: d.health.value for d in inventory.found.devices}
 
 
 @pytest.fixture
@@ -30,30 +30,31 @@ def inventory():
 
 
 def test_nothing_is_ready_before_the_first_look(inventory):
-    assert not inventory.snapshot.value.ready
-    assert inventory.snapshot.value.reason == "NotLookedYet"
+    assert not inventory.found.ready
+    assert inventory.found.reason == "NotLookedYet"
 
 
 def test_no_devices_are_a_valid_snapshot(inventory):
     looked(inventory, 0.0)
 
-    assert inventory.snapshot.value.ready
-    assert inventory.snapshot.value.devices == ()
+    assert inventory.found.ready
+    assert inventory.found.devices == ()
 
 
 def test_devices_are_ordered_by_index_and_new_ones_are_told(inventory):
     changes = looked(inventory, 0.0, 2, 0, 1)
 
-    assert [d.index for d in inventory.snapshot.value.devices] == [0, 1, 2]
+    assert [d.index for d in inventory.found.devices] == [0, 1, 2]
     assert {(c.device.index, c.before) for c in changes} == {(0, None), (1, None), (2, None)}
 
 
 def test_a_look_that_shows_the_same_publishes_nothing(inventory):
     looked(inventory, 0.0, 0, 1)
-    version = inventory.snapshot.version
+    snapshot = inventory.view()
+    version = snapshot.version
 
     assert looked(inventory, 30.0, 0, 1) == []
-    assert inventory.snapshot.version == version
+    assert snapshot.version == version
 
 
 def test_a_device_that_fails_hides_none_of_the_others(inventory):
@@ -62,7 +63,7 @@ def test_a_device_that_fails_hides_none_of_the_others(inventory):
         looked(inventory, now, 0, 1, 2, faults={1: LOST}.items())
 
     assert healths(inventory) == {0: "healthy", 1: "unhealthy", 2: "healthy"}
-    assert inventory.snapshot.value.device(uuid(1)).reason == "Lost"
+    assert inventory.found.device(uuid(1)).reason == "Lost"
     assert inventory.unwell
 
 
@@ -71,7 +72,7 @@ def test_a_device_that_is_gone_stays_unhealthy_for_a_while_and_is_then_forgotten
 
     changes = looked(inventory, 1.0, 0)
     assert [(c.device.uuid, c.before) for c in changes] == [(uuid(1), Health.HEALTHY)]
-    assert inventory.snapshot.value.device(uuid(1)).reason == "DeviceGone"
+    assert inventory.found.device(uuid(1)).reason == "DeviceGone"
 
     looked(inventory, 300.0, 0)
     assert healths(inventory) == {0: "healthy", 1: "unhealthy"}
@@ -100,7 +101,7 @@ def test_a_driver_that_is_away_withdraws_all_forgets_none_and_says_why(inventory
     changes = inventory.unavailable("NoDriver", "it was unloaded", 5.0)
     inventory.unavailable("NoDriver", "it was unloaded", 5_000.0)
 
-    shown = inventory.snapshot.value
+    shown = inventory.found
     assert (shown.ready, shown.reason, shown.message) == (False, "NoDriver", "it was unloaded")
     assert len(changes) == 2
     assert healths(inventory) == {0: "unhealthy", 1: "unhealthy"}
@@ -114,7 +115,7 @@ def test_after_the_driver_is_back_all_recover(inventory):
     for now in (20.0, 21.0, 22.0):
         looked(inventory, now, 0, 1)
 
-    assert inventory.snapshot.value.ready
+    assert inventory.found.ready
     assert healths(inventory) == {0: "healthy", 1: "healthy"}
 
 
@@ -149,12 +150,12 @@ def test_links_of_a_silent_device_are_kept_and_those_of_a_forgotten_one_are_not(
     inventory.linked(Links(pairs={pair: near, other: near}), {uuid(0), uuid(1), uuid(2)})
 
     inventory.linked(Links(pairs={pair: far}), {uuid(0), uuid(1)})
-    assert inventory.snapshot.value.links.pairs == {pair: far, other: near}
+    assert inventory.found.links.pairs == {pair: far, other: near}
 
     looked(inventory, 1.0, 0, 1)
     looked(inventory, 302.0, 0, 1)
     inventory.linked(Links(pairs={pair: far}), {uuid(0), uuid(1)})
-    assert inventory.snapshot.value.links.pairs == {pair: far}
+    assert inventory.found.links.pairs == {pair: far}
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3)), st.booleans()), max_size=12))
@@ -173,7 +174,7 @@ def test_every_known_device_is_shown_once_and_changes_tell_every_difference(look
             seen |= dict.fromkeys(present, now)
 
         after = healths(inventory)
-        assert len(inventory.snapshot.value.devices) == len(after)
+        assert len(inventory.found.devices) == len(after)
         assert {c.device.index for c in changes} == {n for n in after if before.get(n) != after[n]}
         assert set(after) <= set(seen)
         assert present <= set(after) or away
@@ -200,8 +201,8 @@ def placed(inventory, now, **places):
     sightings = tuple(
         Sighting(device=device(number, uuid=name, pci=place)) for number, (name, place) in enumerate(places.items())
     )
-    inventory.looked(Discovery(sightings=sightings), now)
-    return {d.uuid: (d.health.value, d.reason) for d in inventory.snapshot.value.devices}
+    inventory.discovered(Discovery(sightings=sightings), now)
+    return {d.uuid: (d.health.value, d.reason) for d in inventory.found.devices}
 
 
 WELL = ("healthy", "")

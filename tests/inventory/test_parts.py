@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from hami_plugin.aio import Watched
-from hami_plugin.inventory.inventory import FamilyPart, part, whole
-from hami_plugin.model.device import Health, Snapshot
+from hami_plugin.inventory.health import HealthLimits
+from hami_plugin.inventory.inventory import Inventory, part, whole
+from hami_plugin.model.device import Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from tests.support.builders import FAMILY, REGISTER, changed, device, uuid
@@ -63,19 +63,54 @@ def test_a_node_says_what_else_a_family_notes_only_with_devices():
     assert "toy.io/mode" not in wanted_annotations(noting, part(MIXED, "GREEN"), Style())
 
 
-async def test_a_part_follows_its_driver_and_wakes_nobody_for_the_others():
-    found = Watched(MIXED)
-    red = FamilyPart(RED, found)
-    task = asyncio.create_task(red.run())
+def test_a_familys_snapshot_changes_with_its_own_devices_only():
+    inventory = Inventory(HealthLimits(suspect_looks=1), forget=60.0)
+    red, blue = inventory.view(RED), inventory.view(BLUE)
 
-    blue_ill = tuple(replace(d, health=Health.UNHEALTHY) if d.family == BLUE else d for d in MIXED.devices)
-    found.set(replace(MIXED, devices=blue_ill))
-    for _ in range(5):  # enough turns of the loop for the change to arrive
-        await asyncio.sleep(0)
-    unmoved = red.snapshot.version
-    found.set(replace(MIXED, devices=MIXED.devices[:2]))
-    await red.snapshot.changed(unmoved, timeout=30)
-    found.close()
-    await asyncio.wait_for(task, 30)
+    def discover(*ill):
+        faults = {uuid(number): Fault(reason="Lost") for number in ill}
+        sightings = tuple(Sighting(device=one, fault=faults.get(one.uuid)) for one in MIXED.devices)
+        inventory.discovered(Discovery(sightings=sightings), 1.0)
 
-    assert (unmoved, indices(red.snapshot.value), red.snapshot.closed) == (0, [0], True)
+    discover()
+    before = red.version, blue.version
+    discover(1)
+
+    assert (red.version - before[0], blue.version - before[1]) == (0, 1)
+    assert (indices(red.value), indices(blue.value)) == ([0, 2], [1, 3])
+    assert [one.health.offered for one in blue.value.devices] == [False, True]
+
+
+async def test_no_task_stands_between_a_fault_and_the_readers_of_its_family():
+    inventory = Inventory(HealthLimits(), forget=60.0)
+    views = [inventory.view(), inventory.view(RED)]
+    inventory.discovered(Discovery(sightings=tuple(Sighting(device=one) for one in MIXED.devices)), 1.0)
+
+    inventory.event(uuid(0), Fault(reason="Xid79"), 2.0)
+
+    assert [view.value.device(uuid(0)).reason for view in views] == ["Xid79", "Xid79"]
+
+
+def test_a_stage_decides_what_the_readers_and_the_metrics_see():
+    class Held:
+        def __init__(self):
+            self.snapshot, self.taken = Watched(Snapshot()), []
+
+        def take(self, found):
+            self.taken.append(found)
+
+        def close(self):
+            self.snapshot.close()
+
+    stage, inventory = Held(), Inventory(HealthLimits(), forget=60.0)
+    view = inventory.view(RED, stage)
+
+    inventory.discovered(Discovery(sightings=tuple(Sighting(device=one) for one in MIXED.devices)), 1.0)
+
+    assert view.value.devices == ()
+    assert indices(stage.taken[-1]) == [0, 2]
+    held = replace(stage.taken[-1].devices[0], health=Health.UNHEALTHY, reason="CDISpecMissing")
+    view.set(replace(stage.taken[-1], devices=(held,)))
+    assert [one.reason for one in inventory.shown.devices] == ["CDISpecMissing", "", "", ""]
+    inventory.close()
+    assert view.closed

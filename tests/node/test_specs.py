@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from cdi.edits import ContainerEdits, DeviceNode
-from hami_plugin.aio import Watched, cancelled
+from hami_plugin.aio import cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.inventory.cdi_specs import SpecFiles, SpecPublisher, SpecTiming, file_name, tidy
+from hami_plugin.inventory.cdi_specs import SpecFiles, SpecStage, SpecTiming, file_name, tidy
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
@@ -24,7 +24,7 @@ from tests.support.node import until
 
 KIND = "toy.io/card"
 NAME = file_name(KIND)
-SOON = SpecTiming(look=0.01, describe=30.0, patience=60.0)
+SOON = SpecTiming(check=0.01, describe=30.0, timeout=60.0)
 
 
 def node_of(item, _host):
@@ -42,20 +42,23 @@ TOY = changed(
 
 
 class Stage:
-    """A publisher over real directories."""
+    """The CDI stage over real directories."""
 
     def __init__(self, root):
         self.directories = (root / "etc", root / "run")
         for directory in self.directories:
             directory.mkdir()
-        self.found = Watched(Snapshot())
         self.cluster = FakeCluster()
         self.events = EventRecorder(self.cluster, NODE)
         host = HostFiles(paths=HostPaths(hook=root, hook_view=root))
         files = SpecFiles(TOY, self.directories, host)
         self.observed = []
-        self.publisher = SpecPublisher(
-            KIND, self.found, files, events=self.events, observe=self.observed.append, pace=SOON
+        self.specs = SpecStage(
+            KIND,
+            files,
+            events=self.events,
+            observe=lambda: self.observed.append(self.specs.snapshot.value),
+            timing=SOON,
         )
 
     @property
@@ -66,10 +69,10 @@ class Stage:
         return {entry["name"] for entry in json.loads(self.path.read_text())["devices"]}
 
     def healths(self):
-        return [item.health for item in self.publisher.snapshot.value.devices]
+        return [item.health for item in self.specs.snapshot.value.devices]
 
     def reasons(self):
-        return {item.uuid: item.reason for item in self.publisher.snapshot.value.devices}
+        return {item.uuid: item.reason for item in self.specs.snapshot.value.devices}
 
     async def healthy(self, count=4):
         await until(lambda: self.healths() == [Health.HEALTHY] * count)
@@ -84,9 +87,9 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path):
     stage = Stage(tmp_path)
-    task = asyncio.create_task(stage.publisher.run())
+    task = asyncio.create_task(stage.specs.run())
     yield stage
-    stage.found.close()
+    stage.specs.close()
     await cancelled(task)
 
 
@@ -94,45 +97,45 @@ async def test_a_device_is_shown_after_its_spec_is_in_place(stage):
     on_disk = []
 
     async def watch():
-        async for shown in stage.publisher.snapshot.follow():
+        async for shown in stage.specs.snapshot.follow():
             if shown.devices:
                 on_disk.append(stage.described())
                 return
 
     looking = asyncio.create_task(watch())
-    stage.found.set(snapshot(2))
+    stage.specs.take(snapshot(2))
     await asyncio.wait_for(looking, 30)
 
     assert on_disk == [{uuid(0), "0", uuid(1), "1", "all"}]
-    assert stage.publisher.problem == ""
+    assert stage.specs.problem == ""
 
 
 async def test_a_device_that_comes_later_is_described_first(stage):
-    stage.found.set(snapshot(1))
+    stage.specs.take(snapshot(1))
     await stage.healthy(1)
 
-    stage.found.set(snapshot(3))
+    stage.specs.take(snapshot(3))
     await stage.healthy(3)
 
     assert uuid(2) in stage.described()
 
 
 async def test_a_node_that_changes_its_number_is_described_anew(stage):
-    stage.found.set(snapshot(1))
+    stage.specs.take(snapshot(1))
     await stage.healthy(1)
 
-    stage.found.set(Snapshot(devices=(device(0, minor=5),), ready=True, reason=""))
+    stage.specs.take(Snapshot(devices=(device(0, minor=5),), ready=True, reason=""))
     await until(lambda: "/dev/toy5" in stage.path.read_text())
     await stage.healthy(1)
 
 
 async def test_nothing_is_written_when_nothing_has_changed(stage):
-    stage.found.set(snapshot(2))
+    stage.specs.take(snapshot(2))
     await stage.healthy(2)
     before = stage.path.stat()
 
-    stage.found.set(replace(stage.found.value, facts={"driver": "1"}))
-    await until(lambda: stage.publisher.snapshot.value.facts == {"driver": "1"})
+    stage.specs.take(replace(snapshot(2), facts={"driver": "1"}))
+    await until(lambda: stage.specs.snapshot.value.facts == {"driver": "1"})
 
     assert stage.path.stat() == before
 
@@ -140,7 +143,7 @@ async def test_nothing_is_written_when_nothing_has_changed(stage):
 @pytest.mark.parametrize("harm", ["unlink", "edit", "truncate", "mode"])
 @pytest.mark.scenario("H3")
 async def test_a_spec_that_somebody_spoils_is_written_again(stage, harm):
-    stage.found.set(snapshot(2))
+    stage.specs.take(snapshot(2))
     await stage.healthy(2)
     good = stage.path.read_text()
 
@@ -165,7 +168,7 @@ async def test_a_spec_that_somebody_spoils_is_written_again(stage, harm):
 @pytest.mark.parametrize("directory", [0, 1])
 @pytest.mark.scenario("H4")
 async def test_a_foreign_spec_of_the_same_device_takes_it_away_until_it_is_gone(stage, directory):
-    stage.found.set(snapshot(2))
+    stage.specs.take(snapshot(2))
     await stage.healthy(2)
     foreign = stage.directories[directory] / "foreign.yaml"
     foreign.write_text(
@@ -183,32 +186,32 @@ async def test_a_foreign_spec_of_the_same_device_takes_it_away_until_it_is_gone(
 
 
 async def test_a_device_that_cannot_be_described_does_not_hide_the_others(stage):
-    stage.found.set(Snapshot(devices=(device(0), device(1, minor=-1)), ready=True, reason=""))
+    stage.specs.take(Snapshot(devices=(device(0), device(1, minor=-1)), ready=True, reason=""))
 
     await until(lambda: stage.reasons() == {uuid(0): "", uuid(1): "CDISpecMissing"})
-    assert "no device node" in stage.publisher.snapshot.value.devices[1].message
+    assert "no device node" in stage.specs.snapshot.value.devices[1].message
 
 
 async def test_a_foreign_file_that_is_broken_hides_nothing_of_ours(stage):
     (stage.directories[1] / "broken.json").write_text("{")
-    stage.found.set(snapshot(2))
+    stage.specs.take(snapshot(2))
 
     await stage.healthy(2)
 
 
 @pytest.mark.scenario("H1")
 async def test_a_directory_that_is_in_the_way_leaves_the_old_spec_and_heals(stage):
-    stage.found.set(snapshot(1))
+    stage.specs.take(snapshot(1))
     await stage.healthy(1)
     old = stage.path.read_text()
     aside = stage.directories[1].with_name("aside")
     stage.directories[1].rename(aside)
     stage.directories[1].write_text("a file where the directory was")
 
-    stage.found.set(snapshot(2))
+    stage.specs.take(snapshot(2))
     await until(lambda: set(stage.reasons().values()) == {"CDISpecMissing"})
     assert (aside / NAME).read_text() == old
-    assert str(stage.directories[1]) in stage.publisher.problem
+    assert str(stage.directories[1]) in stage.specs.problem
 
     stage.directories[1].unlink()
     aside.rename(stage.directories[1])
@@ -218,7 +221,7 @@ async def test_a_directory_that_is_in_the_way_leaves_the_old_spec_and_heals(stag
 async def test_a_missing_directory_is_made(stage):
     stage.directories[1].rmdir()
 
-    stage.found.set(snapshot(1))
+    stage.specs.take(snapshot(1))
 
     await stage.healthy(1)
     assert stat.S_IMODE(stage.directories[1].stat().st_mode) == 0o755
@@ -230,7 +233,7 @@ async def test_specs_are_readable_by_all_and_writable_by_us_whatever_the_umask(s
     stage.directories[1].rmdir()
     before = os.umask(mask)
     try:
-        stage.found.set(snapshot(1))
+        stage.specs.take(snapshot(1))
         await stage.healthy(1)
     finally:
         os.umask(before)
@@ -251,21 +254,21 @@ async def test_an_unhealthy_device_keeps_its_own_reason(stage):
         )
     )
 
-    stage.found.set(Snapshot(devices=(ill,), ready=True, reason=""))
-    await until(lambda: stage.publisher.snapshot.value.ready)
+    stage.specs.take(Snapshot(devices=(ill,), ready=True, reason=""))
+    await until(lambda: stage.specs.snapshot.value.ready)
 
     assert stage.reasons() == {uuid(0): "XidFatal"}
 
 
 async def test_metrics_see_what_the_others_see(stage):
-    stage.found.set(snapshot(1))
+    stage.specs.take(snapshot(1))
     await stage.healthy(1)
 
-    assert stage.observed[-1] == stage.publisher.snapshot.value
+    assert stage.observed[-1] == stage.specs.snapshot.value
 
 
 async def test_a_disk_that_hangs_shows_no_new_device_and_keeps_the_known_ones(stage, tmp_path):
-    stage.found.set(snapshot(1))
+    stage.specs.take(snapshot(1))
     await stage.healthy(1)
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -273,9 +276,9 @@ async def test_a_disk_that_hangs_shows_no_new_device_and_keeps_the_known_ones(st
     def hang():
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
 
-    stage.publisher._pace = SpecTiming(look=0.01, patience=0.05)
-    stage.publisher._thread.start(hang)
-    stage.found.set(snapshot(2))
+    stage.specs._timing = SpecTiming(check=0.01, timeout=0.05)
+    stage.specs._thread.start(hang)
+    stage.specs.take(snapshot(2))
 
     await until(lambda: stage.reasons() == {uuid(0): "", uuid(1): "CDISpecMissing"})
     release.set()

@@ -92,16 +92,16 @@ class Beside:
         await self.kubelet.until(lambda: self.kubelet.allocatable(ODD) == count, within=15)
 
     @property
-    def odd_watch(self):
-        (own,) = [own for own in self.daemon._serving.vendors if own.watch.vendor == "odd"]
-        return own.watch
+    def odd_inventory(self):
+        (odd,) = [one for one in self.daemon._serving.vendors if one.discovery.vendor == "odd"]
+        return odd.inventory
 
     def odd_device(self, uuid: str):
-        return self.odd_watch.snapshot.value.device(uuid)
+        return self.odd_inventory.found.device(uuid)
 
     def forget_odd_devices(self) -> None:
-        """From now on, those that are gone are forgotten at the next look."""
-        self.odd_watch._inventory._forget = 0.0
+        """From now on, those that are gone are forgotten at the next discovery."""
+        self.odd_inventory._forget = 0.0
 
     def metrics(self) -> str:
         return generate_latest(self.registry).decode()

@@ -11,7 +11,7 @@ from tests.support.builders import NODE
 from tests.support.cluster import FakeCluster
 from tests.support.node import Counting, until
 
-FAST = DiscoveryTiming(poll=0.002, rescan=0.01, probe=0.004, links=3600.0, patience=0.1, hang=0.3, farewell=0.05)
+FAST = DiscoveryTiming(poll=0.002, rescan=0.01, probe=0.004, links=3600.0, timeout=0.1, hang=0.3, close_timeout=0.05)
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 
 
 class Rig:
-    def __init__(self, driver, pace=FAST):
+    def __init__(self, driver, timing=FAST):
         self.driver = driver
         self.inventory = Inventory(HealthLimits(hold=0.01, clean_looks=2), forget=0.2)
         self.observer, self.remembered = Counting(), []
@@ -37,7 +37,7 @@ class Rig:
             "toy",
             driver,
             self.inventory,
-            pace=pace,
+            timing=timing,
             observer=self.observer,
             events=self.events,
             remember=lambda: self.remembered.append(dict(self.inventory.conditions)),
@@ -47,7 +47,7 @@ class Rig:
 
     @property
     def shown(self):
-        return self.watch.snapshot.value
+        return self.inventory.found
 
     def health(self) -> dict[int, str]:
         return {d.index: d.health.value for d in self.shown.devices}

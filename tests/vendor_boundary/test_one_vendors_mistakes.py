@@ -208,7 +208,7 @@ async def test_an_allocate_that_never_comes_back_is_refused_and_the_next_one_at_
 
 @pytest.mark.scenario("D9")
 async def test_starts_that_wait_for_a_vendors_look_at_the_host_hold_up_no_loop_and_then_succeed(gate, monkeypatch):
-    monkeypatch.setattr(hami_plugin.daemon.build, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(hami_plugin.daemon.build, "CALL_TIMEOUT_S", 3.0)
     gate.answer = ""
     gate.open.set()
     async with beside(changed(ODD_FAMILY, host_problem=gate)) as node:
