@@ -14,7 +14,8 @@ def replica_id(uuid: str, number: int) -> str:
 
 
 def replica_ids(uuid: str, count: int) -> tuple[str, ...]:
-    return tuple(replica_id(uuid, number) for number in range(count))
+    prefix = replica_id(uuid, 0)[:-1]
+    return tuple(f"{prefix}{number}" for number in range(count))
 
 
 def is_replica(replica: str, uuid: str, count: int) -> bool:

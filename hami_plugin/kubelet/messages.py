@@ -7,7 +7,7 @@ So the size is computed before anything is sent, and a list that is too long is 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
@@ -31,13 +31,14 @@ class OversizedListError(HamiError):
     """A device list that the kubelet would not read."""
 
 
-def list_response(offers: Iterable[Offer]) -> pb.ListAndWatchResponse:
+def list_response(offers: Collection[Offer]) -> pb.ListAndWatchResponse:
+    topologies = {numa: _topology(numa) for numa in {offer.numa for offer in offers}}
     return pb.ListAndWatchResponse(
         devices=[
             pb.Device(
                 ID=offer.id,
                 health=HEALTHY if offer.healthy else UNHEALTHY,
-                topology=_topology(offer.numa),
+                topology=topologies[offer.numa],
             )
             for offer in offers
         ]

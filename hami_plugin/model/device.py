@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from hami_plugin.model.links import NO_LINKS, Links
 
+MAX_DEVICES = 1024
+"""Of one node."""
+
 
 class Health(StrEnum):
     """Only ``HEALTHY`` and ``SUSPECT`` devices are offered; a suspect one has failed one look and gets another."""

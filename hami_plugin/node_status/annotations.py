@@ -1,4 +1,4 @@
-"""What the families of a node want its annotations to say: each apart, so that none can keep another from its word."""
+"""What each family wants the node's annotations to be. One family's failure keeps no other from writing its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, VendorError, WireError
 from hami_plugin.model.device import Snapshot
+from hami_plugin.model.links import Links
 from hami_plugin.protocol.grammar import bounded, shown
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.register import Refuses, encode_json, encode_legacy, unhealthy_key
@@ -25,6 +26,19 @@ Wanted = dict[str, str | None]
 _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
+class ScoreText:
+    """The score annotation, made anew when links or devices change only: a fault changes neither."""
+
+    def __init__(self) -> None:
+        self._of: tuple[Links, Sequence[str]] | None = None
+        self._text: str | None = None
+
+    def of(self, links: Links, uuids: Sequence[str]) -> str | None:
+        if self._of != (links, uuids):
+            self._of, self._text = (links, uuids), score_annotation(links, uuids)
+        return self._text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A family of a vendor, and the snapshot that its annotations are drawn from."""
@@ -33,6 +47,7 @@ class Source:
     snapshot: Watched[Snapshot]
     vendor: str = ""
     mistakes: VendorErrors = field(default_factory=lambda: VendorErrors(""))
+    scores: ScoreText = field(default_factory=ScoreText)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +76,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """What is to be written. ``total`` bytes were too many, unless it is 0; ``dropped`` families keep their word."""
+    """What is to be written. ``total`` bytes were too many, unless it is 0; ``dropped`` families change nothing."""
 
     wanted: Wanted
     total: int = 0
@@ -75,11 +90,15 @@ class Fitting:
 
 
 def wanted_annotations(
-    family: Family, snapshot: Snapshot, style: Style, taken: AbstractSet[str] = frozenset()
+    family: Family,
+    snapshot: Snapshot,
+    style: Style,
+    taken: AbstractSet[str] = frozenset(),
+    scores: ScoreText | None = None,
 ) -> Wanted:
     """What a family wants the node to say, None for what it should say no more. ``taken`` are devices in use.
 
-    Nothing before its devices are known: a former word stays until then, and goes when there are none.
+    Nothing before its devices are known: a former value stays until then, and goes when there are none.
     """
     where, keys, node = refuses_key(family.device_type), family.annotations, family.node
     if not snapshot.devices:
@@ -97,23 +116,23 @@ def wanted_annotations(
         wanted[keys.register] = encode(infos)
     if style.scores and keys.score:
         uuids = [device.uuid for device in snapshot.devices]
-        wanted[keys.score] = score_annotation(snapshot.links, uuids)
+        wanted[keys.score] = (scores or ScoreText()).of(snapshot.links, uuids)
     return wanted
 
 
 def wishes(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> Iterator[Wish]:
-    """Each family's wish. One that cannot be written down is a problem of that family, which keeps its former word."""
+    """Each family's wish. One that cannot be written down is that family's problem: its annotations stay."""
     said: dict[str, tuple[str, str | None]] = {}
     for source in sources:
         try:
-            wanted = wanted_annotations(source.family, source.snapshot.value, style, taken)
+            wanted = wanted_annotations(source.family, source.snapshot.value, style, taken, source.scores)
             _require_own(source, wanted, sources, said)
         except HamiError as error:
             mistaken = isinstance(error, VendorError)
             yield Wish(source=source, problem=f"{source.family.device_type}: {error}", mistaken=mistaken)
-        except Exception as error:  # noqa: BLE001  # what the vendor has told does not fit what is made of it
-            told = source.mistakes.made("register", error)
-            yield Wish(source=source, problem=f"{source.family.device_type}: {told}", mistaken=True)
+        except Exception as error:  # noqa: BLE001  # what the vendor reported does not fit what is made of it
+            reported = source.mistakes.made("register", error)
+            yield Wish(source=source, problem=f"{source.family.device_type}: {reported}", mistaken=True)
         else:
             said |= {key: (source.vendor, value) for key, value in wanted.items()}
             yield Wish(source=source, wanted=wanted)

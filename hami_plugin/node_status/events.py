@@ -52,13 +52,13 @@ class Recipient(Protocol):
 
 
 class EventRecorder:
-    """Queues Events and writes them one by one. The same text about the same object is told once in a while.
+    """Queues Events and writes them one by one. The same text about the same object is written once in ten minutes.
 
     Each is tried again by itself: one that the API server does not take holds up no other.
     """
 
     MAX_WAITING = 256
-    MAX_TOLD = 1024
+    MAX_REPORTED = 1024
     REPEAT_AFTER_S = 600.0
     MAX_PODS = 4
     MAX_TRIES = 12
@@ -75,7 +75,7 @@ class EventRecorder:
         self._node = Subject(kind="Node", name=node_name, uid=node_name)
         self._clock = clock
         self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MAX_WAITING)
-        self._told: dict[tuple[Subject, str, str], float] = {}
+        self._reported: dict[tuple[Subject, str, str], float] = {}
         self._again: list[_Attempt] = []
         self._under_way = 0
         self._numbers = count()
@@ -88,7 +88,7 @@ class EventRecorder:
         self._put(Event(subject=self._node, reason=reason, message=message, warning=warning))
 
     def refused(self, pods: Sequence[PodView], reason: str, message: str) -> None:
-        """A refusal, told to every pod that it is about; to the node when it is about none."""
+        """A refusal, written to every pod that it is about; to the node when it is about none."""
         if not pods:
             self.node(reason, message)
         for pod in pods[: self.MAX_PODS]:
@@ -150,10 +150,10 @@ class EventRecorder:
     def _put(self, event: Event) -> None:
         now = self._clock()
         key = (event.subject, event.reason, event.message)
-        if now - self._told.get(key, float("-inf")) < self.REPEAT_AFTER_S:
+        if now - self._reported.get(key, float("-inf")) < self.REPEAT_AFTER_S:
             return
-        if len(self._told) >= self.MAX_TOLD:  # the older half goes; at worst something is told again too early
-            self._told = dict(list(self._told.items())[self.MAX_TOLD // 2 :])
+        if len(self._reported) >= self.MAX_REPORTED:  # the older half goes; at worst an Event is repeated too early
+            self._reported = dict(list(self._reported.items())[self.MAX_REPORTED // 2 :])
         if self._queue.qsize() + len(self._again) + self._under_way >= self.MAX_WAITING:
             if not self._full:
                 log.warning("events dropped: too many wait", reason=event.reason, about=event.subject.name)
@@ -161,8 +161,8 @@ class EventRecorder:
             return
         self._queue.put_nowait(event)
         self._full = False
-        self._told.pop(key, None)
-        self._told[key] = now
+        self._reported.pop(key, None)
+        self._reported[key] = now
 
 
 def _worth_another_try(problem: ClusterError) -> bool:

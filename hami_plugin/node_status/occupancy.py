@@ -69,7 +69,7 @@ def occupied(sources: Iterable[Source], held: Iterable[Held]) -> Iterator[Occupi
         for device in {device.uuid: device for device in source.snapshot.value.devices}.values():
             try:
                 whole = _occupied(source, device, given)
-            except HamiError:  # told and counted where it arose; the other vendors are shown all the same
+            except HamiError:  # logged and counted where it arose; the other vendors are shown all the same
                 continue
             yield whole
 

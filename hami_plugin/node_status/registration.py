@@ -78,6 +78,7 @@ class Registration:
         self._wake = asyncio.Event()
         self._beat = float("-inf")
         self._mistaken = False
+        self._needs_taken = any(source.family.node.tells_taken for source in sources)
 
     async def run(self) -> None:
         """Compare and write for ever, woken by every change of a snapshot or of the node."""
@@ -93,7 +94,7 @@ class Registration:
 
     async def _publish(self) -> None:
         delays, retries = self._backoff.delays(), self._backoff.delays()
-        again = any(self._reports(one.family) or one.family.node.tells_taken for one in self._sources)
+        again = self._needs_taken or any(self._reports(one.family) for one in self._sources)
         while True:
             self._wake.clear()
             pause = self._together  # changes that come together are written together
@@ -134,11 +135,12 @@ class Registration:
         self.problem = problem or ("" if known else "no devices are known yet")
 
     def _wanted(self, live: Mapping[str, str]) -> tuple[Wanted, str]:
-        """What all families want, and what is wrong with those that cannot be written down. Those keep their word."""
-        made = list(wishes(self._sources, self._style, self._taken()))
+        """What all families want, and what is wrong with those that cannot be written down: these stay."""
+        taken = self._taken() if self._needs_taken else frozenset()
+        made = list(wishes(self._sources, self._style, taken))
         problems = [wish.problem for wish in made if wish.problem]
-        for words in problems:
-            self._events.node("NotRegistered", words)
+        for problem in problems:
+            self._events.node("NotRegistered", problem)
         self._mistaken = any(wish.mistaken for wish in made)
         fitting = together([wish for wish in made if wish.wanted], live)
         if fitting.words:

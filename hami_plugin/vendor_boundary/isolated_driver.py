@@ -20,15 +20,15 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery
 from hami_plugin.model.links import Links
 from hami_plugin.sdk import Driver, HealthEvent
-from hami_plugin.vendor_boundary.isolated_messages import Away, Busy, Call, Done, impatient, receive, send
+from hami_plugin.vendor_boundary.isolated_messages import Away, Busy, Call, Done, limit_stalls, receive, send
 
 CHILD = "hami_plugin.vendor_boundary.isolated_process"
 log = logger(__name__)
 
 NONSENSE = (pickle.UnpicklingError, AttributeError, ImportError, IndexError, ValueError)
 """What reading something raises that nobody here has written."""
-FAREWELL_S = 1.0
-"""How long a process may take to end once it is told to, and how long it is waited for after it is killed."""
+CLOSE_TIMEOUT_S = 1.0
+"""How long a process may take to end once it is asked to, and how long it is waited for after it is killed."""
 
 
 STALL_S = 5.0
@@ -40,7 +40,7 @@ class _Child:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        impatient(ours, STALL_S)
+        limit_stalls(ours, STALL_S)
         with theirs:
             paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
             self.process = subprocess.Popen(  # noqa: S603  # this program itself
@@ -59,7 +59,7 @@ class _Child:
             if kill:
                 self.process.kill()
             with suppress(subprocess.TimeoutExpired):
-                return self.process.wait(FAREWELL_S)
+                return self.process.wait(CLOSE_TIMEOUT_S)
         return None
 
 
@@ -104,7 +104,7 @@ class IsolatedDriver:
         """Let the driver close, then the process end. What goes wrong now is of no consequence."""
         if self._child is not None:
             with suppress(DriverUnavailableError):
-                self._ask("close", deadline=FAREWELL_S)
+                self._ask("close", deadline=CLOSE_TIMEOUT_S)
         self._end()
 
     def _start(self) -> None:

@@ -46,7 +46,7 @@ class Away:
     hint: str = ""
 
 
-def impatient(end: socket.socket, seconds: float) -> None:
+def limit_stalls(end: socket.socket, seconds: float) -> None:
     """Let reading and writing fail by ``BlockingIOError`` where the other end stops for so long in mid-message."""
     whole, part = divmod(seconds, 1)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

@@ -20,8 +20,8 @@ from typing import Any
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.vendor_boundary.isolated_messages import Away, Busy, Call, Done, receive, send
 
-TELL_S = 0.5
-"""How often a call in progress says which device it is asking about."""
+REPORT_S = 0.5
+"""How often a call in progress reports which device it is about."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     """Serve until the pipe is closed. The first message is a function that opens the driver."""
     pipe, parent = Connection(int(sys.argv[1])), int(sys.argv[2])
     _die_with(parent)
-    # What a library prints goes where the daemon's own words go, and a crash says there where it was.
+    # What a library prints goes where the daemon's own log goes, and so does a crash's traceback.
     os.dup2(2, 1)
     faulthandler.enable()
     # Whoever stops the daemon may signal its whole group; the daemon ends this process when it is done with it.
@@ -55,13 +55,13 @@ def _serve(pipe: Connection, thread: ThreadPoolExecutor) -> None:
 
 
 def _answer(pipe: Connection, future: Future[Any], driver: Any) -> Done | Away:
-    """Wait for a call, and tell meanwhile which device it is about."""
-    about = told = None
-    while not wait_for([future], timeout=TELL_S).done:
+    """Wait for a call, and report meanwhile which device it is about."""
+    about = reported = None
+    while not wait_for([future], timeout=REPORT_S).done:
         about = driver.busy_with if driver is not None else None
-        if about != told:
+        if about != reported:
             send(pipe, Busy(uuid=about))
-            told = about
+            reported = about
     try:
         return Done(value=future.result())
     except DriverUnavailableError as error:

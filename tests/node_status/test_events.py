@@ -105,4 +105,4 @@ async def test_a_storm_is_bounded_in_memory(cluster):
             events._queue.get_nowait()
 
     assert events._queue.qsize() == EventRecorder.MAX_WAITING
-    assert len(events._told) <= EventRecorder.MAX_TOLD
+    assert len(events._reported) <= EventRecorder.MAX_REPORTED

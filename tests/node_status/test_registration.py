@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import hami_plugin.node_status.annotations
 import hami_plugin.node_status.registration
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import ClusterError
@@ -196,6 +197,26 @@ async def test_a_node_that_is_deleted_and_created_again_is_registered_again(star
     rig.cluster.set_node(NodeView(name=NODE, uid="another"))
 
     await until(lambda: REGISTER in rig.annotations)
+
+
+async def test_scores_follow_the_links_and_are_not_made_anew_for_a_fault(start, monkeypatch):
+    made = []
+    real = hami_plugin.node_status.annotations.score_annotation
+    monkeypatch.setattr(
+        hami_plugin.node_status.annotations, "score_annotation", lambda *asked: made.append(asked) or real(*asked)
+    )
+    rig = start(snapshot(2, links=PAIR)).attach()
+    await until(lambda: SCORE in rig.annotations)
+    well = rig.annotations[REGISTER]
+
+    ill = replace(device(0), health=Health.UNHEALTHY)
+    rig.snapshot.set(replace(rig.snapshot.value, devices=(ill, device(1))))
+    await until(lambda: rig.annotations[REGISTER] != well)
+    assert len(made) == 1
+
+    slower = Links(pairs={(uuid(0), uuid(1)): Link(score=10, label="SYS")})
+    rig.snapshot.set(replace(rig.snapshot.value, links=slower))
+    await until(lambda: decode_scores(rig.annotations[SCORE])[uuid(0)] == {uuid(1): 10})
 
 
 async def test_scores_can_be_left_out(start):

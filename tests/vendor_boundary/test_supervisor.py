@@ -40,49 +40,49 @@ def counting():
 
 
 @pytest.fixture
-def keeper(counting):
+def supervisor(counting):
     return VendorSupervisor(VendorErrors("toy", counting), Backoff(first=0.001, cap=0.05))
 
 
-async def test_a_loop_that_fails_begins_again_and_is_well_after_a_while(keeper, counting):
-    loop, fallen = Loop(ZeroDivisionError("a"), ZeroDivisionError("b")), []
-    task = asyncio.create_task(keeper.keep("offers x", "offers", loop, fallen.append))
+async def test_a_loop_that_fails_begins_again_and_is_well_after_a_while(supervisor, counting):
+    loop, crashed = Loop(ZeroDivisionError("a"), ZeroDivisionError("b")), []
+    task = asyncio.create_task(supervisor.keep("offers x", "offers", loop, crashed.append))
     await until(lambda: loop.runs == 3)
 
-    assert fallen == [keeper.wrong["offers x"].replace(": b", ": a"), keeper.wrong["offers x"]]
-    assert "a mistake in what is toy's own, offers: ZeroDivisionError: b" in keeper.wrong["offers x"]
+    assert crashed == [supervisor.wrong["offers x"].replace(": b", ": a"), supervisor.wrong["offers x"]]
+    assert "a mistake in what is toy's own, offers: ZeroDivisionError: b" in supervisor.wrong["offers x"]
     assert counting.mistakes == [("toy", "offers")] * 2
-    await until(lambda: not keeper.wrong)
+    await until(lambda: not supervisor.wrong)
     await cancelled(task)
     assert loop.runs == 3
 
 
-async def test_a_designed_error_is_told_and_no_mistake(keeper, counting):
+async def test_a_designed_error_is_told_and_no_mistake(supervisor, counting):
     loop = Loop(HamiError("too many", hint="take fewer"))
-    task = asyncio.create_task(keeper.keep("offers x", "offers", loop))
+    task = asyncio.create_task(supervisor.keep("offers x", "offers", loop))
     await until(lambda: loop.runs == 2)
 
-    assert keeper.wrong == {"offers x": "too many; take fewer"}
+    assert supervisor.wrong == {"offers x": "too many; take fewer"}
     assert counting.mistakes == []
     await cancelled(task)
 
 
-async def test_a_loop_that_ends_by_itself_is_left_alone(keeper):
+async def test_a_loop_that_ends_by_itself_is_left_alone(supervisor):
     async def ends():
         return
 
     async with asyncio.timeout(20):
-        await keeper.keep("offers x", "offers", ends)
+        await supervisor.keep("offers x", "offers", ends)
 
-    assert keeper.wrong == {}
+    assert supervisor.wrong == {}
 
 
-async def test_what_fails_while_it_is_withdrawn_keeps_no_loop_from_beginning_again(keeper, counting):
-    def fallen(_words):
+async def test_what_fails_while_it_is_withdrawn_keeps_no_loop_from_beginning_again(supervisor, counting):
+    def crashed(_words):
         raise KeyError("it")
 
     loop = Loop(ZeroDivisionError())
-    task = asyncio.create_task(keeper.keep("driver x", "driver", loop, fallen))
+    task = asyncio.create_task(supervisor.keep("driver x", "driver", loop, crashed))
     await until(lambda: loop.runs == 2)
 
     assert counting.mistakes == [("toy", "driver"), ("toy", "withdrawal")]
@@ -90,10 +90,12 @@ async def test_what_fails_while_it_is_withdrawn_keeps_no_loop_from_beginning_aga
 
 
 async def test_waits_grow_while_a_loop_fails_at_once(counting):
-    keeper = VendorSupervisor(VendorErrors("toy", counting), Backoff(first=0.001, factor=100.0, cap=1000.0, jitter=0.0))
+    supervisor = VendorSupervisor(
+        VendorErrors("toy", counting), Backoff(first=0.001, factor=100.0, cap=1000.0, jitter=0.0)
+    )
     loop, clock = Loop(*[ZeroDivisionError()] * 100), asyncio.get_running_loop()
     began = clock.time()
-    task = asyncio.create_task(keeper.keep("offers x", "offers", loop))
+    task = asyncio.create_task(supervisor.keep("offers x", "offers", loop))
     await until(lambda: loop.runs == 3)
     took = clock.time() - began
     await asyncio.sleep(0.2)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hami_plugin.errors import WireError
+from hami_plugin.model.device import MAX_DEVICES
 from hami_plugin.model.quantity import whole
-from hami_plugin.model.validation import MAX_DEVICES
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.register import DeviceInfo
 
