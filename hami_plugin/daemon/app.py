@@ -24,7 +24,7 @@ from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.build import VendorBuilder, build
-from hami_plugin.daemon.startup import Served, tell_handover, tell_unlimited, tidy_specs
+from hami_plugin.daemon.startup import Served, report_handover, report_unlimited, tidy_specs
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -47,9 +47,9 @@ from hami_plugin.telemetry.metrics import Condition, Devices, Metrics
 log = logger(__name__)
 
 STUCK_AFTER_S = 60.0
-STATE_LOOK_S = 5.0
+STATE_CHECK_S = 5.0
 FLUSH_S = 2.0
-"""How long the end waits for the disk to take what was noted last."""
+"""How long the end waits for the disk to take the last entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,9 @@ class Daemon:
             return
         log.info("journal read", shares=self._ledger.load())
         await self._recovery.ask()
-        self._open()
+        report_handover(self._vendors, self._events)
+        report_unlimited(source.family for source in self._serving.sources)
+        tidy_specs(self._settings.cdi_dirs[-1], self._serving.kinds)
         self._blocked = ""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work, name=name) for name, work in self._work().items()]
@@ -166,11 +168,6 @@ class Daemon:
         late = {loop.vendor: now - loop.beat for loop in loops if not self._blocked}
         return [f"driver {name}: no turn for {s:.0f} s" for name, s in late.items() if s > STUCK_AFTER_S]
 
-    def _open(self) -> None:
-        tell_handover(self._vendors, self._events)
-        tell_unlimited(source.family for source in self._serving.sources)
-        tidy_specs(self._settings.cdi_dirs[-1], self._serving.kinds)
-
     def _work(self) -> dict[str, Coroutine[None, None, None]]:
         return {
             "pods": self._cluster.follow_pods(self._pods.feed),
@@ -189,10 +186,10 @@ class Daemon:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             while not self._state_lock.acquire() and not stop.is_set():
-                words = f"another daemon (process {self._state_lock.holder() or 'unknown'}) serves this node"
-                if self._blocked != words:
-                    log.warning("waiting", why=words, state=str(directory))
-                self._blocked = words
+                why = f"another daemon (process {self._state_lock.holder() or 'unknown'}) serves this node"
+                if self._blocked != why:
+                    log.warning("waiting", why=why, state=str(directory))
+                self._blocked = why
                 await happened(stop, within=1.0)
         except OSError as error:
             raise HamiError(
@@ -200,14 +197,14 @@ class Daemon:
             ) from error
 
     async def _keep_state(self) -> None:
-        """See to it that the daemon's own files are where the next life looks for them, whoever takes them away."""
+        """Keep the daemon's own files where its next start reads them, whoever takes them away."""
         while True:
-            await asyncio.sleep(STATE_LOOK_S)
+            await asyncio.sleep(STATE_CHECK_S)
             before, renewals = self._ledger.problem, self._journal.renewals
             self._ledger.check()
             self._memory.check()
             try:
-                mine = await self._state_thread.call(self._state_lock.renew, STATE_LOOK_S)
+                mine = await self._state_thread.call(self._state_lock.renew, STATE_CHECK_S)
             except OSError as error:
                 unclaimed = f"the state directory {self._settings.state_dir} cannot be used: {error}"
             else:
@@ -219,14 +216,14 @@ class Daemon:
                 log.warning("journal was gone or changed, and is written anew", shares=len(self._ledger.held))
 
     async def _leave_state(self) -> None:
-        """Let the disk take what was noted last, for a moment, and free the directory."""
+        """Give the disk a moment to take the last entries, and free the directory."""
         with suppress(OSError):
             self._state_thread.start(lambda: self._journal.close(FLUSH_S))
             await self._state_thread.call(lambda: self._memory.close(FLUSH_S), FLUSH_S, last=True)
         self._state_lock.release()
 
     def _first_pods(self) -> None:
-        """The first list of pods is there: what they hold counts before anybody is found among them."""
+        """The first list of pods has arrived: what they hold counts before any pod is matched."""
         self._recovery.restore()
 
     def _pod_gone(self, pod: PodView) -> None:
@@ -248,7 +245,7 @@ async def serve(process: Process) -> None:
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     settings = process.configuration.settings
     async with connect(settings.node_name, kubeconfig=process.kubeconfig, observer=metrics) as cluster:
-        # Each vendor is asked for its families, which may take its time; a signal is heard meanwhile.
+        # Each vendor lists its families, which may take a while; signals are handled meanwhile.
         daemon = await asyncio.to_thread(Daemon, process, cluster, metrics)
         for collector in daemon.shown():
             registry.register(collector)

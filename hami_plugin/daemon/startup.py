@@ -40,7 +40,7 @@ OWN_OPTIONS = {
 HAMI_NODE_CONFIG = Path("/config/config.json")
 
 PRESENCE_S = 20.0
-"""How long a look may take at whether the host has a vendor's hardware."""
+"""How long a vendor may take to find out whether the host has its hardware."""
 
 Options = Mapping[str, Any]
 
@@ -133,10 +133,9 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
 
 
 def _present(vendor: Vendor, settings: VendorSettings, host: HostPaths) -> bool:
-    """Whether the host has the vendor's hardware. Where that cannot be told, its driver says what is wrong."""
-    look = partial(vendor.present, settings, host)
+    """Whether the host has the vendor's hardware. Where the vendor fails to say, its driver reports why."""
     try:
-        return bool(once(f"presence of {vendor.name}", look, patience=PRESENCE_S))
+        return bool(once(f"presence of {vendor.name}", partial(vendor.present, settings, host), patience=PRESENCE_S))
     except Exception:
         log.exception("mistake of a vendor", vendor=vendor.name, step="present")
         return True
@@ -200,8 +199,8 @@ def _if_there(path: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def tell_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
-    """Say by which ways containers receive devices, and where the runtime would ignore those that were configured."""
+def report_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
+    """Log how containers receive devices, and warn where the runtime would ignore what was configured."""
     for served in vendors:
         handover, name = served.handover, served.vendor.name
         if handover is None:
@@ -212,8 +211,8 @@ def tell_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
             events.node("CDISwitchedOff", handover.ignored)
 
 
-def tell_unlimited(families: Iterable[Family]) -> None:
-    """Say what containers with a part of a device are not held to, whatever the host has."""
+def report_unlimited(families: Iterable[Family]) -> None:
+    """Log the limits that nothing enforces for containers with a part of a device."""
     for family in families:
         if family.node.unlimited:
             log.warning("parts are not limited", resource=family.resources.count, what=family.node.unlimited)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings, VendorSettings
-from hami_plugin.daemon.startup import Handover, Served, settled, tell_handover, tidy_specs
+from hami_plugin.daemon.startup import Handover, Served, report_handover, settled, tidy_specs
 from hami_plugin.model.delivery import Way
 from hami_plugin.sdk import load_vendor
 
@@ -143,7 +143,7 @@ def served(handover: Handover | None) -> Served:
 def test_the_start_says_by_which_way_and_why(logged: list[Any]) -> None:
     told = Told()
 
-    tell_handover([served(Handover(ways=(Way.ENVVAR, Way.CDI_CRI), why="as configured"))], told)  # type: ignore[arg-type]  # the one method that is used
+    report_handover([served(Handover(ways=(Way.ENVVAR, Way.CDI_CRI), why="as configured"))], told)  # type: ignore[arg-type]  # the one method that is used
 
     (line,) = logged
     assert line["event"] == "devices are handed over"
@@ -155,7 +155,7 @@ def test_the_start_says_what_the_runtime_ignores_in_the_log_and_at_the_node(logg
     told = Told()
     handover = Handover(ways=(Way.CDI_CRI,), why="as configured", ignored="set it in /etc/x")
 
-    tell_handover([served(handover), served(None)], told)  # type: ignore[arg-type]  # the one method that is used
+    report_handover([served(handover), served(None)], told)  # type: ignore[arg-type]  # the one method that is used
 
     assert [line["log_level"] for line in logged] == ["info", "warning"]
     assert logged[1]["why"] == "set it in /etc/x"
