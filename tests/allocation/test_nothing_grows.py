@@ -78,7 +78,7 @@ async def test_nothing_grows_with_the_number_of_pods_that_ever_were():
     async with beside() as stage:
         await stage.kubelet.until(lambda: stage.kubelet.allocatable(COUNT) == 8)
         stage.daemon._settlement._together = 0.0
-        stage.daemon._events.MAX_TOLD = 64  # full long before the few have passed
+        stage.daemon._events.MAX_REPORTED = 64  # full long before the few have passed
         lives = Lives(stage.daemon, stage.api)
         await lives.pass_by(FEW)
         before = sizes(stage.daemon, foreign)
