@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
+from collections import UserDict
+from importlib import import_module
 from importlib.metadata import version as distribution_version
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from cdi.errors import CdiError
-from hami_plugin.aio import ended_by_signals
-from hami_plugin.cli.cdi import cdi
-from hami_plugin.cli.console import terminal
-from hami_plugin.cli.daemon import run
-from hami_plugin.cli.deciding import conformance, fit
-from hami_plugin.cli.devices import discover, topology, vendors
-from hami_plugin.cli.options import profile_names, quietly
-from hami_plugin.cli.scheduler import scheduler
 from hami_plugin.errors import ConfigError, HamiError
 
 USAGE_ERROR = 2
 MAX_PROBLEMS = 50
+
+
+COMMANDS = {
+    "cdi": "hami_plugin.cli.cdi",
+    "conformance": "hami_plugin.cli.deciding",
+    "demo": "hami_plugin.cli.demo",
+    "discover": "hami_plugin.cli.devices",
+    "fit": "hami_plugin.cli.deciding",
+    "run": "hami_plugin.cli.daemon",
+    "scheduler": "hami_plugin.cli.scheduler",
+    "topology": "hami_plugin.cli.devices",
+    "vendors": "hami_plugin.cli.devices",
+}
+"""Where each command is. Only the one that runs is imported: a daemon needs none of the others."""
+
+
+class Imported(UserDict[str, Any]):
+    """Commands by name. One that is given by its module is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        found = super().__getitem__(name)
+        return cast("click.Command", getattr(import_module(found), name) if isinstance(found, str) else found)
 
 
 class Commands(click.Group):
@@ -57,6 +71,7 @@ def _version(context: click.Context, _parameter: click.Parameter | None, asked: 
 
 @click.group(
     cls=Commands,
+    commands=Imported(COMMANDS),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Try it without hardware: hami-plugin demo, or hami-plugin topology --simulate dgx-1v. "
     'Completion in bash: eval "$(_HAMI_PLUGIN_COMPLETE=bash_source hami-plugin)"',
@@ -68,40 +83,8 @@ def main() -> None:
     """Share accelerators on this Kubernetes node, speaking HAMi's wire protocol."""
 
 
-for command in (run, scheduler, discover, topology, vendors, fit, conformance, cdi):
-    main.add_command(command)
-
-
 @main.command(epilog="Example: hami-plugin version")
 @click.pass_context
 def version(context: click.Context) -> None:
     """Print the version."""
     _version(context, None, True)
-
-
-@main.command(epilog="Example: hami-plugin demo --profile dgx-1v")
-@click.option(
-    "--profile",
-    default="dgx-h100",
-    show_default=True,
-    shell_complete=profile_names,
-    help="The simulated machine. Several of different vendors, parted by commas, make one node.",
-)
-@click.option("--all", "everywhere", is_flag=True, help="On every machine that can be simulated, as a table.")
-@click.option("--json", "as_json", is_flag=True, help="The whole outcome as JSON.")
-@click.option("--verbose", "-v", is_flag=True, help="Everything that each step found out.")
-@click.option("--keep", is_flag=True, help="Keep the working directory, with the daemon's log.")
-@click.option("--serve", is_flag=True, help="Keep the node up, to look at its metrics and annotations, until SIGTERM.")
-def demo(profile: str, *, everywhere: bool, as_json: bool, verbose: bool, keep: bool, serve: bool) -> None:
-    """Run the real daemon against a simulated machine, kubelet and API server, and show what it does.
-
-    Exit 1 if a step fails. SIGINT and SIGTERM end it, and the daemon with it.
-    """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its notes on connections that end are no part of the board
-    from hami_plugin.demo import Board, play, play_everywhere  # noqa: PLC0415
-
-    board = None if as_json else Board(terminal(), verbose=verbose, animated=sys.stdout.isatty())
-    playing = play_everywhere() if everywhere else play(profile, board=board, as_json=as_json, keep=keep, serve=serve)
-    with quietly():
-        held = asyncio.run(ended_by_signals(playing))
-    sys.exit(0 if held else 1)
