@@ -149,16 +149,22 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What the daemon runs with. ``vendors`` are those not disabled; ``sources`` the files that were read."""
+    """What the daemon runs with. ``sections`` has every vendor; ``sources`` the files that were read."""
 
     settings: Settings
-    vendors: Mapping[str, VendorSettings]
+    sections: Mapping[str, VendorSettings]
     sources: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def effective(self) -> dict[str, object]:
         """Every key with the value in force, spelt as in the file, in JSON's types."""
-        return self.settings.model_dump(mode="json", by_alias=True)
+        vendors = {name: section.model_dump(mode="json", by_alias=True) for name, section in self.sections.items()}
+        return self.settings.model_dump(mode="json", by_alias=True) | {"vendors": vendors}
+
+    @property
+    def vendors(self) -> Mapping[str, VendorSettings]:
+        """The sections of those that are not disabled."""
+        return {name: section for name, section in self.sections.items() if section.enabled is not False}
 
 
 def load(
@@ -194,7 +200,7 @@ def load(
         raise ConfigError(in_order(findings.problems))
     return Configuration(
         settings=settings,
-        vendors={name: section for name, section in vendors.items() if section.enabled is not False},
+        sections=vendors,
         sources=tuple(findings.files),
         warnings=in_order(findings.warnings),
     )
@@ -231,17 +237,19 @@ def _validated(
     findings.problems += [unknown_key(("vendors", name), names, layers) for name in unknown]
     checked = {name: _section(findings, name, model, layers) for name, model in models.items()}
     vendors = {name: section for name, section in checked.items() if section is not None}
-    if settings is not None:
-        shown = {name: section.model_dump(mode="json", by_alias=True) for name, section in vendors.items()}
-        settings = settings.model_copy(update={"vendors": shown})
     return settings, vendors
 
 
 def _section(findings: Findings, name: str, model: type[VendorSettings], layers: Layers) -> VendorSettings | None:
     """A vendor's section. Of one that is disabled only the shape is looked at: its keys, and what kind of value each
     has. Nobody would serve the values.
+
+    Where nothing is written the defaults need no check, and pydantic builds no validator for this vendor.
     """
     keys = ("vendors", name)
+    if layers.at(keys) in (None, {}):
+        findings.problems += findings.of_vendors.get(name, ())
+        return model.model_construct()
     if layers.at((*keys, "enabled")) is not False:
         findings.problems += findings.of_vendors.get(name, ())
         return _checked(findings, model, layers, keys)

@@ -36,7 +36,7 @@ DnsName = Annotated[
 class Section(BaseModel):
     """Frozen, and an unknown key is an error: a misspelt option must not silently do nothing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False, defer_build=True)
 
 
 ORDERS = ("spread", "binpack", "topology-aware", "numa", "mutex")

@@ -30,7 +30,7 @@ from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 def plan(vendors: Mapping[str, Mapping[str, Any]]) -> Plan:
     sections = {name: load_vendor(name).settings.model_validate(section) for name, section in vendors.items()}
     settings = Settings.model_validate({"nodeName": "n"})
-    return Plan(configuration=Configuration(settings=settings, vendors=sections))
+    return Plan(configuration=Configuration(settings=settings, sections=sections))
 
 
 TOY = Path(__file__).parents[1] / "e2e" / "more"

@@ -153,7 +153,7 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
             _served("odd", families or (lambda _settings: (family,)), opening or (lambda: driver)),
             _served("toy", lambda _settings: (FAMILY,), lambda: toy),
         )
-        configuration = Configuration(settings=own, vendors={})
+        configuration = Configuration(settings=own, sections={})
         host = HostPaths(hook=root / "hook", hook_view=root / "hook", proc=root)
         metrics = Metrics(registry, version="")
         daemon = Daemon(Process(configuration=configuration, vendors=vendors, host=host), api, metrics)
