@@ -139,8 +139,8 @@ lock: ## Pin anew what is installed, with hashes, from pyproject.toml; newest ve
 manifests: setup ## Make daemonset.yaml, and what the chart takes from the code, anew
 	@$(BIN)/python -m tests.charts.made
 
-bench: setup ## Measure speed and memory against a baseline in the same run
-	$(BIN)/python -m bench
+bench: setup ## Measure speed and memory against a baseline in the same run (BENCH=--quick: about a minute)
+	$(BIN)/python -m bench $(BENCH)
 
 soak: setup ## Ten minutes of pods, faults and restarts at most: 100,000 Allocates, and nothing may grow (SOAK="--minutes 60")
 	$(BIN)/python -m bench.soak $(SOAK)

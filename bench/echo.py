@@ -12,8 +12,8 @@ import grpc
 METHOD = "/bench.Echo/Echo"
 
 
-async def serve(socket: Path, answer: bytes) -> None:
-    """Serve until the process is told to end. A line on standard output says that calls may come."""
+def echo_server(socket: Path, answer: bytes) -> grpc.aio.Server:
+    """A server that is not started yet."""
 
     async def echo(_request: bytes, _context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         return answer
@@ -23,6 +23,12 @@ async def serve(socket: Path, answer: bytes) -> None:
     handler = grpc.method_handlers_generic_handler(service, {method: grpc.unary_unary_rpc_method_handler(echo)})
     server.add_generic_rpc_handlers((handler,))
     server.add_insecure_port(f"unix://{socket}")
+    return server
+
+
+async def serve(socket: Path, answer: bytes) -> None:
+    """Serve until the process is told to end. A line on standard output says that calls may come."""
+    server = echo_server(socket, answer)
     await server.start()
     print("ready", flush=True)
     await server.wait_for_termination()

@@ -40,11 +40,12 @@ class Times:
     prefer: list[float] = field(default_factory=list)
 
 
-async def spaced(*, rounds: int) -> list[Figure]:
+async def spaced(*, rounds: int, slack: float = 1.0) -> list[Figure]:
     """One pod with one container after the other, each known to the daemon before its Allocate is timed.
 
     The kubelet's own order of calls makes that sure: GetPreferredAllocation comes first, and the daemon answers it
-    when its watch has the pod. Before each timed call is a pause; echo and Allocate take turns.
+    when its watch has the pod. Before each timed call is a pause; echo and Allocate take turns. With few rounds the
+    limits need some ``slack``.
     """
     async with staged(Node()) as stage:
         await stage.start_daemon()
@@ -61,7 +62,7 @@ async def spaced(*, rounds: int) -> list[Figure]:
         calls = await stage.cluster.calls(since)
     told = f"{calls.writes} writes and {calls.reads} reads for {rounds} Allocates; watches and their lists not counted"
     return [
-        *_against_echo("Allocate, spaced", times),
+        *_against_echo("Allocate, spaced", times, slack),
         Figure(name="API writes per Allocate", value=calls.writes / rounds, limit=WRITES_LIMIT, note=told),
         Figure(name="API reads per Allocate", value=calls.reads / rounds, limit=0.0),
         Figure(name="API calls that were refused", value=float(calls.refused), limit=0.0),
@@ -194,11 +195,19 @@ def _last_tenth_to_first(seconds: Sequence[float]) -> float:
     return sum(seconds[:tenth]) / sum(seconds[-tenth:])
 
 
-def _against_echo(name: str, times: Times) -> list[Figure]:
+def _against_echo(name: str, times: Times, slack: float = 1.0) -> list[Figure]:
     ours, bare = Spread.of(times.allocate), Spread.of(times.echo)
     return [
-        Figure(name=f"{name}: p50 / echo's", value=ours.p50 / bare.p50, unit="x", limit=P50_LIMIT, note=str(ours)),
-        Figure(name=f"{name}: p99 / echo's", value=ours.p99 / bare.p99, unit="x", limit=P99_LIMIT, note=f"echo {bare}"),
+        Figure(
+            name=f"{name}: p50 / echo's", value=ours.p50 / bare.p50, unit="x", limit=slack * P50_LIMIT, note=str(ours)
+        ),
+        Figure(
+            name=f"{name}: p99 / echo's",
+            value=ours.p99 / bare.p99,
+            unit="x",
+            limit=slack * P99_LIMIT,
+            note=f"echo {bare}",
+        ),
     ]
 
 

@@ -1,11 +1,12 @@
 """The daemon's packages as the image has them, so that what developers install beside them costs nothing here.
 
-Some libraries import what they find: structlog brings rich and Pygments in, 4 MiB, wherever a linter has left them.
+Some libraries import what they find, which a linter or a test may have left.
 """
 
 from __future__ import annotations
 
 import re
+from compileall import compile_dir
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -21,6 +22,8 @@ FLAGS = ("-S", "-P")
 def packages(folder: Path) -> Path:
     """Fill ``folder`` with links to what ``requirements.lock`` names, and to this project; for PYTHONPATH."""
     folder.mkdir()
+    for name in OWN:  # as they are in an image; pip compiles what it installs
+        compile_dir(ROOT / name, quiet=2)
     names = re.findall(r"^([A-Za-z0-9_.-]+)==", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     for found in (distribution("hami-plugin"), *map(distribution, names)):
         for path in _top_level(found):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.cluster import NODE, Cluster, cluster
 from bench.machines import BASE, write_profile
-from bench.processes import end, spawn
+from bench.processes import cpu_seconds, end, spawn
 from bench.shipped import packages
 from hami_plugin.errors import HamiError
 from hami_plugin.sdk import Family
@@ -47,6 +47,8 @@ class Stage:
     command: tuple[str | Path, ...]
     packages: Path
     daemon: asyncio.subprocess.Process | None = None
+    start_cpu: float = 0.0
+    """Seconds of a CPU that the daemon had used when it was registered."""
 
     @property
     def resource(self) -> str:
@@ -67,7 +69,7 @@ class Stage:
         seen, started = len(self.kubelet.registrations), time.monotonic()
         self.daemon = await spawn(*self.command, log=self.directory / "daemon.log", packages=self.packages)
         await self.until(lambda: len(self.kubelet.registrations) > seen, "a registration")
-        seconds = time.monotonic() - started
+        seconds, self.start_cpu = time.monotonic() - started, cpu_seconds(self.pid)
         await self.until(lambda: self.kubelet.allocatable(self.resource) > 0, "a list of healthy devices")
         return seconds
 

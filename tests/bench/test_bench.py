@@ -1,12 +1,16 @@
 """The bench itself: are its figures what they say, and does it run the daemon as it ships?"""
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import bench
+from bench import imports
 from bench.figures import Figure, Spread, median, percentile
 from bench.machines import write_profile
 from bench.shipped import FLAGS, packages
@@ -72,7 +76,10 @@ def test_a_part_prints_each_figure_beside_its_limit_and_writes_all_of_them(tmp_p
 
     found = json.loads(report.read_text())
     figures = found["parts"]["register"]
-    assert [figure["name"] for figure in figures][:2] == ["Start to Register", "Kubelet restart to Register"]
+    assert [figure["name"] for figure in figures][::2] == [
+        "Start to Register / baseline",
+        "Kubelet restart to Register / baseline",
+    ]
     assert all(figure["value"] > 0 and figure["limit"] and figure["name"] in done.stdout for figure in figures)
     assert done.returncode == (0 if found["holds"] else 1)
 
@@ -86,3 +93,30 @@ async def test_a_short_soak_leaves_the_daemon_as_it_was():
     assert figures["Containers with another share's limits"].value == 0
     assert figures["Pods refused without a reason of theirs"].value == 0
     assert figures["Files of the state directory: growth"].holds
+
+
+def test_no_limit_of_the_bench_is_a_time():
+    """A slower machine fails nothing: what takes time is compared with a baseline of the same run."""
+    calls = [
+        {one.arg: ast.unparse(one.value) for one in node.keywords}
+        for path in Path(bench.__file__).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Figure"
+    ]
+
+    assert len(calls) > 20
+    assert [call["name"] for call in calls if "limit" in call and call.get("unit") in ("'s'", "'ms'", "'%'")] == []
+
+
+def test_the_baseline_of_a_start_imports_the_daemons_libraries_and_nothing_of_this_project(tmp_path):
+    shipped = packages(tmp_path / "packages")
+    program = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__'); print(*sorted(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": str(shipped)}
+
+    words = [sys.executable, *FLAGS, "-c", program, imports.__file__, imports.LIBRARIES]
+    done = subprocess.run(words, check=True, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    seconds, modules = done.stdout.splitlines()
+
+    assert float(seconds) > 0
+    assert {"grpc", "aiohttp", "pydantic", "structlog", "watchdog"} <= set(modules.split())
+    assert {"rich", "vendors.nvidia", "hami_plugin.daemon.app", "hami_plugin.cli"}.isdisjoint(modules.split())
