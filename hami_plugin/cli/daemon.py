@@ -6,7 +6,8 @@ import asyncio
 import gc
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
@@ -29,28 +30,40 @@ from hami_plugin.cli.options import configuration_options
 @click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
 def run(kubeconfig: Path | None, **options: Any) -> None:
     """Run the daemon on this node until it is told to stop (SIGTERM)."""
-    gc.disable()  # what is imported lives as long as the process: collections meanwhile take a seventh of the start
-    from hami_plugin.daemon.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
-    from hami_plugin.daemon.startup import opened, plan  # noqa: PLC0415
-    from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
-    from hami_plugin.log import logger  # noqa: PLC0415
-    from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
+    with ExitStack() as stack:
+        with _uncollected():
+            from hami_plugin.daemon.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
+            from hami_plugin.daemon.startup import opened, plan  # noqa: PLC0415
+            from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
+            from hami_plugin.log import logger  # noqa: PLC0415
+            from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
 
-    ready = plan(options, os.environ)
-    settings = ready.configuration.settings
-    host = HostPaths(hook=settings.hook_path, hook_view=settings.hook_path)
-    logs = configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
-    with closing(logs):
-        for warning in ready.configuration.warnings:
-            logger(__name__).warning("configuration", warning=warning)
-        process = Process(
-            configuration=ready.configuration,
-            vendors=opened(ready, host),
-            kubeconfig=kubeconfig,
-            host=host,
-            version=distribution_version("hami-plugin"),
-            log_lines_dropped=lambda: logs.dropped,
-        )
-        gc.freeze()
-        gc.enable()
+            ready = plan(options, os.environ)
+            settings = ready.configuration.settings
+            host = HostPaths(hook=settings.hook_path, hook_view=settings.hook_path)
+            logs = stack.enter_context(closing(configure(settings.log_level, settings.log_format, sys.stderr)))
+            for warning in ready.configuration.warnings:
+                logger(__name__).warning("configuration", warning=warning)
+            process = Process(
+                configuration=ready.configuration,
+                vendors=opened(ready, host),
+                kubeconfig=kubeconfig,
+                host=host,
+                version=distribution_version("hami-plugin"),
+                log_lines_dropped=lambda: logs.dropped,
+            )
         asyncio.run(serve(process))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within, no garbage is collected, and what is there at the end is never walked again.
+
+    What a start imports and builds lives as long as the process; walking it took a seventh of the start.
+    """
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import subprocess
@@ -181,3 +182,27 @@ def test_the_daemon_loads_no_library_that_draws():
     )
 
     assert done.stdout == "[]\n"
+
+
+def test_the_daemon_loads_no_other_command_and_builds_no_validator_of_a_vendor():
+    program = (
+        "import sys, hami_plugin.cli; from hami_plugin.cli.main import main; main.get_command(None, 'run');"
+        "print(sorted(name for name in sys.modules if name.startswith('hami_plugin.cli.')));"
+        "from hami_plugin.config.load import load; from hami_plugin.sdk import load_vendor, vendor_names;"
+        "models = {name: load_vendor(name).settings for name in vendor_names()};"
+        "load(config=None, device_config=None, node_config=None, overrides={'nodeName': 'n'}, environment={},"
+        " vendor_settings=models.get, vendor_names=vendor_names());"
+        "print([name for name, model in models.items() if model.__pydantic_complete__])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    expected = [f"hami_plugin.cli.{name}" for name in ("daemon", "main", "options")]
+    assert done.stdout.splitlines() == [str(expected), "[]"]
+
+
+def test_a_daemon_that_cannot_start_collects_garbage_again(tmp_path):
+    done = CliRunner().invoke(main, ["run", "--config", str(tmp_path / "none.yaml")])
+
+    assert done.exit_code == 2
+    assert gc.isenabled()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hami_plugin.config.load import load
 from hami_plugin.config.reference import reference, schema
-from hami_plugin.sdk import load_vendor
+from hami_plugin.errors import ConfigError
+from hami_plugin.sdk import load_vendor, vendor_names
 
 DEVICE = """
 nvidia:
@@ -83,3 +86,37 @@ def test_every_key_is_in_the_reference_and_in_the_schema() -> None:
     assert "| `filterDevices.uuid` | list of text | `[]` | UUIDs to leave out. |" in table
     assert "Environment: `DP_DISABLE_HEALTHCHECKS`." in table
     assert {"deviceSplitCount", "filterDevices", "healthchecks"} <= set(definition["properties"])
+
+
+@pytest.mark.parametrize("name", vendor_names())
+def test_a_section_that_nobody_wrote_has_the_defaults_that_an_empty_one_would_have(name: str) -> None:
+    model = load_vendor(name).settings
+
+    configuration = load(
+        config=None,
+        device_config=None,
+        node_config=None,
+        overrides={"nodeName": "n"},
+        environment={},
+        vendor_settings=lambda vendor: load_vendor(vendor).settings,
+        vendor_names=(name,),
+    )
+
+    assert configuration.vendors[name] == model.model_validate({}, by_alias=True, by_name=False)
+    assert configuration.effective()["vendors"] == {name: model().model_dump(mode="json", by_alias=True)}
+
+
+@pytest.mark.parametrize("wrong", ["[]", "0", "''"])
+def test_a_vendors_section_that_is_empty_and_no_section_is_refused(tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"nodeName: n\nvendors: {{nvidia: {wrong}}}\n")
+
+    with pytest.raises(ConfigError, match=r"vendors\.nvidia"):
+        load(
+            config=tmp_path / "config.yaml",
+            device_config=None,
+            node_config=None,
+            overrides={},
+            environment={},
+            vendor_settings=lambda vendor: load_vendor(vendor).settings,
+            vendor_names=("nvidia",),
+        )
