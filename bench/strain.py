@@ -32,7 +32,7 @@ NODES = 5000
 LONGEST = 2.0
 """So many times as long as that may one request hold the event loop."""
 REVIEW = 3 << 20
-REFUSED = 40.0
+REFUSED = 4.0
 """The same for all the CPU that a review of too many containers may take."""
 LIST = 250 * 1024
 CONTAINERS = 10_000
