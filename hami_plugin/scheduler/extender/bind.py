@@ -10,7 +10,7 @@ from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_LOCK, BIND_PHASE, PHASE_ALLOCATING, PHASE_FAILED
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_LOCK, BIND_PHASE, BIND_TIME, PHASE_ALLOCATING, PHASE_FAILED
 from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, binding
 from hami_plugin.scheduler.engine.filtering import confirmed
 from hami_plugin.scheduler.engine.ledger import entry
@@ -77,13 +77,12 @@ class Binder:
         except UnsureError:
             raise  # the pod may be bound: its node needs the lock and the phase, and both expire
         except OvertakenError as error:
-            await self._locks.release(replace(hold, rules=_needless(error.found, hold, ours)))
+            await self._leave(hold, ours, error.found)
             raise
         except HamiError as error:
-            await self._undo(hold, pod, mark, lost=isinstance(error, LostError))
+            await self._undo(hold, ours, pod, mark, lost=isinstance(error, LostError))
             raise
-        if ours:
-            await self._locks.release(replace(hold, rules=ours))
+        await self._locks.release(hold, ours, alone=True)
         return None
 
     async def _confirm(self, pod: PodView, node: str) -> None:
@@ -158,20 +157,45 @@ class Binder:
                 hint="kube-scheduler tries again; a pod that is bound after all is served",
             ) from error
 
-    async def _undo(self, hold: Hold, pod: PodView, mark: Changes | None, *, lost: bool) -> None:
+    async def _undo(
+        self, hold: Hold, ours: Sequence[LockRule], pod: PodView, mark: Changes | None, *, lost: bool
+    ) -> None:
         """The node is free for others, and no daemon hands anything out for the pod. A decision that was ``lost`` to
         another pod is taken back, or others would count it. What another scheduler has decided meanwhile stays.
+
+        The pod is marked first: whoever else binds it has an older version of it then, and is refused. So nobody needs
+        the lock any more.
         """
-        if mark or hold.tried:
-            await self._locks.release(hold)
-        if not mark:
+        if not mark and not hold.unsure:
+            await self._locks.release(hold, hold.rules, alone=False)
             return
-        marked = replace(pod, annotations={**pod.annotations, **mark.annotations})
+        change = {BIND_PHASE: PHASE_FAILED, **(TAKEN_BACK.annotations if lost else {})}
+        if not mark:
+            change |= {BIND_TIME: binding(self._now()).annotations[BIND_TIME]}  # else it may be as an attempt before
+        marked = replace(pod, annotations={**pod.annotations, **(mark.annotations if mark else {})})
         try:
-            gone = TAKEN_BACK.annotations if lost else {}
-            await write(self._cluster, marked, Changes(annotations={BIND_PHASE: PHASE_FAILED, **gone}), pace=self._pace)
+            await write(self._cluster, marked, Changes(annotations=change), pace=self._pace)
+        except OvertakenError as error:
+            log.info("pod not marked as failed to bind", pod=pod.key, problem=error.message)
+            await self._leave(hold, ours, error.found)
         except ClusterError as error:
             log.info("pod not marked as failed to bind", pod=pod.key, problem=error.message)
+            await self._locks.release(hold, hold.rules, alone=error.not_found)
+        else:
+            await self._locks.release(hold, hold.rules, alone=True)
+
+    async def _leave(self, hold: Hold, ours: Sequence[LockRule], found: PodView) -> None:
+        """Give up the locks that nobody else will release. Another scheduler that is about to bind the pod to the node
+        needs all of them, and then its agent those that it releases itself.
+        """
+        there = (found.node or found.annotations.get(ASSIGNED_NODE)) == hold.node
+        if not there or found.annotations.get(BIND_PHASE) != PHASE_ALLOCATING:
+            await self._locks.release(hold, hold.rules, alone=True)
+        elif found.node:
+            await self._locks.release(hold, ours, alone=True)
+        else:
+            theirs = [rule for rule in hold.rules if rule.annotation in hold.taken_over]
+            await self._locks.release(hold, theirs, alone=False)
 
     def _asking(self, pod: PodView) -> bool:
         return any(self._asks(family, pod) for family in self._families)
@@ -193,18 +217,6 @@ class Binder:
         policy = family.rules.policy
         containers = [one for one in pod.containers if init or not one.init]
         return policy is not None and any(isinstance(policy.request(one), Demand) for one in containers)
-
-
-def _needless(pod: PodView, hold: Hold, ours: Sequence[LockRule]) -> Sequence[LockRule]:
-    """The pod's locks of the node that nobody else will release. Another scheduler that is about to bind it there needs
-    all of them, and then its agent those that it releases itself.
-    """
-    there = (pod.node or pod.annotations.get(ASSIGNED_NODE)) == hold.node
-    if not hold.tried:
-        return ()
-    if not there or pod.annotations.get(BIND_PHASE) != PHASE_ALLOCATING:
-        return hold.rules
-    return ours if pod.node else ()
 
 
 class UnsureError(HamiError):

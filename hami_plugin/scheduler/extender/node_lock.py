@@ -16,7 +16,7 @@ from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME
 from hami_plugin.protocol.lock import owned_by, parse_lock
 from hami_plugin.scheduler.engine.assignment import Changes
-from hami_plugin.scheduler.engine.node_lock import Busy, Take, claim
+from hami_plugin.scheduler.engine.node_lock import Busy, Mine, Take, claim
 from hami_plugin.scheduler.extender.cache import Clock, NodeCache
 from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import LockRule
@@ -107,23 +107,34 @@ LOOK_AGAIN = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Hold:
-    """A node that is being taken for a pod. ``written`` is what the API server has taken; ``tried`` whether anything
-    was sent, for which an answer may be missing.
+    """What one attempt to bind a pod has of a node's locks: texts by annotation.
+
+    ``written``: the API server has taken it from this attempt. ``unsure``: it was sent, and no answer came.
+    ``taken_over``: what stood there before, which another attempt wrote for the same pod, in whatever process.
     """
 
     node: str
     pod: PodView
     rules: Sequence[LockRule]
     written: dict[str, str] = field(default_factory=dict)
-    tried: bool = False
+    unsure: dict[str, str] = field(default_factory=dict)
+    taken_over: dict[str, str] = field(default_factory=dict)
 
-    def owns(self, rule: LockRule, text: str) -> bool:
-        """Whether this text is this pod's. One that names nobody must be exactly what was written; another scheduler
-        writes the same in the same second, so what was only tried is nobody's, and expires.
+    @property
+    def tried(self) -> bool:
+        """Whether a lock may be there by this attempt."""
+        return bool(self.written or self.unsure)
+
+    def given_back(self, rule: LockRule, text: str, *, alone: bool) -> str | None:
+        """What replaces the lock's present ``text`` when the attempt gives it up; None for nothing.
+
+        Only a text that this attempt wrote is its own: no attempt writes the text that it finds, so two attempts that
+        bind one pod differ at least in the second. What was sent without an answer may still be another's.
         """
-        if rule.named:
-            return owned_by(text, self.pod.namespace, self.pod.name)
-        return bool(text) and text == self.written.get(rule.annotation)
+        key = rule.annotation
+        if text and text == self.written.get(key):
+            return None if alone else self.taken_over.get(key)
+        return None if alone and rule.named and text and text == self.unsure.get(key) else text
 
 
 class NodeLocks:
@@ -154,33 +165,42 @@ class NodeLocks:
                 hint="the pod is scheduled again; if this lasts, see whether the node's daemon runs",
             ) from None
 
-    async def release(self, hold: Hold) -> None:
-        """Give back what the pod holds of the node, and nothing else. What fails expires by itself, and is logged."""
-        if not hold.rules:
+    async def release(self, hold: Hold, rules: Sequence[LockRule], *, alone: bool) -> None:
+        """Give back what this attempt holds by these rules, and nothing else. What fails expires, and is logged.
+
+        ``alone``: no other attempt can bind the pod any more. Otherwise the lock that one of them may rely on is put
+        back, and released by it, or expires.
+        """
+        if not rules or not hold.tried:
             return
         try:
-            await self._release(hold)
+            await self._release(hold, rules, alone=alone)
         except ClusterError as error:
             log.warning("node lock not released", node=hold.node, pod=hold.pod.key, problem=error.message)
 
-    async def _release(self, hold: Hold) -> None:
+    async def _release(self, hold: Hold, rules: Sequence[LockRule], *, alone: bool) -> None:
         for _try, delay in zip(range(TRIES), self._pace.delays(), strict=False):
             node = await self._cluster.get_node(hold.node)
             if node is None:
                 return
             self._nodes.answered(node)
-            texts = {rule: node.annotations.get(rule.annotation, "") for rule in hold.rules}
-            own = {rule.annotation: None for rule, text in texts.items() if hold.owns(rule, text)}
-            if not own:
+            texts = {rule: node.annotations.get(rule.annotation, "") for rule in rules}
+            after = {rule.annotation: hold.given_back(rule, text, alone=alone) for rule, text in texts.items()}
+            changes = {
+                rule.annotation: after[rule.annotation]
+                for rule, text in texts.items()
+                if after[rule.annotation] != text
+            }
+            if not changes:
                 return
             try:
-                after = await self._cluster.patch_node(node.name, own, resource_version=node.resource_version)
+                released = await self._cluster.patch_node(node.name, changes, resource_version=node.resource_version)
             except ClusterError as error:
                 if not error.conflict:
                     raise
                 await asyncio.sleep(delay)
                 continue
-            self._nodes.answered(after)
+            self._nodes.answered(released)
             return
         raise ClusterError(f"node {hold.node} changes too fast to release its lock", status=409)
 
@@ -218,12 +238,13 @@ class _Attempt:
         wanted: dict[str, str] = {}
         for rule in self._hold.rules:
             text = node.annotations.get(rule.annotation, "")
-            if text and self._hold.owns(rule, text):
+            if text and text == self._hold.written.get(rule.annotation):
                 continue
+            now = self._now()
             answer = claim(
                 text,
                 self._hold.pod,
-                now=self._now(),
+                now=now,
                 expires=timedelta(seconds=rule.expires_s),
                 gone=text in self._gone,
                 named=rule.named,
@@ -231,23 +252,36 @@ class _Attempt:
             if isinstance(answer, Busy):
                 self.why = f"{rule.annotation}: {answer.why}"
                 return {}, True
+            if isinstance(answer, Mine):  # another attempt's: HAMi shares it, and then each releases the other's
+                answer = claim("", self._hold.pod, now=now, expires=timedelta(seconds=rule.expires_s))
+                if isinstance(answer, Take) and answer.text == text:
+                    self.why = f"{rule.annotation}: another attempt to bind the pod has taken it within this second"
+                    return {}, True
             if isinstance(answer, Take):
                 wanted[rule.annotation] = answer.text
         return wanted, False
 
     async def _written(self, node: NodeView, wanted: dict[str, str]) -> bool:
         """Whether the node was still as we knew it. If not, it is read again."""
-        self._hold.tried = True
+        hold = self._hold
+        hold.unsure |= wanted
         try:
             after = await self._cluster.patch_node(node.name, wanted, resource_version=node.resource_version)
         except ClusterError as error:
+            if error.conflict or (error.status and not error.temporary):
+                hold.unsure.clear()  # refused
             if not error.conflict:
                 raise
             self.why = "it changes too fast to be locked"
             await asyncio.sleep(next(self._delays))
             await self._fresh()
             return False
-        self._hold.written |= wanted
+        hold.unsure.clear()
+        hold.written |= wanted
+        for rule in hold.rules:
+            found = node.annotations.get(rule.annotation, "")
+            if rule.annotation in wanted and rule.named and owned_by(found, hold.pod.namespace, hold.pod.name):
+                hold.taken_over[rule.annotation] = found
         self._nodes.answered(after)
         return True
 

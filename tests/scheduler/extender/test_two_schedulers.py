@@ -6,7 +6,8 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from hami_plugin.aio import Backoff
 from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.keys import (
     ASSIGNED_NODE,
@@ -24,6 +26,7 @@ from hami_plugin.protocol.keys import (
     BIND_PHASE,
     NODE_LOCK,
     PHASE_ALLOCATING,
+    PHASE_FAILED,
     PHASE_SUCCESS,
 )
 from hami_plugin.protocol.lock import owned_by
@@ -322,6 +325,183 @@ async def test_a_lock_of_the_same_second_that_names_nobody_is_not_ones_own(seed)
         await asyncio.gather(*(scheduled(store, one, name, ["n1"]) for one, name in zip(services, "ab", strict=True)))
 
         assert check(store, families) == 1
+
+
+class Gated(MemoryCluster):
+    """One scheduler's calls, of which some stop at a gate before they count, and some are refused."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self.gates: dict[str, asyncio.Event] = {}
+        self.arrived: dict[str, asyncio.Event] = {}
+
+    def close(self, call: str) -> None:
+        self.gates[call], self.arrived[call] = asyncio.Event(), asyncio.Event()
+
+    async def patch_pod(self, *args: Any, **more: Any) -> Any:
+        await self._pass("patch_pod")
+        return await super().patch_pod(*args, **more)
+
+    async def patch_node(self, *args: Any, **more: Any) -> Any:
+        await self._pass("patch_node")
+        return await super().patch_node(*args, **more)
+
+    async def bind(self, *args: Any, **more: Any) -> Any:
+        await self._pass("bind")
+        return await super().bind(*args, **more)
+
+    async def _pass(self, call: str) -> None:
+        if gate := self.gates.get(call):
+            self.arrived[call].set()
+            await gate.wait()
+
+
+@asynccontextmanager
+async def gated(store: ObjectStore, clocks: Sequence[Any], *, families: Sequence[Any] = FAMILIES):
+    """Schedulers over the same objects, each with a clock and gates of its own. No agent releases anything."""
+    clusters = [Gated(store) for _ in clocks]
+    options = replace(OPTIONS, watch_patience=20.0)
+    services = [
+        SchedulerService(cluster, families, options, now=clock) for cluster, clock in zip(clusters, clocks, strict=True)
+    ]
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(service.run(stop)) for service in services]
+    await until(lambda: not any(service.problems() or not service._nodes.sites for service in services))
+    try:
+        yield list(zip(services, clusters, strict=True))
+    finally:
+        for cluster in clusters:
+            for gate in cluster.gates.values():
+                gate.set()
+        stop.set()
+        await asyncio.gather(*tasks)
+
+
+NOON = datetime(2026, 8, 21, 12, tzinfo=UTC)
+REFUSED = ClusterError("a webhook denies it", status=422)
+
+
+async def decided_by(store: ObjectStore, service: SchedulerService, name: str, node: str = "n1") -> Any:
+    """A pod with a decision that fits the node only once beside another's, which all schedulers have seen."""
+    pod = store.create(RESOURCES["pods"], "team", manifest(name, memory=6000))
+    assert (await service.filter({"Pod": pod, "NodeNames": [node]}))["NodeNames"] == [node]
+    return store.get("pods", "team", name)
+
+
+async def rivals(store: ObjectStore, services: Sequence[SchedulerService]) -> tuple[Any, Any]:
+    """Two pods that two schedulers gave the same share, since neither had heard of the other."""
+    a = await decided_by(store, services[0], "a")
+    b = store.create(RESOURCES["pods"], "team", manifest("b", memory=6000))
+    copied = {key: annotations(a)[key] for key in DECIDED}
+    b = store.patch(("pods", "team", "b"), {"metadata": {"annotations": copied}})
+    await until(lambda: all(len(one._pods.ledger.on("n1")) == 2 for one in services))
+    return a, b
+
+
+@pytest.mark.difference("D-403")
+@pytest.mark.scenario("A9", "P4")
+async def test_a_bind_that_fails_leaves_the_lock_to_another_scheduler_that_binds_the_same_pod():
+    """Otherwise a third pod gets the node, and the share, while the second bind of the first is on its way."""
+    store = ObjectStore()
+    node(store, "n1", {COUNT: "10"}, **{KEYS.register: cards("n1", 1)})
+    clocks = [lambda at=at: NOON + timedelta(seconds=at) for at in (0, 2, 4)]
+    async with gated(store, clocks) as ((failing, its), (slow, other), (third, _)):
+        a, b = await rivals(store, [failing, slow, third])
+        its.close("patch_pod")
+        its.refuses["patch_pod"] = [REFUSED] * 9
+        first = asyncio.create_task(failing.bind(binding(a, "n1")))
+        await its.arrived["patch_pod"].wait()  # it has the lock, and is about to mark the pod
+        other.close("bind")
+        second = asyncio.create_task(slow.bind(binding(a, "n1")))
+        await other.arrived["bind"].wait()  # it has taken the lock over, and found the share free
+        its.gates["patch_pod"].set()
+        assert "denies it" in (await first)["Error"]
+
+        last = asyncio.create_task(third.bind(binding(b, "n1")))
+        await asyncio.sleep(0.05)
+        assert not last.done()
+        other.gates["bind"].set()
+        assert await second == {"Error": ""}
+        store.patch(("nodes", "", "n1"), {"metadata": {"annotations": {NODE_LOCK: None}}})  # as its agent does
+
+        assert "another scheduler was faster" in (await last)["Error"]
+        assert check(store, FAMILIES) == 1
+
+
+@pytest.mark.difference("D-403")
+@pytest.mark.scenario("A9", "P4")
+async def test_a_bind_that_fails_before_it_marks_the_pod_puts_back_the_lock_that_it_took_over():
+    store = ObjectStore()
+    node(store, "n1", {COUNT: "10"}, **{KEYS.register: cards("n1", 1)})
+    clocks = [lambda at=at: NOON + timedelta(seconds=at) for at in (0, 2, 4)]
+    async with gated(store, clocks) as ((slow, its), (failing, other), (third, _)):
+        a, b = await rivals(store, [slow, failing, third])
+        its.close("bind")
+        first = asyncio.create_task(slow.bind(binding(a, "n1")))
+        await its.arrived["bind"].wait()
+        before = annotations(store.get("nodes", "", "n1"))[NODE_LOCK]
+        await until(lambda: failing._pods.ledger.entries[a["metadata"]["uid"]].pod.annotations.get(BIND_PHASE))
+        other.refuses["patch_pod"] = [REFUSED] * 9
+        assert "denies it" in (await failing.bind(binding(a, "n1")))["Error"]
+        assert annotations(store.get("nodes", "", "n1"))[NODE_LOCK] == before
+
+        last = asyncio.create_task(third.bind(binding(b, "n1")))
+        await asyncio.sleep(0.05)
+        assert not last.done()
+        its.gates["bind"].set()
+        assert await first == {"Error": ""}
+        store.patch(("nodes", "", "n1"), {"metadata": {"annotations": {NODE_LOCK: None}}})
+
+        assert "another scheduler was faster" in (await last)["Error"]
+        assert check(store, FAMILIES) == 1
+
+
+@pytest.mark.difference("D-403")
+@pytest.mark.scenario("A9", "P4")
+async def test_two_binds_of_the_same_pod_within_one_second_never_share_a_lock():
+    """Both would write the same text, and neither could tell whose it is."""
+    store = ObjectStore()
+    node(store, "n1", {COUNT: "10"}, **{KEYS.register: cards("n1", 1)})
+    async with gated(store, [lambda: NOON, lambda: NOON]) as ((failing, its), (waiting, other)):
+        a, _ = await rivals(store, [failing, waiting])
+        its.close("patch_pod")
+        its.refuses["patch_pod"] = [REFUSED] * 9
+        first = asyncio.create_task(failing.bind(binding(a, "n1")))
+        await its.arrived["patch_pod"].wait()
+        other.close("patch_pod")
+        second = asyncio.create_task(waiting.bind(binding(a, "n1")))
+        await asyncio.sleep(0.05)
+        assert not other.arrived["patch_pod"].is_set(), "it waits for the lock"
+        its.gates["patch_pod"].set()
+        assert "denies it" in (await first)["Error"]
+        await other.arrived["patch_pod"].wait()
+
+        assert owned_by(annotations(store.get("nodes", "", "n1"))[NODE_LOCK], "team", "a")
+        other.gates["patch_pod"].set()
+        assert await second == {"Error": ""}
+
+
+@pytest.mark.scenario("A9")
+async def test_a_lock_whose_write_had_no_answer_is_released_once_nobody_else_can_bind_the_pod():
+    store = ObjectStore()
+    node(store, "n1", {COUNT: "10"}, **{KEYS.register: cards("n1", 1)})
+    async with gated(store, [lambda: NOON]) as ((service, cluster),):
+        a = await decided_by(store, service, "a")
+        patch, lost = cluster.patch_node, []
+
+        async def without_answer(*args: Any, **more: Any) -> Any:
+            answer = await patch(*args, **more)
+            if lost:
+                return answer
+            lost.append(annotations(store.get("nodes", "", "n1"))[NODE_LOCK])
+            raise ClusterError("connection reset")
+
+        cluster.patch_node = without_answer
+        assert "connection reset" in (await service.bind(binding(a, "n1")))["Error"]
+
+        assert owned_by(*lost, "team", "a")
+        assert annotations(store.get("pods", "team", "a"))[BIND_PHASE] == PHASE_FAILED
+        assert NODE_LOCK not in annotations(store.get("nodes", "", "n1"))
 
 
 async def test_fifty_binds_at_once_are_all_made_and_no_share_is_given_twice(tmp_path):
