@@ -14,7 +14,7 @@ from hami_plugin.scheduler.engine.nodes import Scored, node_order, standing, try
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Site, Unplaced, demands, holding_still
 from hami_plugin.scheduler.engine.reasons import read
 from hami_plugin.scheduler.engine.satisfiable import exhausted, miscounted, without_device
-from hami_plugin.scheduler.engine.survey import contested, occupied, registered, rules
+from hami_plugin.scheduler.engine.survey import contested, named_by, occupied, registered, rules
 from hami_plugin.scheduler.engine.topology.choice import Solved
 from hami_plugin.sdk import Family
 
@@ -122,10 +122,11 @@ def filtered(scene: Scene, pod: PodView, names: Iterable[str]) -> Filtered | Una
 
 def searching(scene: Scene, pod: PodView, names: Iterable[str]) -> Search:
     """The same, with pauses. Each node is as the scene has it when its turn comes."""
-    policies = rules(scene.families)
+    asked_of = named_by(pod, scene.families)
+    policies = rules(asked_of)
     wanted = demands(pod, policies)
     yield
-    if lone := without_device(pod, scene.families):  # one that admission has not seen
+    if lone := without_device(pod, asked_of):  # one that admission has not seen
         return Filtered(placed=None, failed=dict.fromkeys(names, lone))
     if isinstance(wanted, tuple) and not any(wanted):
         return Unasked()
@@ -151,7 +152,7 @@ def searching(scene: Scene, pod: PodView, names: Iterable[str]) -> Search:
             one = trial.value
             if isinstance(one, Unplaced):
                 failed[name] = one.why
-            elif wrong := miscounted(pod, one.placed.given, scene.families) or exhausted(pod, site, scene.families):
+            elif wrong := miscounted(pod, one.placed.given, asked_of) or exhausted(pod, site, asked_of):
                 failed[name] = wrong
             elif best is None or better(one) >= better(best):
                 best = one
@@ -166,7 +167,7 @@ def confirmed(families: tuple[Family, ...], site: Site, own: Entry, others: Sequ
     held = [one.held for one in others]
     pieces = {device_type: [piece for piece in holding.pieces if piece] for device_type, holding in own.held.items()}
     left = occupied(site, families, held)
-    why = holding_still(own.pod, rules(families), left, pieces, order)
+    why = holding_still(own.pod, rules(named_by(own.pod, families)), left, pieces, order)
     return why or contested(site, families, own.held, held) or exhausted(own.pod, left, families)
 
 

@@ -35,6 +35,19 @@ def rules(families: Iterable[Family]) -> Rules:
     return {family.device_type: family.rules.policy for family in families if family.rules.policy}
 
 
+def named_by(pod: PodView, families: Iterable[Family]) -> tuple[Family, ...]:
+    """The families of which a container of the pod names a resource: no other is asked for anything."""
+    names = {name for container in pod.containers for name in (*container.limits, *container.requests)}
+    found = []
+    for family in families:
+        own = family.resources
+        if not names.isdisjoint(
+            (own.count, own.memory, own.memory_percent, own.cores, *[units.resource for units in own.units])
+        ):
+            found.append(family)
+    return tuple(found)
+
+
 def survey(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> Surveyed:
     """The node's devices, less what these pods have of them. Pods of other nodes and finished ones have nothing."""
     problems: list[str] = []
@@ -171,8 +184,11 @@ def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> M
     """What the pod's annotations say it has, by family word. What cannot be read is noted among the problems."""
     found: dict[str, Holding] = {}
     for family in families:
+        text = pod.annotations.get(family.annotations.allocated)
+        if not text:
+            continue
         try:
-            pieces = decode_devices(pod.annotations.get(family.annotations.allocated, ""))
+            pieces = decode_devices(text)
         except WireError as error:
             problems.append(f"pod {pod.key}, {family.annotations.allocated}: {error}")
             continue

@@ -15,6 +15,7 @@ from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, binding
 from hami_plugin.scheduler.engine.filtering import confirmed
 from hami_plugin.scheduler.engine.ledger import entry
 from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.survey import named_by
 from hami_plugin.scheduler.extender.cache import Clock, NodeCache, PodCache
 from hami_plugin.scheduler.extender.node_lock import PACE, TRIES, Hold, NodeLocks, OvertakenError, present, write
 from hami_plugin.scheduler.extender.ports import Cluster
@@ -56,7 +57,8 @@ class Binder:
         """Bind the pod. ``HamiError`` with the reason when it is not bound, or not known to be."""
         if pod.node == node:
             return None  # asked once more: its daemon may have served it already
-        if not self._asking(pod):
+        asked = [family for family in named_by(pod, self._families) if _asks(family, pod)]
+        if not asked:
             return await self._assign(replace(pod, resource_version=""), node)  # there is no decision to be kept
         decided = pod.annotations.get(ASSIGNED_NODE, "")
         if decided != node:
@@ -64,15 +66,15 @@ class Binder:
                 f"pod {pod.key} was given devices on node {decided or '(none)'}, and is to be bound to {node}",
                 hint="the pod is scheduled again",
             )
-        agents, ours = self._rules(pod)
+        agents, ours = _locks(asked, pod)
         hold, mark = Hold(node=node, pod=pod, rules=(*agents, *ours)), None
         try:
             await self._locks.take(hold)
             until = asyncio.get_running_loop().time() + min(rule.expires_s for rule in hold.rules) / 2
-            self._require_offered(pod, node)
+            self._require_offered(asked, node)
             mark = binding(self._now())
             pod = await write(self._cluster, pod, mark, pace=self._pace)
-            await self._confirm(pod, node)
+            await self._confirm(pod, node, asked)
             await self._assign(pod, node, until=until)
         except UnsureError:
             raise  # the pod may be bound: its node needs the lock and the phase, and both expire
@@ -85,7 +87,7 @@ class Binder:
         await self._locks.release(hold, ours, alone=True)
         return None
 
-    async def _confirm(self, pod: PodView, node: str) -> None:
+    async def _confirm(self, pod: PodView, node: str, asked: Sequence[Family]) -> None:
         """``HamiError`` unless the pod can still have what was decided, beside all that are bound to the node.
 
         Another scheduler may have decided at the same time, and neither have seen the other. The node is ours now, so
@@ -98,7 +100,7 @@ class Binder:
                 "is not known",
                 hint="the pod is scheduled again; if this lasts, see whether the API server answers watches",
             )
-        self._require_offered(pod, node)
+        self._require_offered(asked, node)
         own = entry(pod, self._families)
         assert own, "it names a node"
         others = [one for one in self._pods.ledger.on(node, without=pod.uid) if one.pod.node]
@@ -109,11 +111,10 @@ class Binder:
                 hint="another scheduler was faster; the pod is scheduled again",
             )
 
-    def _require_offered(self, pod: PodView, node: str) -> None:
+    def _require_offered(self, asked: Sequence[Family], node: str) -> None:
         """``HamiError`` when the node's daemon has fallen silent while the pod waited for the node."""
         site = self._nodes.sites.get(node)
-        asked = [family.device_type for family in self._families if self._asks(family, pod)]
-        missing = [device_type for device_type in asked if site is None or device_type not in site.stocks]
+        missing = [family.device_type for family in asked if site is None or family.device_type not in site.stocks]
         if missing:
             raise HamiError(
                 f"node {node} no longer offers {', '.join(missing)} devices: its daemon fell silent, or is restarting",
@@ -197,26 +198,24 @@ class Binder:
             theirs = [rule for rule in hold.rules if rule.annotation in hold.taken_over]
             await self._locks.release(hold, theirs, alone=False)
 
-    def _asking(self, pod: PodView) -> bool:
-        return any(self._asks(family, pod) for family in self._families)
 
-    def _rules(self, pod: PodView) -> tuple[tuple[LockRule, ...], tuple[LockRule, ...]]:
-        """The locks to take: those that the nodes' agents release, and those that we do, once the pod is bound.
+def _locks(asked: Sequence[Family], pod: PodView) -> tuple[tuple[LockRule, ...], tuple[LockRule, ...]]:
+    """The locks to take for these families: those that the nodes' agents release, and those that we do, once the pod
+    is bound.
 
-        HAMi's agents release none where only init containers ask, and families without a lock have no such agent.
-        """
-        asked = [family for family in self._families if self._asks(family, pod)]
-        running = [family for family in asked if family.rules.lock and self._asks(family, pod, init=False)]
-        agents = {lock.annotation: lock for family in running if (lock := family.rules.lock)}
-        rest = [family.rules.lock or OWN for family in asked if family not in running]
-        ours = {lock.annotation: lock for lock in rest if lock.annotation not in agents}
-        return tuple(agents.values()), tuple(ours.values())
+    HAMi's agents release none where only init containers ask, and families without a lock have no such agent.
+    """
+    running = [family for family in asked if family.rules.lock and _asks(family, pod, init=False)]
+    agents = {lock.annotation: lock for family in running if (lock := family.rules.lock)}
+    rest = [family.rules.lock or OWN for family in asked if family not in running]
+    ours = {lock.annotation: lock for lock in rest if lock.annotation not in agents}
+    return tuple(agents.values()), tuple(ours.values())
 
-    @staticmethod
-    def _asks(family: Family, pod: PodView, *, init: bool = True) -> bool:
-        policy = family.rules.policy
-        containers = [one for one in pod.containers if init or not one.init]
-        return policy is not None and any(isinstance(policy.request(one), Demand) for one in containers)
+
+def _asks(family: Family, pod: PodView, *, init: bool = True) -> bool:
+    policy = family.rules.policy
+    containers = [one for one in pod.containers if init or not one.init]
+    return policy is not None and any(isinstance(policy.request(one), Demand) for one in containers)
 
 
 class UnsureError(HamiError):

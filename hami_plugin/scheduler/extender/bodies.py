@@ -20,6 +20,8 @@ MAX_VALUES = 400_000
 _STEPPED = 3
 _ESCAPED_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\n\r]*")
+_COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
+_NEXT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 
 
 class Budget:
@@ -148,12 +150,12 @@ def _object(text: str, at: int, levels: int) -> Pausing[tuple[dict[str, Any], in
         if text[at : at + 1] != '"':
             raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
         key, at = _DECODER.raw_decode(text, at)
-        at = _after(text, at, ":")
-        found[key], at = yield from _value(text, at, levels)
-        at = _space(text, at)
-        if text[at : at + 1] == "}":
-            return found, at + 1
-        at = _after(text, at, ",")
+        if not (colon := _COLON.match(text, at)):
+            raise JSONDecodeError("Expecting ':' delimiter", text, _space(text, at))
+        found[key], at = yield from _value(text, colon.end(), levels)
+        if not (comma := _NEXT.match(text, at)):
+            return found, _end(text, at, "}")
+        at = comma.end()
 
 
 def _list(text: str, at: int, levels: int) -> Pausing[tuple[list[Any], int]]:
@@ -164,17 +166,16 @@ def _list(text: str, at: int, levels: int) -> Pausing[tuple[list[Any], int]]:
     while True:
         value, at = yield from _value(text, at, levels)
         found.append(value)
-        at = _space(text, at)
-        if text[at : at + 1] == "]":
-            return found, at + 1
-        at = _after(text, at, ",")
+        if not (comma := _NEXT.match(text, at)):
+            return found, _end(text, at, "]")
+        at = comma.end()
 
 
-def _after(text: str, at: int, sign: str) -> int:
+def _end(text: str, at: int, sign: str) -> int:
     at = _space(text, at)
     if text[at : at + 1] != sign:
-        raise JSONDecodeError(f"Expecting {sign!r} delimiter", text, at)
-    return _space(text, at + 1)
+        raise JSONDecodeError("Expecting ',' delimiter", text, at)
+    return at + 1
 
 
 def _space(text: str, at: int) -> int:

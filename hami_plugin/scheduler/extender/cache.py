@@ -381,6 +381,8 @@ class QuotaCache:
 
     def quota(self, namespace: str, ledger: Ledger, *, without: str) -> Quota:
         """What a namespace may have of each resource, and what its pods have, without that of one pod."""
+        if namespace not in self._known:
+            return Quota()
         allowed = limits((one.hard for one in self._known.get(namespace, {}).values()), self._families)
         if not allowed:
             return Quota()
