@@ -18,8 +18,8 @@ from bench.figures import Figure, median
 from bench.occupation import Cluster, asking, cluster
 from bench.selection import held, peak
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.engine.assignment import patch
 from hami_plugin.scheduler.engine.filtering import Filtered, Kept, Scene, filtered
+from hami_plugin.scheduler.engine.ledger import patch
 from hami_plugin.scheduler.engine.states import ORDER_KEY
 from hami_plugin.scheduler.engine.survey import registered
 

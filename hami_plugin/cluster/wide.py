@@ -14,7 +14,7 @@ from hami_plugin.cluster.requests import ApiCalls
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, Subject
 from hami_plugin.model.views import Feed, Json, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
-from hami_plugin.scheduler.engine.assignment import Changes
+from hami_plugin.scheduler.engine.ledger import Changes
 
 from .client import NODES, PODS, calling, node_path, pod_path
 from .credentials import SERVICE_ACCOUNT, find_credentials

@@ -12,13 +12,12 @@ from hami_plugin.conformance.catalog import Catalog, Known
 from hami_plugin.model.views import PodView
 from hami_plugin.parity import Json
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.scheduler.engine.assignment import patch
-from hami_plugin.scheduler.engine.nodes import Choice, choose
+from hami_plugin.scheduler.engine.filtering import Choice, choose
+from hami_plugin.scheduler.engine.ledger import patch
 from hami_plugin.scheduler.engine.pods import Circumstances, Rules, Site, demands
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.scheduler.engine.states import Given, Piece
+from hami_plugin.scheduler.engine.states import Given, Holding, Piece
 from hami_plugin.scheduler.engine.survey import rules, stock
-from hami_plugin.scheduler.engine.usage import Holding
 from hami_plugin.sdk import Family
 
 MOMENT = re.compile(r"^[0-9]{10,}$")

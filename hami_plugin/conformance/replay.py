@@ -17,8 +17,8 @@ from hami_plugin.conformance.course import Course
 from hami_plugin.conformance.decisions import CIRCUMSTANCES, NODE_ORDER, requests, situation, timeless
 from hami_plugin.conformance.reasons import CLOSE, EQUAL, Answer, Consistent, Reasons, Unexplained
 from hami_plugin.parity import Difference, Json
-from hami_plugin.scheduler.engine.assignment import patch
-from hami_plugin.scheduler.engine.nodes import Scored, node_order, ranked, worth
+from hami_plugin.scheduler.engine.filtering import Scored, node_order, ranked, worth
+from hami_plugin.scheduler.engine.ledger import patch
 from hami_plugin.scheduler.engine.pods import Placed, Site, demands, place
 from hami_plugin.scheduler.engine.requests import Invalid
 from hami_plugin.scheduler.engine.scores import weights

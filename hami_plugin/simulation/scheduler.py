@@ -14,7 +14,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.assignment import assigned, binding
+from hami_plugin.scheduler.engine.ledger import assigned, binding
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.states import ORDER_KEY

@@ -11,7 +11,7 @@ from hami_plugin.cluster.rights import DAEMON, SCHEDULER
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.model.ports import Cluster, Subject
 from hami_plugin.model.views import Feed, pod_view
-from hami_plugin.scheduler.engine.assignment import Changes
+from hami_plugin.scheduler.engine.ledger import Changes
 from hami_plugin.scheduler.extender.ports import Cluster as Wide
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 

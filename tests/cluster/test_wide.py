@@ -6,7 +6,7 @@ from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import Feed
-from hami_plugin.scheduler.engine.assignment import Changes
+from hami_plugin.scheduler.engine.ledger import Changes
 from tests.support.scheduling import until
 from tests.support.watching import Pods, manifest, running
 

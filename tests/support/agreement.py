@@ -26,9 +26,8 @@ from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.node_status.annotations import Source, Style, wishes
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.scheduler.engine.assignment import patch
 from hami_plugin.scheduler.engine.filtering import Scene, Unasked, filtered
-from hami_plugin.scheduler.engine.ledger import Ledger
+from hami_plugin.scheduler.engine.ledger import Ledger, patch
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.satisfiable import impossible, lacking, named, sizes, without_device

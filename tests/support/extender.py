@@ -20,8 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.scheduler.extender.ports import Extender
-from hami_plugin.scheduler.extender.request_handler import kinds
-from hami_plugin.scheduler.extender.server import Server
+from hami_plugin.scheduler.extender.server import Server, kinds
 from hami_plugin.telemetry.http import Probes
 
 ARGS = {"Pod": {"metadata": {"name": "p", "namespace": "n"}}, "NodeNames": ["n1", "n2"]}

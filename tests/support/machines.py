@@ -18,7 +18,7 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol.register import DeviceInfo, all_served
-from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.ledger import patch
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.survey import rules, survey
 from hami_plugin.scheduler.webhook.admission import stored

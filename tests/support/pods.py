@@ -9,7 +9,7 @@ from typing import Any
 from hami_plugin.conformance import values
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.scheduler.engine.ledger import Entry
-from hami_plugin.scheduler.engine.usage import Holding
+from hami_plugin.scheduler.engine.states import Holding
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from tests.support.hami import Json
 

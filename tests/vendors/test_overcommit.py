@@ -20,7 +20,7 @@ from hami_plugin.inventory.replicas import physical_counts, physical_id
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.ledger import patch
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.survey import rules, survey
 from hami_plugin.scheduler.webhook.admission import stored

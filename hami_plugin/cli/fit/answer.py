@@ -11,8 +11,8 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import refused
 from hami_plugin.render import aligned
+from hami_plugin.scheduler.engine.filtering import Scored
 from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused
-from hami_plugin.scheduler.engine.nodes import Scored
 from hami_plugin.scheduler.engine.pods import Step, Unplaced
 from hami_plugin.scheduler.engine.reasons import OURS, Reason
 from hami_plugin.scheduler.engine.states import Charge, Context, DeviceState

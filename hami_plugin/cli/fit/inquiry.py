@@ -16,8 +16,8 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
-from hami_plugin.scheduler.engine.assignment import patch
-from hami_plugin.scheduler.engine.nodes import Choice, Scored, choose
+from hami_plugin.scheduler.engine.filtering import Choice, Scored, choose
+from hami_plugin.scheduler.engine.ledger import patch
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Unplaced, place
 from hami_plugin.scheduler.engine.quotas import quota
 from hami_plugin.scheduler.engine.requests import Denied

@@ -9,9 +9,8 @@ from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import PodView
 from hami_plugin.scheduler.engine.pods import Demands, demands
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.scheduler.engine.states import Quota
+from hami_plugin.scheduler.engine.states import Holding, Quota, held
 from hami_plugin.scheduler.engine.survey import holdings, rules
-from hami_plugin.scheduler.engine.usage import Holding, held
 from hami_plugin.sdk import Family
 
 PREFIX = "limits."

@@ -23,8 +23,7 @@ from hami_plugin.scheduler.extender.certificates import Certificates
 from hami_plugin.scheduler.extender.filter import Preferences
 from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.scheduler.extender.ports import Extender
-from hami_plugin.scheduler.extender.request_handler import kinds
-from hami_plugin.scheduler.extender.server import Server
+from hami_plugin.scheduler.extender.server import Server, kinds
 from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.scheduler.webhook.admission import Scheduling
 from hami_plugin.sdk import Family, load_vendor, vendor_names

@@ -15,14 +15,13 @@ from hami_plugin.aio import Watched
 from hami_plugin.log import logger
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, revision
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
-from hami_plugin.scheduler.engine.handshake import Trust, trusted
 from hami_plugin.scheduler.engine.ledger import Entry, Ledger
 from hami_plugin.scheduler.engine.ledger import entry as entry_of
 from hami_plugin.scheduler.engine.pods import Site
 from hami_plugin.scheduler.engine.quotas import limits, used
 from hami_plugin.scheduler.engine.satisfiable import Sizes, largest, sizes
 from hami_plugin.scheduler.engine.states import Quota
-from hami_plugin.scheduler.engine.survey import registered
+from hami_plugin.scheduler.engine.survey import Trust, registered, trusted
 from hami_plugin.sdk import Family
 
 

@@ -13,11 +13,11 @@ from hami_plugin.log import logger
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.scheduler.engine.assignment import TAKEN_BACK, Changes, assigned
 from hami_plugin.scheduler.engine.filtering import Filtered, Kept, Scene, Unasked, offered_by, searching
+from hami_plugin.scheduler.engine.ledger import TAKEN_BACK, Changes, assigned
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed
+from hami_plugin.scheduler.extender.bind import PACE, OvertakenError, repeated, write
 from hami_plugin.scheduler.extender.cache import BindingPods, Clock, NodeCache, PodCache, QuotaCache
-from hami_plugin.scheduler.extender.node_lock import PACE, OvertakenError, repeated, write
 from hami_plugin.scheduler.extender.payloads import Offer, deciding, filter_result, standing_result
 from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import Family

@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 from hami_plugin.aio import Watched
 from hami_plugin.model.ports import Annotations, Subject
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView
-from hami_plugin.scheduler.engine.assignment import Changes
+from hami_plugin.scheduler.engine.ledger import Changes
 from hami_plugin.scheduler.extender.payloads import Json
 
 

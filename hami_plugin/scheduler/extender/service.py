@@ -20,10 +20,9 @@ from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.scheduler.engine.survey import of_any_age
-from hami_plugin.scheduler.extender.bind import Binder, UnsureError
+from hami_plugin.scheduler.extender.bind import PACE, Binder, NodeLocks, UnsureError
 from hami_plugin.scheduler.extender.cache import NodeCache, PodCache, QuotaCache
 from hami_plugin.scheduler.extender.filter import ClusterState, Filter, Preferences
-from hami_plugin.scheduler.extender.node_lock import PACE, NodeLocks
 from hami_plugin.scheduler.extender.payloads import mapping, name, offer
 from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.scheduler.extender.upkeep import Upkeep

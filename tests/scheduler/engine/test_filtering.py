@@ -12,9 +12,8 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE
 from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.scheduler.engine.assignment import assigned, binding, labelled
 from hami_plugin.scheduler.engine.filtering import Filtered, Scene, Unasked, confirmed, filtered, simulated
-from hami_plugin.scheduler.engine.ledger import Ledger, entry
+from hami_plugin.scheduler.engine.ledger import Ledger, assigned, binding, entry, labelled
 from hami_plugin.scheduler.engine.quotas import limits
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import registered

@@ -8,9 +8,8 @@ from typing import Any
 from hami_plugin.model.pausing import at_once
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.scheduler.engine.assignment import assigned
 from hami_plugin.scheduler.engine.filtering import Filtered, Scene
-from hami_plugin.scheduler.engine.ledger import Ledger
+from hami_plugin.scheduler.engine.ledger import Ledger, assigned
 from hami_plugin.scheduler.engine.pods import Circumstances
 from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import registered

@@ -12,7 +12,7 @@ from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.parity import Parity
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.checks import named, of_type
-from hami_plugin.scheduler.engine.nodes import Scored, ranked, worth
+from hami_plugin.scheduler.engine.filtering import Scored, ranked, worth
 from hami_plugin.scheduler.engine.pods import Placed, Site, Stock
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.scores import Weights, fullness, ordered, score

@@ -14,9 +14,8 @@ from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.protocol.scores import encode_scores
-from hami_plugin.scheduler.engine.filtering import Filtered, Occupancy, Scene, filtered
+from hami_plugin.scheduler.engine.filtering import Filtered, Occupancy, Scene, choose, filtered
 from hami_plugin.scheduler.engine.ledger import Ledger
-from hami_plugin.scheduler.engine.nodes import choose
 from hami_plugin.scheduler.engine.states import ORDER_KEY
 from hami_plugin.scheduler.engine.survey import registered, rules, survey
 from hami_plugin.scheduler.engine.topology.choice import Solved, best_linked, best_places

@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.nodes import tried
+from hami_plugin.scheduler.engine.filtering import tried
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Site, Stock, Unplaced
 from hami_plugin.scheduler.engine.states import MAX_BYTES, MAX_NAMES, Listings, idle
 from hami_plugin.scheduler.engine.survey import rules

@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.lock import NodeLock, parse_lock, render_lock
-from hami_plugin.scheduler.engine.node_lock import Busy, Mine, Take, claim
+from hami_plugin.scheduler.extender.bind import Busy, Mine, Take, claim
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 EXPIRES = timedelta(minutes=5)

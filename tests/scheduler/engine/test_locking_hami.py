@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.scheduler.engine.node_lock import Busy, Mine, Take, claim
+from hami_plugin.scheduler.extender.bind import Busy, Mine, Take, claim
 from tests.support.hami import Json, asks
 from tests.support.pods import view
 

@@ -14,13 +14,12 @@ from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView
 from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.filtering import choose
 from hami_plugin.scheduler.engine.fit import Policy
-from hami_plugin.scheduler.engine.nodes import choose
 from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Rules, Site, Stock, Unplaced, demands, place
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.scheduler.engine.states import Context
-from hami_plugin.scheduler.engine.usage import Holding, used
+from hami_plugin.scheduler.engine.states import Context, Holding, used
 from tests.support.hami import Json, asks
 from tests.support.pods import nvidia
 from vendors.nvidia.scheduling.policy import in_mode

@@ -9,8 +9,8 @@ import pytest
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.filtering import ORDER_KEY, choose
 from hami_plugin.scheduler.engine.fit import Policy
-from hami_plugin.scheduler.engine.nodes import ORDER_KEY, choose
 from hami_plugin.scheduler.engine.pods import Circumstances, Site, Stock
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.scores import Decision, Ranking

@@ -8,8 +8,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.requests import amount, counted
-from hami_plugin.scheduler.engine.states import idle, restored
-from hami_plugin.scheduler.engine.usage import Holding, held, used
+from hami_plugin.scheduler.engine.states import Holding, held, idle, restored, used
 
 request = counted("red", count=amount("red/count"))
 

@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.handshake import question, reported
-from hami_plugin.scheduler.engine.handshake import Trust, trusted
+from hami_plugin.scheduler.engine.survey import Trust, trusted
 from tests.support.pods import nvidia, of_vendor
 
 (FAMILY,) = nvidia()

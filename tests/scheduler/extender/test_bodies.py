@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.model.pausing import Outcome, at_once
-from hami_plugin.scheduler.extender.bodies import MAX_DEPTH, MAX_VALUES, Budget, reading
+from hami_plugin.scheduler.extender.server import MAX_DEPTH, MAX_VALUES, Budget, reading
 from tests.support.extender import ARGS, BINDING, REVIEW, FakeExtender, Rig, listening
 from tests.support.scheduling import until
 

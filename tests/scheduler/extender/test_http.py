@@ -9,7 +9,7 @@ import json
 import pytest
 
 from hami_plugin.errors import ClusterError, HamiError, WireError
-from hami_plugin.scheduler.extender.request_handler import time_to_answer
+from hami_plugin.scheduler.extender.server import time_to_answer
 from tests.support.extender import ARGS, BINDING, REVIEW, FakeExtender, listening, other_address
 
 CALLS = {"/filter": ARGS, "/bind": BINDING, "/webhook": REVIEW}

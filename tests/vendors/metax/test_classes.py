@@ -11,9 +11,8 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.decisions import decode_devices
-from hami_plugin.scheduler.engine.assignment import patch
 from hami_plugin.scheduler.engine.filtering import Filtered, Scene, filtered
-from hami_plugin.scheduler.engine.ledger import Ledger
+from hami_plugin.scheduler.engine.ledger import Ledger, patch
 from hami_plugin.scheduler.engine.requests import Admitted
 from hami_plugin.scheduler.engine.survey import registered
 from vendors.metax import families

@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile, encode_json
-from hami_plugin.scheduler.engine.assignment import patch
+from hami_plugin.scheduler.engine.ledger import patch
 from hami_plugin.scheduler.engine.pods import Placed, place
 from hami_plugin.scheduler.engine.survey import rules, survey
 from vendors.nvidia.family import families
