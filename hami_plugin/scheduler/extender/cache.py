@@ -108,21 +108,21 @@ class PodCache:
         self.listed = Watched(False)
         self.shown = Watched(0)
         self.feed: Feed[PodView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
-        self._promises: dict[str, AssumedPod] = {}
-        self._withdrawn: dict[str, tuple[str, str]] = {}
+        self._assumed: dict[str, AssumedPod] = {}
+        self._released: dict[str, tuple[str, str]] = {}
 
     @property
-    def promises(self) -> Mapping[str, AssumedPod]:
+    def assumed(self) -> Mapping[str, AssumedPod]:
         """By the pod's UID."""
-        return self._promises
+        return self._assumed
 
-    def promise(self, decided: PodView) -> None:
+    def assume(self, decided: PodView) -> None:
         """Enter what was just decided: ``decided`` is the pod with its new annotations."""
         entry = entry_of(decided, self._families)
         assert entry, "a decision names a node"
         before = self.ledger.entries.get(decided.uid)
-        self._promises[decided.uid] = AssumedPod(entry=entry, before=before)
-        self._withdrawn.pop(decided.uid, None)
+        self._assumed[decided.uid] = AssumedPod(entry=entry, before=before)
+        self._released.pop(decided.uid, None)
         self.ledger.put(entry)
 
     def newest(self, pod: PodView) -> PodView:
@@ -135,31 +135,31 @@ class PodCache:
 
     def confirm(self, written: PodView) -> None:
         """The API server has taken a decision of ours, in this version of the pod."""
-        if promise := self._promises.get(written.uid):  # else the pod is gone
+        if assumed := self._assumed.get(written.uid):  # else the pod is gone
             version = revision(written.resource_version)
-            self._promises[written.uid] = replace(promise, revision=version)
+            self._assumed[written.uid] = replace(assumed, revision=version)
             self.ledger.update(written)
 
-    def break_off(self, uid: str, found: PodView | None = None) -> None:
+    def forget(self, uid: str, found: PodView | None = None) -> None:
         """The API server has not taken a decision of ours: what was known before counts again, or the pod as it was
         ``found`` with another scheduler's decision.
         """
-        promise = self._promises.pop(uid, None)
-        if promise is None:
+        assumed = self._assumed.pop(uid, None)
+        if assumed is None:
             return
         self.ledger.drop(uid)
         if found:
             self.see(found)
-        elif promise.before:
-            self.ledger.put(promise.before)
+        elif assumed.before:
+            self.ledger.put(assumed.before)
 
-    def withdraw(self, uid: str) -> bool:
+    def release(self, uid: str) -> bool:
         """Nothing fits any more: what was decided earlier on a pod that waits holds nothing. Whether there was any."""
         known = self.ledger.entries.get(uid)
         if known is None or known.pod.node:
             return False
-        self._promises.pop(uid, None)
-        self._withdrawn[uid] = _stamp(known.pod)
+        self._assumed.pop(uid, None)
+        self._released[uid] = _stamp(known.pod)
         self.ledger.drop(uid)
         return True
 
@@ -168,26 +168,26 @@ class PodCache:
         is final, also where another scheduler has bound it while our decision is on its way.
         """
         self.standing.seen(pod)
-        promise = self._promises.get(pod.uid)
-        shown = promise and 0 < promise.revision <= revision(pod.resource_version)
-        if promise and not shown and not pod.terminal and not pod.node:
+        assumed = self._assumed.get(pod.uid)
+        shown = assumed and 0 < assumed.revision <= revision(pod.resource_version)
+        if assumed and not shown and not pod.terminal and not pod.node:
             return
-        self._promises.pop(pod.uid, None)
-        if not pod.node and self._withdrawn.get(pod.uid) == _stamp(pod):
+        self._assumed.pop(pod.uid, None)
+        if not pod.node and self._released.get(pod.uid) == _stamp(pod):
             return
-        self._withdrawn.pop(pod.uid, None)
+        self._released.pop(pod.uid, None)
         self.ledger.see(pod, self._families)
 
     def answered(self, pod: PodView) -> None:
         """A version of a pod as an answer to a call of ours. One that the watch has shown to be gone stays gone."""
-        if pod.uid in self._promises or pod.uid in self.ledger.entries or pod.uid in self.standing.unsettled:
+        if pod.uid in self._assumed or pod.uid in self.ledger.entries or pod.uid in self.standing.unsettled:
             self.see(pod)
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """The pod is gone."""
         self.standing.end(uid)
-        self._promises.pop(uid, None)
-        self._withdrawn.pop(uid, None)
+        self._assumed.pop(uid, None)
+        self._released.pop(uid, None)
         self.ledger.drop(uid)
 
     async def shown_up_to(self, version: str, *, within: float) -> bool:
@@ -213,15 +213,15 @@ class PodCache:
 
     def _replace(self, pods: Sequence[PodView]) -> None:
         """A list may be older than our last decisions: those that it does not show are asked about one by one later."""
-        there = {pod.uid for pod in pods} | self._promises.keys()
-        for uid in (self.ledger.entries.keys() | self._withdrawn.keys()) - there:
-            self.forget(uid)
+        there = {pod.uid for pod in pods} | self._assumed.keys()
+        for uid in (self.ledger.entries.keys() | self._released.keys()) - there:
+            self.remove(uid)
         for pod in pods:
             self._update(pod)
         self.listed.set(True)
 
     def _delete(self, pod: PodView) -> None:
-        self.forget(pod.uid)
+        self.remove(pod.uid)
         self._advance(pod)
 
 

@@ -145,11 +145,11 @@ class Filter:
     def _enter(self, pod: PodView, outcome: Filtered, names: Sequence[str]) -> Changes | None:
         """What was chosen counts from now on. The decision, if there is one."""
         if outcome.placed is None:
-            known = self._known.pods.withdraw(pod.uid)
+            known = self._known.pods.release(pod.uid)
             self._events.pod(pod, FAILED, waiting(outcome, names), warning=True)
             return TAKEN_BACK if known else None
         changes = assigned(self._known.families, pod, outcome.placed, self._now())
-        self._known.pods.promise(replace(pod, annotations={**pod.annotations, **changes.annotations}))
+        self._known.pods.assume(replace(pod, annotations={**pod.annotations, **changes.annotations}))
         return changes
 
     async def _write(self, pod: PodView, changes: Changes) -> None:
@@ -160,7 +160,7 @@ class Filter:
         try:
             written = await write(self._cluster, pod, changes, pace=self._pace)
         except ClusterError as error:
-            pods.break_off(pod.uid, error.found if isinstance(error, OvertakenError) else None)
+            pods.forget(pod.uid, error.found if isinstance(error, OvertakenError) else None)
             why = f"devices were found on node {node}, and could not be written to the pod: {error.message}"
             self._events.pod(pod, FAILED, why, warning=True)
             raise

@@ -1,4 +1,4 @@
-"""What is done from time to time: nodes are asked whether their daemons live, and old promises are looked after."""
+"""What is done from time to time: nodes are asked whether their daemons live, and assumed pods are looked after."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Upkeep:
             async with asyncio.TaskGroup() as group:
                 for name, annotations in self._nodes.judge().items():
                     group.create_task(self._write(name, annotations), name=f"handshake of {name}")
-                for uid, promise in old.items():
-                    if self._pods.promises.get(uid) == promise:
-                        group.create_task(self._look_after(uid, promise), name=f"promise to {promise.entry.pod.key}")
+                for uid, assumed in old.items():
+                    if self._pods.assumed.get(uid) == assumed:
+                        group.create_task(self._look_after(uid, assumed), name=f"assumed pod {assumed.entry.pod.key}")
                 for uid, binding in unsettled.items():
                     if standing.unsettled.get(uid) is binding:
                         group.create_task(self._settle(binding), name=f"binding of {binding.pod.key}")
             unsettled = dict(standing.unsettled)
-            old = {uid: promise for uid, promise in self._pods.promises.items() if promise.revision}
+            old = {uid: assumed for uid, assumed in self._pods.assumed.items() if assumed.revision}
             await asyncio.sleep(self._every)
 
     async def _write(self, name: str, annotations: Mapping[str, str | None]) -> None:
@@ -60,9 +60,9 @@ class Upkeep:
                 return
         self._nodes.answered(after)
 
-    async def _look_after(self, uid: str, promise: AssumedPod) -> None:
+    async def _look_after(self, uid: str, assumed: AssumedPod) -> None:
         """The watch has not shown a decision that the API server took: the pod may have gone in a gap of the watch."""
-        pod = promise.entry.pod
+        pod = assumed.entry.pod
         async with self._turn:
             try:
                 found = await self._cluster.get_pod(pod.namespace, pod.name)
@@ -70,7 +70,7 @@ class Upkeep:
                 log.info("pod not looked at", pod=pod.key, problem=error.message)
                 return
         if found is None or found.uid != uid:
-            self._pods.forget(uid)
+            self._pods.remove(uid)
         else:
             self._pods.answered(found)
 
@@ -84,7 +84,7 @@ class Upkeep:
                 log.info("pod not looked at", pod=pod.key, problem=error.message)
                 return
         if found is None or found.uid != pod.uid:
-            self._pods.forget(pod.uid)
+            self._pods.remove(pod.uid)
         elif found.node or found.terminal:
             self._pods.answered(found)
             self._pods.standing.end(pod.uid)

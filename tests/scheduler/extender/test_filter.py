@@ -165,7 +165,7 @@ async def test_a_decision_that_nothing_follows_from_is_given_up_when_the_pod_fit
     await until(lambda: service._nodes.sites)
     first, second = (server.create_pod(manifest(name, cores=100)) for name in ("a", "b"))
     await service.filter(ask(server, first))
-    await until(lambda: not service._pods.promises)
+    await until(lambda: not service._pods.assumed)
 
     await service.filter({"Pod": server.pod("team", "a"), "Nodes": None, "NodeNames": []})
     server.set_phase("team", "a", "Pending")

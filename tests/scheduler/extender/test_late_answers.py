@@ -74,9 +74,9 @@ async def test_a_pod_that_went_while_it_was_looked_at_does_not_come_back(late):
     pod = store.create(RESOURCES["pods"], "team", manifest("a"))
     assert (await service.filter({"Pod": pod, "NodeNames": ["n1"]}))["NodeNames"]
     uid = pod["metadata"]["uid"]
-    await until(lambda: not service._pods.promises)
+    await until(lambda: not service._pods.assumed)
     known = service._pods.ledger.entries[uid]
-    service._pods.promise(known.pod)
+    service._pods.assume(known.pod)
     service._pods.confirm(replace(known.pod, resource_version="999999"))
     cluster.holds.add("get_pod")
     await until(lambda: "get_pod" in cluster.held)

@@ -74,7 +74,7 @@ class Lives:
         for _ in range(count):
             await self.live()
         await until(lambda: not self.service._pods.ledger.entries and not self.service._unfinished)
-        await until(lambda: not self.service._pods.standing.unsettled and not self.service._pods.promises)
+        await until(lambda: not self.service._pods.standing.unsettled and not self.service._pods.assumed)
         return kept(self.service, without=[self.cluster, self.store])
 
 

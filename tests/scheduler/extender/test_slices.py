@@ -152,7 +152,7 @@ async def test_the_next_pod_is_decided_while_the_last_decision_is_written(server
         await until(lambda: len(service._nodes.sites) == NODES)
         server.hang("PATCH .*/pods/a", count=1)
         stuck = asyncio.create_task(service.filter(ask(server, server.create_pod(manifest("a")))))
-        await until(lambda: service._pods.promises)
+        await until(lambda: service._pods.assumed)
 
         assert await schedule(server, service, server.create_pod(manifest("b")))
 

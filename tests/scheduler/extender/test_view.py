@@ -113,7 +113,7 @@ async def test_an_old_version_of_a_pod_says_nothing_of_our_newer_decision(server
     await until(lambda: len(service._nodes.sites) == 2)
     first, second = (server.create_pod(manifest(name, **EXCLUSIVE)) for name in ("a", "b"))
     await service.filter({**ask(server, first), "NodeNames": ["n1"]})
-    await until(lambda: not service._pods.promises)
+    await until(lambda: not service._pods.assumed)
     server.faults.latency = 0.2
 
     asking = asyncio.create_task(service.filter({**ask(server, server.pod("team", "a")), "NodeNames": ["n2"]}))
@@ -130,7 +130,7 @@ async def test_an_old_version_of_a_pod_says_nothing_of_our_newer_decision(server
 async def test_a_gap_of_the_watch_is_closed_by_a_list(server, service):
     first, second = (server.create_pod(manifest(name, **EXCLUSIVE)) for name in ("a", "b"))
     assert await chosen(server, service, first) == ["n1"]
-    await until(lambda: not service._pods.promises)
+    await until(lambda: not service._pods.assumed)
 
     await server.refuse()
     server.delete_pod("team", "a")
@@ -165,7 +165,7 @@ async def test_a_decision_whose_pod_went_in_a_gap_before_the_watch_showed_it_is_
     await asyncio.sleep(0.1)
     assert await chosen(server, service, pod) == ["n1"]
     server.delete_pod("team", "a")
-    assert service._pods.promises
+    assert service._pods.assumed
 
     await until(lambda: not service._pods.ledger.entries)
     server.heal()
@@ -182,7 +182,7 @@ async def test_a_restart_in_the_middle_finds_the_same_ledger(server, tmp_path):
             await service.filter(ask(server, pod))  # decided, and not bound yet
         server.set_phase("team", "p0", "Succeeded")
         server.delete_pod("team", "p1")
-        await until(lambda: not service._pods.promises and len(held(service)) == 10)
+        await until(lambda: not service._pods.assumed and len(held(service)) == 10)
         before = held(service)
 
     async with serving(server, tmp_path) as service:
