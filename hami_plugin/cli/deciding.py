@@ -1,4 +1,4 @@
-"""``hami-plugin fit`` and ``conformance``: what a scheduler would decide, and whether HAMi's would too."""
+"""``hami-plugin fit``: what a scheduler would decide."""
 
 from __future__ import annotations
 
@@ -11,36 +11,6 @@ from typing import Any
 import click
 
 from hami_plugin.cli.options import profile_names, quietly, words_of
-
-DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
-
-
-@click.command(epilog="Example: hami-plugin conformance tests/vectors/*_fit.jsonl.xz")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--vendor", help="Only the questions about this vendor's families.")
-@click.option("--json", "as_json", is_flag=True, help="Every disagreement, as JSON.")
-@click.option(
-    "--differences",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="The page that lists the differences on purpose.  [default: docs/differences.md of this source tree]",
-)
-def conformance(files: tuple[Path, ...], vendor: str | None, as_json: bool, differences: Path | None) -> None:
-    """Ask our code questions that HAMi's code has answered. Exit 1 if an answer differs without a written reason."""
-    from hami_plugin.conformance import report  # noqa: PLC0415
-    from hami_plugin.conformance.catalog import Catalog  # noqa: PLC0415
-    from hami_plugin.conformance.questions import read  # noqa: PLC0415
-    from hami_plugin.conformance.run import about, asked, documented_in  # noqa: PLC0415
-    from hami_plugin.sdk import load_vendor  # noqa: PLC0415
-
-    catalog = Catalog()
-    words = catalog.words(load_vendor(vendor).name) if vendor else ()
-    documented = documented_in((differences or DIFFERENCES).read_text(encoding="utf-8"))
-    outcomes = {file.name: asked(about(read(file), words), catalog, documented) for file in files}
-    if as_json:
-        click.echo(json.dumps(report.as_json(outcomes), indent=2))
-    else:
-        click.echo("\n".join(report.lines(outcomes)))
-    sys.exit(any(outcome.unexplained for outcome in outcomes.values()))
 
 
 @click.command(epilog="Example: kubectl get node gpu-1 -o yaml | hami-plugin fit pod.yaml --node - --pods pods.yaml")

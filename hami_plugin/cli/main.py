@@ -19,7 +19,6 @@ MAX_PROBLEMS = 50
 
 COMMANDS = {
     "cdi": "hami_plugin.cli.cdi",
-    "conformance": "hami_plugin.cli.deciding",
     "demo": "hami_plugin.cli.demo",
     "discover": "hami_plugin.cli.devices",
     "fit": "hami_plugin.cli.deciding",

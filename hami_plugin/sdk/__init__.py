@@ -17,11 +17,9 @@ from hami_plugin.sdk.family import (
 )
 from hami_plugin.sdk.vendor import (
     Driver,
-    Facts,
     HealthEvent,
     Simulator,
     Vendor,
-    as_described,
     load_vendor,
     serving,
     vendor_names,
@@ -32,7 +30,6 @@ __all__ = [
     "AnnotationKeys",
     "Announce",
     "Driver",
-    "Facts",
     "Family",
     "HealthEvent",
     "Injection",
@@ -45,7 +42,6 @@ __all__ = [
     "Simulator",
     "Units",
     "Vendor",
-    "as_described",
     "both_keys",
     "load_vendor",
     "serving",

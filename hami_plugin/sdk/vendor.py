@@ -1,11 +1,11 @@
-"""What a vendor's module exports: its families, how its driver is opened, and what is known of it elsewhere."""
+"""What a vendor's module exports: its families, how its driver is opened, and how its machines are simulated."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,8 +14,6 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Fault
 from hami_plugin.model.links import Links
 from hami_plugin.model.machine import Machine
-from hami_plugin.parity import Parity
-from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk.family import Family, NodeSide
 
 
@@ -54,25 +52,6 @@ if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
     from hami_plugin.config.vendors import VendorSettings
 
 
-def as_described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
-    """A machine's devices as most node agents register them: ten shares, and cores in percent."""
-    return tuple(
-        DeviceInfo(
-            id=device.uuid or f"{machine.name}-{device.index}",
-            index=device.index,
-            count=10,
-            devmem=device.memory,
-            devcore=100,
-            type=family.device_type,
-            numa=max(0, device.numa),
-            mode="hami-core",
-            health=True,
-            vendor=family.device_type,
-        )
-        for device in machine.devices
-    )
-
-
 def _always(*_asked: object) -> bool:
     return True
 
@@ -88,19 +67,6 @@ class Simulator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is known of a vendor away from any node.
-
-    ``parity`` is how its answers are compared with HAMi's; ``described`` are the devices that its node agents would
-    register on a machine of a profile, of one family; ``machines`` are further names of the vendor in profiles.
-    """
-
-    parity: Callable[[], Parity] = Parity
-    described: Callable[[Family, Machine], tuple[DeviceInfo, ...]] = as_described
-    machines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
@@ -108,6 +74,7 @@ class Vendor:
     ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
     that nobody has enabled or disabled. ``isolated``: the driver runs in a process of its own, unless somebody has set
     otherwise; for libraries that may take their process down. ``simulate`` sets up a machine to play the vendor with.
+    ``machines`` are its other names in machines' profiles.
     ``noun`` is what its users call one device: tables show ``NPU0`` for device 0.
     """
 
@@ -119,7 +86,7 @@ class Vendor:
     present: Callable[[Any, HostPaths], bool] = _always
     isolated: bool = False
     simulate: Callable[[Machine, Path], Simulator] | None = None
-    facts: Facts = field(default_factory=Facts)
+    machines: tuple[str, ...] = ()
     noun: str = "DEV"
 
 

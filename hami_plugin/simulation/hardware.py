@@ -33,7 +33,7 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
     if vendor.simulate is None:
         raise HamiError(
             f"{vendor.title} hardware cannot be simulated yet",
-            hint="choose another profile; `hami-plugin fit --profile` takes this one",
+            hint="choose another profile",
         )
     folder = directory or _temporary()
     try:
@@ -78,9 +78,9 @@ def vendor_of(machine: Machine) -> Vendor:
     words: list[str] = []
     for name in sorted(vendor_names(), key=lambda name: (name != machine.vendor, name)):
         vendor = load_vendor(name)
-        if machine.vendor in (name, *vendor.facts.machines):
+        if machine.vendor in (name, *vendor.machines):
             return vendor
-        words += (name, *vendor.facts.machines)
+        words += (name, *vendor.machines)
     raise HamiError(
         f"profile {machine.name} is a machine of {machine.vendor!r}, which no vendor module serves yet",
         hint=f"choose a profile of: {', '.join(sorted(set(words)))}",

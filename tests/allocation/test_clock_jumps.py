@@ -101,7 +101,7 @@ async def test_a_heartbeat_comes_when_it_is_due_whatever_the_clock_does(monkeypa
 @pytest.mark.scenario("P15")
 def test_the_wall_clock_is_read_in_these_places_only():
     root = Path(hami_plugin.__file__).parent
-    simulated = {"simulation", "demo", "conformance"}
+    simulated = {"simulation", "demo"}
     found = {
         str(path.relative_to(root))
         for path in root.rglob("*.py")

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.codecs import allocations, infos
 from hami_plugin.errors import WireError
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.handshake import believed
@@ -25,6 +23,8 @@ from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_loc
 from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
 from hami_plugin.protocol.scores import decode_scores
+from tests.hami import values
+from tests.hami.answers import allocations, infos
 from tests.support.hami import answers, recorded
 
 VECTORS = Path(__file__).parents[1] / "vectors"

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from hami_plugin.conformance.answers import NO_REQUEST
-from hami_plugin.conformance.catalog import Catalog
-from hami_plugin.conformance.questions import Case
 from hami_plugin.sdk import Family
+from tests.hami.answers import NO_REQUEST
+from tests.hami.catalog import Catalog
+from tests.hami.run import Case
 from tests.support.hami import Json
 
 QUESTIONS = {

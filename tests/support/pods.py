@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hami_plugin.conformance import values
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.scheduler.engine.ledger import Entry
 from hami_plugin.scheduler.engine.states import Holding
 from hami_plugin.sdk import Family, load_vendor, vendor_names
+from tests.hami import values
 from tests.support.hami import Json
 
 SECTIONS = {"NVIDIA": "nvidia", "MLU": "cambricon", "DCU": "hygon"}

@@ -21,6 +21,7 @@ from hami_plugin.cli import main
 from hami_plugin.scheduler.engine.states import idle
 from hami_plugin.sdk import Vendor, load_vendor, vendor_names
 from tests.support import contract
+from tests.support.described import described
 from tests.support.scale import examples
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ def test_its_names_are_nobody_elses(acme: Vendor) -> None:
 @given(data=st.data())
 def test_its_policy_keeps_the_laws(law: contract.Law, acme: Vendor, data: st.DataObject) -> None:
     (family,) = contract.families(acme)
-    devices = [idle(info) for info in acme.facts.described(family, contract.machine("acme", ["Acme One"]))]
+    devices = [idle(info) for info in described(acme, family, contract.machine("acme", ["Acme One"]))]
     situation = data.draw(contract.situations(family, devices))
     if situation is not None:
         law(situation)

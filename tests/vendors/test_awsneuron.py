@@ -10,11 +10,6 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.catalog import Catalog
-from hami_plugin.conformance.questions import Case
-from hami_plugin.conformance.report import lines
-from hami_plugin.conformance.run import asked, documented_in
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
@@ -26,6 +21,9 @@ from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.states import ORDER_KEY, Context, DeviceState, idle
 from hami_plugin.scheduler.engine.survey import rules, survey
+from tests.hami import values
+from tests.hami.catalog import Catalog
+from tests.hami.run import Case, asked, documented_in, lines
 from tests.support.hami import answers
 from vendors.awsneuron.family import families, lowest
 from vendors.awsneuron.settings import AwsNeuronSettings

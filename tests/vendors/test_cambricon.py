@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hami_plugin.conformance import values
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
@@ -10,7 +9,8 @@ from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.states import Context, Quota, idle
 from hami_plugin.sdk import LockRule
-from vendors.cambricon import VENDOR
+from tests.hami import values
+from tests.hami.vendors.cambricon import parity
 from vendors.cambricon.family import WAITING, families
 from vendors.cambricon.settings import CambriconSettings
 
@@ -78,7 +78,7 @@ def test_the_agent_finds_the_first_share_by_either_spelling_of_its_key() -> None
 
 
 def test_only_the_second_spelling_of_the_key_is_excused() -> None:
-    (rule,) = VENDOR.facts.parity().differences
+    (rule,) = parity().differences
     theirs = {"annotations": {WAITING[0]: "false", "CAMBRICON_DSMLU_PROFILE": "1_10_20"}}
     ours = {"annotations": {**theirs["annotations"], WAITING[1]: "false"}}
     other = {"annotations": {**ours["annotations"], "CAMBRICON_DSMLU_PROFILE": "0_10_20"}}

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.questions import read
 from hami_plugin.scheduler.engine.states import DeviceState, idle
 from hami_plugin.sdk import Family, Vendor, load_vendor, vendor_names
+from tests.hami import values
+from tests.hami.run import read
 from tests.support import contract
+from tests.support.described import described
 from tests.support.scale import examples
 
 ROOT = Path(__file__).parents[2]
@@ -52,11 +53,7 @@ def devices(device_type: str) -> tuple[DeviceState, ...]:
     """Eight idle devices."""
     vendor, family = families()[device_type]
     found = next(
-        (
-            infos
-            for model in MODELS
-            if (infos := vendor.facts.described(family, contract.machine(vendor.name, [model])))
-        ),
+        (infos for model in MODELS if (infos := described(vendor, family, contract.machine(vendor.name, [model])))),
         (),
     )
     return tuple(idle(info) for info in found) or recorded(device_type)
@@ -93,7 +90,7 @@ def test_importing_every_vendor_loads_no_sdk_and_no_comparison_and_starts_nothin
         "import sys, threading; from hami_plugin.sdk import load_vendor, vendor_names; "
         "[load_vendor(name) for name in vendor_names()]; "
         f"print([name for name in {SDKS!r} if name in sys.modules], threading.active_count(), "
-        "[name for name in sys.modules if name.startswith('hami_plugin.conformance')])"
+        "[name for name in sys.modules if name.startswith('tests')])"
     )
 
     result = subprocess.run(

@@ -7,11 +7,6 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.answers import ABOUT_A_FAMILY
-from hami_plugin.conformance.catalog import Known
-from hami_plugin.conformance.compare import compared
-from hami_plugin.conformance.differences import DIFFERENCES
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
@@ -19,9 +14,14 @@ from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
+from tests.hami import values
+from tests.hami.answers import ABOUT_A_FAMILY
+from tests.hami.catalog import Known
+from tests.hami.compare import compared
+from tests.hami.differences import DIFFERENCES
+from tests.hami.vendors.enflame import parity
 from tests.support.hami import asks
 from tests.support.hami_questions import renamed
-from vendors.enflame import VENDOR
 from vendors.enflame.profiles import Wanted, chosen, in_gb, number, offered, size
 from vendors.enflame.settings import EnflameSettings
 from vendors.enflame.vendor import families
@@ -29,7 +29,7 @@ from vendors.enflame.vendor import families
 DECIDED_AT = 1_700_000_000_000_000_001
 EXCUSED = {"clampToInt32": "a step of reading numbers, which are compared whole (D-301)"}
 KNOWN = {
-    family.device_type: Known(vendor="enflame", family=family, parity=VENDOR.facts.parity())
+    family.device_type: Known(vendor="enflame", family=family, parity=parity())
     for family in families(EnflameSettings(), clock=lambda: DECIDED_AT)
 }
 DRS, GCU, SHARED = (known.family for known in KNOWN.values())
@@ -129,7 +129,7 @@ def test_hami_and_we_see_the_same_cards_of_a_node(case: Mapping[str, Any]) -> No
 @asks("enflame_profiles", "selectProfileByRequest")
 def test_hami_and_we_cut_the_same_profile(case: Mapping[str, Any]) -> None:
     question, expected = renamed(case["input"]), case["expected"]
-    demand = VENDOR.facts.parity().demand(
+    demand = parity().demand(
         {"type": "Enflame", "nums": 1, "memreq": 0, "mempercentagereq": 0, "coresreq": 0} | question["request"]
     )
     assert isinstance(demand.detail, Wanted)

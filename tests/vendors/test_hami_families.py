@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import yaml
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.answers import NO_REQUEST
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.handshake import believed
 from hami_plugin.protocol.keys import NODE_LOCK
@@ -17,6 +15,8 @@ from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.states import Context
 from hami_plugin.sdk import Family
+from tests.hami import values
+from tests.hami.answers import NO_REQUEST
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import catalog, expected, family, renamed, section, word_of
 

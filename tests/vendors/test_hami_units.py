@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.report import lines
-from hami_plugin.conformance.run import Outcome, asked, documented_in
 from hami_plugin.errors import WireError
 from hami_plugin.scheduler.engine.states import DeviceState
 from hami_plugin.scheduler.engine.survey import stock
+from tests.hami import values
+from tests.hami.run import Outcome, asked, documented_in, lines
 from tests.support.hami import Json, answers, asks, recorded, vectors
 from tests.support.hami_questions import QUESTIONS, catalog, expected, family, question, renamed, word_of
 

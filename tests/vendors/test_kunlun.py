@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.conformance import values
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
@@ -22,6 +21,7 @@ from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Inva
 from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.scheduler.engine.states import ORDER_KEY, Context, DeviceState, idle
 from hami_plugin.sdk import SHARED_LOCK
+from tests.hami import values
 from tests.support.hami import answers
 from vendors.kunlun.family import CARD, families
 from vendors.kunlun.settings import KunlunSettings

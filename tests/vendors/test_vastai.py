@@ -8,10 +8,6 @@ from random import Random
 
 import pytest
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.catalog import Catalog
-from hami_plugin.conformance.questions import Case
-from hami_plugin.conformance.run import Outcome, asked
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
@@ -19,6 +15,9 @@ from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
+from tests.hami import values
+from tests.hami.catalog import Catalog
+from tests.hami.run import Case, Outcome, asked
 from vendors.vastai import VastaiSettings, families
 
 (VASTAI,) = families(VastaiSettings())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Facts, Vendor
+from hami_plugin.sdk import Vendor
 from hami_plugin.sdk.lazy import deferred
-from vendors.cambricon.family import families, parity
+from vendors.cambricon.family import families
 from vendors.cambricon.names import MLUS
 from vendors.cambricon.node import open_driver
 from vendors.cambricon.settings import CambriconSettings
 
-FACTS = Facts(parity=parity)
 VENDOR = Vendor(
     name="cambricon",
     title="Cambricon MLUs",
@@ -19,5 +18,4 @@ VENDOR = Vendor(
     open=open_driver,
     present=MLUS.present,
     simulate=deferred("vendors.cambricon.simulation.simulate"),
-    facts=FACTS,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.views import PodView
-from hami_plugin.parity import Json, Parity, differences
 from hami_plugin.scheduler.engine.checks import CHARGED, standard, within_quota
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import summed
@@ -73,18 +72,3 @@ def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
     if first is None:
         return waiting
     return {**waiting, PROFILE: profile(first.index, first.cores, first.memory)}
-
-
-def _written(question: Json) -> bool:
-    return bool(question["fn"] == "patch_annotations" and question["vendor"] == DEVICE_TYPE)
-
-
-def _waits_by_both_names(_question: Json, ours: Json, theirs: Json) -> bool:
-    """The same annotations, and the agent's spelling says what HAMi's says."""
-    written = dict(theirs["annotations"])
-    return bool(ours["annotations"] == {**written, WAITING[1]: written.get(WAITING[0], "")})
-
-
-def parity() -> Parity:
-    """Cambricon's part in the comparison with HAMi."""
-    return Parity(differences=differences({"D-160": (_written, _waits_by_both_names, (f"annotations.{WAITING[1]}",))}))

@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hami_plugin.model.machine import Machine
-from hami_plugin.model.views import NodeView
-from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import Facts, Family, Vendor
+from hami_plugin.sdk import Family, Vendor
 from hami_plugin.sdk.lazy import deferred
 from vendors.enflame import cards, drs
 from vendors.enflame.devices import GCUS
@@ -25,15 +22,6 @@ def families(settings: EnflameSettings, clock: Callable[[], int] = time.time_ns)
     return (drs.family(settings, clock), cards.whole(settings), *shared)
 
 
-def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
-    """Enflame's plugins report how many cards there are. How cards can be cut (DRS) no profile says."""
-    count = str(len(machine.devices))
-    return family.rules.node_devices(
-        NodeView(name=machine.name, capacity={cards.CARDS: count, family.resources.count: count}),
-    )
-
-
-FACTS = Facts(parity=deferred("vendors.enflame.parity.parity"), described=_described)
 VENDOR = Vendor(
     name="enflame",
     title="Enflame GCUs",
@@ -43,5 +31,4 @@ VENDOR = Vendor(
     open=open_driver,
     present=GCUS.present,
     simulate=deferred("vendors.enflame.simulation.simulate"),
-    facts=FACTS,
 )

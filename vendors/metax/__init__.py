@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from hami_plugin.model.machine import Machine
-from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import Facts, Family, Vendor, as_described
+from hami_plugin.sdk import Family, Vendor
 from hami_plugin.sdk.lazy import deferred
 from vendors.metax import gpu, node, sgpu
 from vendors.metax.cards import GPUS
@@ -23,17 +21,6 @@ def families(settings: MetaxSettings, clock: Callable[[], int] = time.time_ns) -
     )
 
 
-def _described(family: Family, machine: Machine) -> tuple[DeviceInfo, ...]:
-    """Whole GPUs have no shares. Shares know the zone of linked GPUs that theirs is in."""
-    whole = family.device_type == gpu.DEVICE_TYPE
-    zones = {device.index: device.extra.get("link_zone", 0) for device in machine.devices}
-    return tuple(
-        replace(info, count=1) if whole else replace(info, custom={"LinkZone": zones[info.index], "QosPolicy": ""})
-        for info in as_described(family, machine)
-    )
-
-
-FACTS = Facts(parity=deferred("vendors.metax.parity.parity"), described=_described)
 VENDOR = Vendor(
     name="metax",
     title="MetaX GPUs",
@@ -43,5 +30,4 @@ VENDOR = Vendor(
     open=node.open_driver,
     present=GPUS.present,
     simulate=deferred("vendors.metax.simulation.simulate"),
-    facts=FACTS,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.sdk import Facts, Vendor
+from hami_plugin.sdk import Vendor
 from hami_plugin.sdk.lazy import deferred
 from vendors.nvidia.family import families
 from vendors.nvidia.host import HostTrees
@@ -15,7 +15,6 @@ def _present(settings: NvidiaSettings, paths: HostPaths) -> bool:
     return settings.nvml_library is not None or trees.present()
 
 
-FACTS = Facts(parity=deferred("vendors.nvidia.scheduling.parity.parity"), machines=("nvidia",))
 VENDOR = Vendor(
     name="nvidia",
     title="NVIDIA GPUs",
@@ -25,5 +24,4 @@ VENDOR = Vendor(
     open=deferred("vendors.nvidia.nvml.open_driver"),
     present=_present,
     simulate=deferred("vendors.nvidia.simulation.simulate"),
-    facts=FACTS,
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Facts, Vendor
+from hami_plugin.sdk import Vendor
 from hami_plugin.sdk.lazy import deferred
 from vendors.vastai.dies import DIES
 from vendors.vastai.family import families
 from vendors.vastai.node import open_driver
 from vendors.vastai.settings import VastaiSettings
 
-FACTS = Facts(parity=deferred("vendors.vastai.parity.parity"))
 VENDOR = Vendor(
     name="vastai",
     title="Vastai cards",
@@ -19,6 +18,5 @@ VENDOR = Vendor(
     open=open_driver,
     present=DIES.present,
     simulate=deferred("vendors.vastai.simulation.simulate"),
-    facts=FACTS,
 )
 __all__ = ["VENDOR", "VastaiSettings", "families"]

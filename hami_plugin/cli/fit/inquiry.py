@@ -26,7 +26,6 @@ from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.engine.survey import registered, rules, survey
 from hami_plugin.scheduler.webhook.admission import admitted
 from hami_plugin.sdk import Family, load_vendor
-from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 
 
@@ -163,29 +162,12 @@ def _nodes(
     machines = options["simulate"] or options["profile"]
     loaded = [load_machine(name.strip()) for name in machines.split(",") if name.strip()]
     name = "-".join(machine.name for machine in loaded)
-    untold = [machine for machine in loaded if vendor_of(machine).simulate is None]
-    if untold and len(loaded) == 1 and options["profile"]:
-        ready = _planned(known, "", environment, name)
-        return (NodeView(name=name),), _described(ready, loaded[0])
     ready = _planned(known, machines, environment, name)
     return (simulated(ready, loaded),), _families(ready)
 
 
 def _planned(options: Mapping[str, Any], simulate: str, environment: Mapping[str, str], node: str) -> Plan:
     return plan({**options, "simulate": simulate}, {"NODE_NAME": node, **environment})
-
-
-def _described(ready: Plan, machine: Machine) -> tuple[Family, ...]:
-    """All families; those of a vendor that no daemon of ours serves with a profile's devices, on whatever node."""
-    vendor = vendor_of(machine)
-
-    def there(family: Family) -> Family:
-        infos = vendor.facts.described(family, machine)
-        return replace(family, rules=replace(family.rules, node_devices=lambda _node: infos))
-
-    own = vendor.families(ready.configuration.vendors[vendor.name])
-    words = {family.device_type for family in own}
-    return (*map(there, own), *(family for family in _families(ready) if family.device_type not in words))
 
 
 def simulated(ready: Plan, machines: Sequence[Machine]) -> NodeView:

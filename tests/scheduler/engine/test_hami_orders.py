@@ -6,10 +6,7 @@ from itertools import combinations, permutations
 
 import pytest
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.answers import NO_REQUEST
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.parity import Parity
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.checks import named, of_type
 from hami_plugin.scheduler.engine.filtering import Scored, ranked, worth
@@ -18,6 +15,9 @@ from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.scores import Weights, fullness, ordered, score
 from hami_plugin.scheduler.engine.states import Context, DeviceState
 from hami_plugin.scheduler.engine.survey import rules
+from tests.hami import values
+from tests.hami.answers import NO_REQUEST
+from tests.hami.parity import Parity
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import family, renamed
 

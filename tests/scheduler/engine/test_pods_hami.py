@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.catalog import Catalog
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView
 from hami_plugin.scheduler.engine.checks import standard
@@ -20,6 +18,8 @@ from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Rules, Site
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.states import Context, Holding, used
+from tests.hami import values
+from tests.hami.catalog import Catalog
 from tests.support.hami import Json, asks
 from tests.support.pods import nvidia
 from vendors.nvidia.scheduling.policy import in_mode

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.conformance.catalog import Catalog
-from hami_plugin.conformance.decisions import situation
-from hami_plugin.conformance.questions import read
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.scheduler.engine.filtering import Filtered, Scene, filtered
 from hami_plugin.scheduler.engine.satisfiable import impossible, largest, sizes
 from hami_plugin.scheduler.engine.survey import registered
+from tests.hami.catalog import Catalog
+from tests.hami.decisions import situation
+from tests.hami.run import read
 from tests.support.pods import of_vendor
 from tests.support.scheduling import CARD_MIB, FAMILIES, KEYS, cards, manifest
 

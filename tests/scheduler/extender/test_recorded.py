@@ -10,18 +10,17 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.conformance.answers import answer
-from hami_plugin.conformance.catalog import Catalog
-from hami_plugin.conformance.compare import compared
-from hami_plugin.conformance.decisions import timeless
-from hami_plugin.conformance.questions import Case, read
-from hami_plugin.conformance.run import documented_in, explaining
-from hami_plugin.conformance.values import pieces
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
 from hami_plugin.scheduler.extender.service import SchedulerService
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
+from tests.hami.answers import answer
+from tests.hami.catalog import Catalog
+from tests.hami.compare import compared
+from tests.hami.decisions import timeless
+from tests.hami.run import Case, documented_in, explaining, read
+from tests.hami.values import pieces
 from tests.support.extender import Rig, listening
 from tests.support.scale import spread
 from tests.support.scheduling import annotations, serving, until

@@ -6,21 +6,22 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hami_plugin.conformance import values
-from hami_plugin.conformance.answers import ABOUT_A_FAMILY
-from hami_plugin.conformance.catalog import Known
-from hami_plugin.conformance.compare import compared
 from hami_plugin.errors import WireError
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.scheduler.engine.selectors import Misfit, Select
 from hami_plugin.scheduler.engine.states import Candidate, Charge, Context
+from tests.hami import values
+from tests.hami.answers import ABOUT_A_FAMILY
+from tests.hami.catalog import Known
+from tests.hami.compare import compared
+from tests.hami.vendors.metax import parity
 from tests.support.hami import FOLDER, asks
-from vendors.metax import VENDOR, families, gpu, sgpu, tenants, zones
+from vendors.metax import families, gpu, sgpu, tenants, zones
 from vendors.metax.settings import MetaxSettings
 
 FILES = sorted(path.stem for path in FOLDER.glob("metax_*.json"))
-PARITY = VENDOR.facts.parity()
+PARITY = parity()
 WHOLE, SHARED = (Known(vendor="metax", family=family, parity=PARITY) for family in families(MetaxSettings()))
 NAMES = {"custom_info": "custominfo", "pod_infos": "pods", "mem_percentagereq": "mempercentagereq"}
 Case = Mapping[str, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vendors.metax import VENDOR
+from tests.hami.vendors.metax import parity
 
-RULES = {one.id: one for one in VENDOR.facts.parity().differences}
+RULES = {one.id: one for one in parity().differences}
 Json = Mapping[str, Any]
 
 

@@ -8,7 +8,6 @@ from itertools import combinations
 import pytest
 from pydantic import ValidationError
 
-from hami_plugin.conformance import values
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
@@ -17,6 +16,7 @@ from hami_plugin.scheduler.engine.checks import within_quota
 from hami_plugin.scheduler.engine.requests import Demand, written
 from hami_plugin.scheduler.engine.selectors import Misfit, by_numa_if, linked_choice
 from hami_plugin.scheduler.engine.states import Candidate, Charge, Context, DeviceState, Quota, Slice, idle
+from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import renamed
 from vendors.nvidia.scheduling import mig

@@ -9,13 +9,13 @@ from functools import cache
 
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.identity import Found, Held, Identity, Pending, Unknown, identify, pending, preferred
-from hami_plugin.conformance import values
 from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import Claim, Question, claims, decode_devices, encode_devices, erase
+from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import family
 

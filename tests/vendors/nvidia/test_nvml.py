@@ -399,10 +399,9 @@ def test_a_closed_driver_opens_again_at_the_next_look(rig: Callable[..., Any]) -
 def test_naming_the_vendor_loads_no_binding_and_no_library() -> None:
     code = (
         "import sys; from hami_plugin.sdk import load_vendor; v = load_vendor('nvidia'); "
-        "v.families(v.settings()); print('pynvml' in sys.modules, '_ctypes' in sys.modules, v.facts.machines)"
+        "v.families(v.settings()); print('pynvml' in sys.modules, '_ctypes' in sys.modules)"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
-    assert done.stdout.startswith("False")
-    assert "('nvidia',)" in done.stdout
+    assert done.stdout.split() == ["False", "False"]
