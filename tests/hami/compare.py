@@ -15,6 +15,9 @@ from tests.hami.parity import Difference, Json
 
 ERROR = "an error"
 
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What a rule raises over an answer that lacks what it looks at, or has something else there: nothing explains it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
@@ -33,9 +36,12 @@ def compared(question: Json, ours: Json, theirs: Json) -> tuple[Disagreement, ..
 def excused(difference: Difference, question: Json, ours: Json, theirs: Json) -> bool:
     """Whether a difference is why these answers differ: it applies, ours is right by it, and nothing else differs.
 
-    Where HAMi's answer is known in parts only, these are compared.
+    Where HAMi's answer is known in parts only, these are compared. An answer that the rule cannot read is not excused.
     """
-    if not (difference.applies(question) and difference.right(question, ours, theirs)):
+    try:
+        if not (difference.applies(question) and difference.right(question, ours, theirs)):
+            return False
+    except UNREADABLE:
         return False
     known = {field: value for field, value in ours.items() if field in theirs or field == "err"}
     return all(_within(one.field, difference.excuses) for one in compared(question, known, theirs))

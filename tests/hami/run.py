@@ -14,7 +14,7 @@ from hami_plugin.errors import HamiError
 from tests.hami import replay
 from tests.hami.answers import DECISION, answer, consistent
 from tests.hami.catalog import Catalog
-from tests.hami.compare import Disagreement, compared, excused
+from tests.hami.compare import UNREADABLE, Disagreement, compared, excused
 from tests.hami.differences import DIFFERENCES
 from tests.hami.parity import Difference, Json
 
@@ -123,15 +123,18 @@ def _explained_decision(
 ) -> str | None:
     """A decision may differ in several ways: the first stands for all of them."""
     for theirs in case.answers:
-        ids = replay.explained(
-            case.question,
-            ours,
-            theirs,
-            catalog,
-            known=known,
-            answer=lambda asked: answer(asked, catalog),
-            consistent=lambda asked, told: consistent(asked, told, catalog),
-        )
+        try:
+            ids = replay.explained(
+                case.question,
+                ours,
+                theirs,
+                catalog,
+                known=known,
+                answer=lambda asked: answer(asked, catalog),
+                consistent=lambda asked, told: consistent(asked, told, catalog),
+            )
+        except UNREADABLE:
+            continue
         if ids and all(found in documented for found in ids):
             return ids[0]
     return None

@@ -6,14 +6,17 @@ import json
 import lzma
 import subprocess
 import sys
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
-from tests.hami.__main__ import main
+from tests.hami.__main__ import PAGE, main
 from tests.hami.catalog import Catalog
-from tests.hami.run import Case, asked, read
+from tests.hami.run import Case, asked, documented_in, read
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "vectors"
@@ -122,3 +125,34 @@ def test_a_file_without_questions_is_named(tmp_path: Path) -> None:
 
     assert code == 1
     assert f"{file}:1: is no question" in output
+
+
+@pytest.mark.parametrize("text", ["", "x:", "[{", "[1]", '[{"index": 0}]', "1,2,3,4,5,6,7,x:"])
+def test_a_text_of_hami_that_a_rule_cannot_read_is_a_disagreement(text: str) -> None:
+    """It was recorded wrongly, or HAMi writes something new: in either case nothing explains it."""
+    case = next(case for case in read(VECTORS / "codec.jsonl.xz") if explained_by("D-025", case))
+
+    outcome = asked([replace(case, answers=({"str": text},))], Catalog(), frozenset({"D-002", "D-025"}))
+
+    assert [one.id for one in outcome.unexplained] == [case.id]
+
+
+@pytest.mark.parametrize("part", ["failed", "scores", "best", "annotations", "requests"])
+def test_a_decision_of_hami_that_lacks_a_part_is_a_disagreement(part: str) -> None:
+    documented = documented_in(PAGE.read_text(encoding="utf-8"))
+    cases = (case for case in read(VECTORS / "schedule.jsonl.xz") if case.answers[0].get(part))
+    case = next(case for case in cases if explained_by("D-140", case))
+    theirs = {key: value for key, value in case.answers[0].items() if key != part}
+
+    outcome = asked([replace(case, answers=(theirs,))], Catalog(), documented)
+
+    assert [one.id for one in outcome.unexplained] == [case.id]
+
+
+def explained_by(difference: str, case: Case) -> bool:
+    return asked([case], catalog(), documented_in(PAGE.read_text(encoding="utf-8"))).explained[difference] > 0
+
+
+@cache
+def catalog() -> Catalog:
+    return Catalog()
