@@ -51,6 +51,14 @@ def test_the_wheel_has_no_tests_and_nothing_that_was_built(contents):
     assert [name for name in contents if name.startswith("tests/") or name.endswith((".so", ".o", ".pyc"))] == []
 
 
+def test_nothing_in_the_wheel_imports_a_test(contents):
+    """Neither by a statement nor by a dotted name that is imported later, as ``deferred`` does."""
+    modules = {name: (ROOT / name).read_text(encoding="utf-8") for name in contents if name.endswith(".py")}
+
+    assert len(modules) > 100
+    assert [name for name, text in modules.items() if re.search(r"\b(from|import) tests\b|[\"']tests\.", text)] == []
+
+
 def test_type_checkers_read_the_annotations_of_all_three_packages(contents):
     assert {"cdi/py.typed", "hami_plugin/py.typed", "vendors/py.typed"} <= set(contents)
 

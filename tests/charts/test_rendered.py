@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from hami_plugin import __version__
-from hami_plugin.cluster.rights import DAEMON, SCHEDULER
 from hami_plugin.config.load import load
 from hami_plugin.sdk import load_vendor, vendor_names
 from tests.charts import sets
 from tests.charts.helm import CHART, HelmError, lint, rendered
 from tests.charts.made import MADE
+from tests.support.rights import DAEMON, SCHEDULER
 
 CUSTOM = {"PodMonitor", "Issuer", "Certificate"}  # kinds that Kubernetes' own schemas do not have
 OLDEST_SCHEMA = "1.25"

@@ -7,13 +7,13 @@ import pytest
 
 from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.informer import WatchTiming
-from hami_plugin.cluster.rights import DAEMON, SCHEDULER
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.model.ports import Cluster, Subject
 from hami_plugin.model.views import Feed, pod_view
 from hami_plugin.scheduler.engine.ledger import Changes
 from hami_plugin.scheduler.extender.ports import Cluster as Wide
 from hami_plugin.simulation.apiserver import SimulatedApiServer
+from tests.support.rights import DAEMON, SCHEDULER
 
 PATH = re.compile(r"/api/v1(?:/namespaces/[^/]+)?/(?P<kind>nodes|pods|events|resourcequotas)(?:/[^/]+(?P<sub>/.*)?)?$")
 VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from hami_plugin.config.explain import field_at, model_at, nearest, suggestion, takes_list
-from hami_plugin.config.reference import reference, schema
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
+from tests.support.settings_reference import reference, schema
 
 
 def rows(table: str) -> dict[str, list[str]]:

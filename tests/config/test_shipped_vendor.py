@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.config.load import load
-from hami_plugin.config.reference import reference, schema
 from hami_plugin.errors import ConfigError
 from hami_plugin.sdk import load_vendor, vendor_names
+from tests.support.settings_reference import reference, schema
 
 DEVICE = """
 nvidia:

@@ -9,7 +9,6 @@ import click
 import pytest
 
 from hami_plugin.cli import main
-from hami_plugin.config.reference import reference
 from hami_plugin.config.settings import Settings
 from hami_plugin.errors import DriverReason, RefusalReason
 from hami_plugin.host.runtimes import USUAL_FILES
@@ -18,6 +17,7 @@ from hami_plugin.model.delivery import Way
 from hami_plugin.protocol import keys
 from hami_plugin.sdk import AnnotationKeys, load_vendor, vendor_names
 from tests.support.pages import generated
+from tests.support.settings_reference import reference
 from vendors.nvidia.health import RECOVERY
 from vendors.nvidia.xid import TABLE
 

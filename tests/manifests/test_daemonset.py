@@ -9,12 +9,12 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.cli import main
-from hami_plugin.cluster.rights import DAEMON
 from hami_plugin.config.load import load
 from hami_plugin.config.settings import Settings
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.sdk import load_vendor, vendor_names
 from hami_plugin.telemetry.http import TelemetryServer
+from tests.support.rights import DAEMON
 
 ROOT = Path(__file__).parents[2]
 # Read by the container runtime, not by the daemon: which cards, and which parts of the driver, this container sees.

@@ -3,7 +3,6 @@
 import pytest
 import yaml
 
-from hami_plugin.cluster.rights import DAEMON
 from hami_plugin.protocol import keys
 from hami_plugin.simulation.hardware import simulate_all
 from hami_plugin.simulation.scheduler import SimulatedScheduler
@@ -14,6 +13,7 @@ from tests.realnode.ground import NAME
 from tests.realnode.pods import Pods
 from tests.realnode.servers import until
 from tests.realnode.test_rights import called, cluster_role
+from tests.support.rights import DAEMON
 
 pytestmark = pytest.mark.case("o", "helm uninstall leaves nothing, and daemonset.yaml alone serves another scheduler")
 FILE = readme.ROOT / "daemonset.yaml"

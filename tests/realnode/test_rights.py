@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from hami_plugin.cluster.rights import DAEMON, SCHEDULER
 from tests.realnode import release
+from tests.support.rights import DAEMON, SCHEDULER
 
 pytestmark = pytest.mark.case("l", "each account has the rights that the code uses, and no other")
 EVERYBODYS = re.compile(r"self\S*reviews\.authorization\.k8s\.io|^\s*\[|^Resources ")

@@ -9,8 +9,8 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Action, Fault
 from hami_plugin.model.links import Link
-from hami_plugin.simulation.driver import FAULTS, SimulatedDriver
 from hami_plugin.simulation.machines import load_machine, machine_names
+from tests.support.simulated_driver import FAULTS, SimulatedDriver
 
 
 def plain_link(level: str, lanes: int) -> Link:

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from hami_plugin.cli import main
 from hami_plugin.model.links import Links
-from hami_plugin.simulation.driver import SimulatedDriver
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.scale import spread
+from tests.support.simulated_driver import SimulatedDriver
 from vendors.nvidia.topology import link
 
 Ask = Callable[..., Mapping[str, Any]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.simulation.driver import SimulatedDriver
 from hami_plugin.simulation.machines import load_machine, machine_names
+from tests.support.simulated_driver import SimulatedDriver
 from vendors.nvidia.topology import link
 from vendors.nvidia.xid import XidPolicy
 
