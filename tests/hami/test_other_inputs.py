@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.hami import requests
 from tests.hami.answers import answer
 from tests.hami.catalog import Catalog
 from tests.hami.compare import compared
 from tests.hami.run import Case, asked, documented_in, lines, read
-from tests.support import hami_fit, hami_fits, hami_requests, hami_variations
+from tests.support import hami_fit, hami_fits, hami_variations
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "vectors" / "nvidia_fit.jsonl.xz"
@@ -106,7 +107,7 @@ def test_the_documented_rules_of_every_vendor_answer_as_hami_did(file: Path) -> 
 @pytest.mark.parametrize("file", REQUESTS, ids=named)
 def test_the_documented_rules_read_requests_as_hami_did(file: Path) -> None:
     for case in read(file):
-        told = hami_requests.answer(case.question)
+        told = requests.answer(case.question)
         assert not compared(case.question, told, case.answers[0]), (case.id, told)
 
 
@@ -137,7 +138,7 @@ def test_other_amounts_differ_by_written_reasons_only(file: Path) -> None:
     questions = [case.question for case in read(file)]
     varied = [hami_variations.varied_container(questions, chance) for _ in range(EACH)]
 
-    assert not unexplained([Case(id="", question=one, answers=(hami_requests.answer(one),)) for one in varied])
+    assert not unexplained([Case(id="", question=one, answers=(requests.answer(one),)) for one in varied])
 
 
 def card(number: int, numa: int, **more: Any) -> dict[str, Any]:
@@ -198,4 +199,4 @@ def test_negative_memory_beside_a_fraction_of_slices_is_no_request() -> None:
     limits = {"enflame.com/drs-gcu": "1.5", "enflame.com/gcu-memory": "-5", "enflame.com/gcu-core": "10"}
     question = {"fn": "request", "vendor": "Enflame", "container": {"name": "c0", "limits": limits, "requests": {}}}
 
-    assert not unexplained([Case(id="", question=question, answers=(hami_requests.answer(question),))])
+    assert not unexplained([Case(id="", question=question, answers=(requests.answer(question),))])

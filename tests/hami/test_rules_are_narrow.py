@@ -33,6 +33,8 @@ MAX_CHANGES = sized(50, 150)
 OPEN = ("annotations", "limits", "requests", "pod_annotations", "score", "failed")
 """Mappings of which a member may be missing."""
 
+REQUESTED = "request"
+
 DIFFERENCES_OF_ORDER = {"D-130", "D-131", "D-132", "D-133", "D-140", "D-141"}
 """Which judge both answers by the question alone."""
 
@@ -181,11 +183,12 @@ def test_no_other_answer_is_explained(kind: str) -> None:
     assert tried > 0
 
 
-def test_no_other_choice_of_hami_is_explained() -> None:
+@pytest.mark.parametrize("kind", [fits.QUESTION, REQUESTED])
+def test_no_other_answer_of_hami_is_explained(kind: str) -> None:
     """A rule says what HAMi answers, too: another fault of HAMi, or of the record, is not hidden by it."""
     tried = 0
     for (reason, of), cases in explained().items():
-        for case, ours in at_most(cases, MAX_CASES) if of == fits.QUESTION else ():
+        for case, ours in at_most(cases, MAX_CASES) if of == kind else ():
             theirs = next(one for one in case.answers if explain()(replace(case, answers=(one,)), ours))
             for what, other in wrong_of_hami(case, theirs):
                 tried += 1

@@ -1,19 +1,20 @@
 """What HAMi reads out of a container's resources, worked out anew from its documented rules.
 
-As ``hami_fit``: nothing of the code under test is used, so that a fault in it is no fault here.
+Nothing of the code under test is used, so that a fault in it is no fault here.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import yaml
 
-Json = Mapping[str, Any]
+from tests.hami.parity import Json, amount
+
 Found = tuple[int, int, int, int] | None
 """Devices, memory, percentage and cores; None if nothing is asked for."""
 
@@ -86,20 +87,17 @@ class Asked:
     def up(self, name: str) -> int | None:
         """Fractions are rounded up."""
         text = self.text(name)
-        return None if text is None else int(quantity(text).to_integral_value(ROUND_CEILING))
+        return None if text is None else ceil(quantity(text))
 
     def written(self, name: str) -> bool:
         return self.text(name) is not None
 
 
-def quantity(text: str) -> Decimal:
-    found = re.fullmatch(r"([-+]?[0-9.]+)([a-zA-Z]*)([0-9]*)", text)
-    assert found, text
-    number, suffix, exponent = found.groups()
-    if exponent:
-        return Decimal(text)
-    powers = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-    return Decimal(number) * (Decimal("0.001") if suffix == "m" else powers.get(suffix, 1))
+def quantity(text: str) -> Fraction:
+    number = amount(text)
+    if number is None:
+        raise ValueError(f"{text!r} is no quantity")
+    return number
 
 
 def _wrapped(number: int) -> int:
