@@ -10,7 +10,7 @@ from typing import Any
 
 from hami_plugin.scheduler.engine.scores import ordered
 from tests.hami import values
-from tests.hami.parity import NO_PERCENTAGE, REQUEST, Json, differences, whole_amount
+from tests.hami.parity import NO_PERCENTAGE, REQUEST, Json, differences, no_request, whole_amount
 
 INT32_MAX = 2**31 - 1
 UNITS = (1, 256, 512, 1024)
@@ -79,12 +79,7 @@ def _negative_cores(question: Json) -> bool:
 def _booked_as_they_are(question: Json, ours: Json, theirs: Json) -> bool:
     """No request, where HAMi's has these cores, or each card's part of them."""
     cores, count = _cores(question) or 0, theirs["request"]["nums"]
-    return _no_request(question, ours, theirs) and theirs["request"]["coresreq"] in (cores, int(cores / max(1, count)))
-
-
-def _no_request(_question: Json, ours: Json, theirs: Json) -> bool:
-    """Nothing is asked for, where HAMi asks for something."""
-    return not ours["request"]["nums"] and bool(theirs["request"]["nums"])
+    return no_request(question, ours, theirs) and theirs["request"]["coresreq"] in (cores, int(cores / max(1, count)))
 
 
 def _not_what_is_left(question: Json, ours: Json, theirs: Json) -> bool:
@@ -92,7 +87,7 @@ def _not_what_is_left(question: Json, ours: Json, theirs: Json) -> bool:
     numbers = [number for number in _numbers(question) if abs(number) > INT32_MAX]
     left = [(number * unit + 2**31) % 2**32 - 2**31 for number in numbers for unit in UNITS]
     shares = {int(value / each) for value in left for each in (1, theirs["request"]["nums"] or 1)} - {0}
-    return _no_request(question, ours, theirs) and not shares.isdisjoint(theirs["request"].values())
+    return no_request(question, ours, theirs) and not shares.isdisjoint(theirs["request"].values())
 
 
 def _lacks_something(device: Json) -> bool:

@@ -122,6 +122,11 @@ def whole_amount(text: str) -> int | None:
     return None if number is None or number.denominator != 1 else int(number)
 
 
+def no_request(_question: Json, ours: Json, theirs: Json) -> bool:
+    """Nothing is asked for, where HAMi asks for something."""
+    return not ours["request"]["nums"] and bool(theirs["request"]["nums"])
+
+
 def asks_fit(question: Json, *words: str) -> bool:
     """Whether devices of one of these families are to be chosen."""
     return question["fn"] == "fit" and question["vendor"] in words

@@ -5,10 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from hami_plugin.scheduler.engine.requests import Demand
-from tests.hami import values
-from tests.hami.compare import compared
-from tests.hami.parity import REQUEST, Json, Parity, amount, differences, whole_amount
-from vendors.enflame import drs
+from tests.hami.parity import REQUEST, Json, Parity, amount, differences, no_request, whole_amount
 from vendors.enflame.capacity import DEVICE_TYPE
 from vendors.enflame.profiles import Wanted
 from vendors.enflame.settings import EnflameSettings
@@ -20,8 +17,8 @@ BY_SLICES, BY_AMOUNTS = 0, -1
 def parity() -> Parity:
     """Enflame's part in the comparison."""
     rules = {
-        "D-153": (_negative_memory, _booked_as_it_is, REQUEST),
-        "D-154": (_negative_slices, _unwritten, REQUEST),
+        "D-153": (_negative_memory, no_request, REQUEST),
+        "D-154": (_negative_slices, no_request, REQUEST),
     }
     return Parity(unset_percent=100, demand=_demand, request=_request, differences=differences(rules))
 
@@ -63,25 +60,5 @@ def _negative_memory(question: Json) -> bool:
     return _written(question, names.memory) < 0 and slices <= 0
 
 
-def _booked_as_it_is(question: Json, ours: Json, theirs: Json) -> bool:
-    """No request, where HAMi's has this memory."""
-    return not ours["request"]["nums"] and bool(
-        theirs["request"]["memreq"] == _written(question, EnflameSettings().memory)
-    )
-
-
 def _negative_slices(question: Json) -> bool:
     return _written(question, EnflameSettings().drs) < 0
-
-
-def _unwritten(question: Json, ours: Json, theirs: Json) -> bool:
-    """No request, where HAMi's is what the container would have asked for without slices."""
-    container = question["container"]
-    kept = {
-        place: {name: text for name, text in (container.get(place) or {}).items() if name != EnflameSettings().drs}
-        for place in ("limits", "requests")
-    }
-    demand = drs.request(EnflameSettings())(values.container({**container, **kept}))
-    meant = _request(demand, 100) if isinstance(demand, Demand) else None
-    alike = meant is not None and not compared(question, {"request": meant}, theirs)
-    return not ours["request"]["nums"] and alike

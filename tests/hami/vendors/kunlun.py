@@ -19,6 +19,7 @@ from tests.hami.parity import (
     amount,
     asks_fit,
     differences,
+    no_request,
     pod_annotations,
     sound,
 )
@@ -187,9 +188,8 @@ def _memory(question: Json) -> Fraction | None:
 
 def _turned_away(question: Json, ours: Json, theirs: Json) -> bool:
     """HAMi makes of it the next larger part; a card of what is too much, and of what a request cannot say."""
+    if question["fn"] == "request":
+        return no_request(question, ours, theirs)
     memory = _memory(question) or Fraction()
     part = next((size for size in (CARD // 4, CARD // 2) if memory <= size), CARD)
-    if question["fn"] == "mutate":
-        return bool(ours.get("err")) and (theirs.get("limits") or {}).get(MEMORY) == str(part)
-    part = CARD if memory.denominator > 1 else part
-    return not ours["request"]["nums"] and bool(theirs["request"]["memreq"] == part)
+    return bool(ours.get("err")) and (theirs.get("limits") or {}).get(MEMORY) == str(part)
