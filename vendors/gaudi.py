@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-from pydantic import Field
+from typing import ClassVar
 
 from cdi.edits import ContainerEdits
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, setting
+from hami_plugin.config.vendors import ResourceName, ToolSettings, setting
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine, MachineDevice
@@ -49,18 +48,14 @@ QUESTION = ("-Q", ",".join(FIELDS), "-f", "csv")
 LOOK_EVERY_S = 5.0
 
 
-class GaudiCdi(CdiSettings):
-    """CDI names of Gaudi accelerators."""
-
-    cls: CdiClass = Field("gaudi", alias="class", description="Class part of the accelerators' CDI names.")
-
-
 class GaudiSettings(ToolSettings):
     """The resource of Intel's own device plugin, and where the tool is."""
 
+    cdi_class: ClassVar[str] = "gaudi"
+    cdi_class_help: ClassVar[str] = "Class part of the accelerators' CDI names."
+
     count: ResourceName = setting("resourceCountName", "habana.ai/gaudi", "Number of accelerators.")
     hl_smi: AbsolutePath = setting("hlSmi", Path("/usr/bin/hl-smi"), "Intel's tool, which lists the accelerators.")
-    cdi: GaudiCdi = Field(default_factory=GaudiCdi, description="CDI names and specs.")
 
 
 def families(settings: GaudiSettings) -> tuple[Family, ...]:

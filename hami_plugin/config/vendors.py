@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, field_validator
+from pydantic import BeforeValidator, Field, StringConstraints, create_model, field_validator
+from pydantic.fields import FieldInfo
 
 from hami_plugin.config.settings import AbsolutePath, DnsName, Section
 from hami_plugin.model.delivery import Delivery, Way
@@ -100,7 +101,12 @@ class CdiSettings(Section):
 class ServedSettings(VendorSettings):
     """What every vendor with a node side has. ``plain`` is how devices are handed over where nothing better is known,
     ``served_ways`` what the vendor can do at all.
+
+    ``cdi_class`` is the default of ``cdi.class``, and ``cdi_class_help`` what the reference says of that key.
     """
+
+    cdi_class: ClassVar[str] = "gpu"
+    cdi_class_help: ClassVar[str] = "Class part of the devices' CDI names."
 
     plain: ClassVar[Way] = Way.DEVICE_SPECS
     served_ways: ClassVar[frozenset[Way]] = frozenset({Way.DEVICE_SPECS, Way.CDI_ANNOTATIONS, Way.CDI_CRI})
@@ -117,6 +123,17 @@ class ServedSettings(VendorSettings):
         description="Run the driver in a process of its own, which may crash alone. "
         "Empty: where the vendor's library is known to need it.",
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_options: Any) -> None:
+        """Give a vendor that names its class a section ``cdi`` with that default."""
+        if "cdi_class" in cls.__dict__:
+            named = Field(cls.cdi_class, alias="class", description=cls.cdi_class_help)
+            name = f"{cls.__name__.removesuffix('Settings')}Cdi"
+            section = create_model(name, __base__=CdiSettings, __doc__=CdiSettings.__doc__, cls=(CdiClass, named))
+            described = Field(default_factory=section, description=cls.__pydantic_fields__["cdi"].description)
+            cls.__pydantic_fields__["cdi"] = FieldInfo.from_annotated_attribute(section, described)
+            cls.model_rebuild(force=True)
 
     @field_validator("device_list_strategy")
     @classmethod

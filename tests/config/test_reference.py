@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
+import pytest
+
 from hami_plugin.config.explain import field_at, model_at, nearest, suggestion, takes_list
 from hami_plugin.config.settings import Settings
-from hami_plugin.config.vendors import VendorSettings
+from hami_plugin.config.vendors import ServedSettings, VendorSettings
 from tests.support.settings_reference import reference, schema
 
 
@@ -89,3 +93,23 @@ def test_fields_are_found_through_sections_and_lists(acme: type[VendorSettings])
     assert holder is not None
     assert set(holder.model_fields) == {"models", "names"}
     assert model_at(acme, ()) is acme
+
+
+class NamedSettings(ServedSettings):
+    """A vendor that names its CDI class, and nothing else."""
+
+    cdi_class: ClassVar[str] = "acme-card"
+
+
+class InheritingSettings(NamedSettings):
+    """A vendor's settings in two classes."""
+
+    hami_section: ClassVar[str] = "acmes"
+
+
+@pytest.mark.parametrize("model", [NamedSettings, InheritingSettings])
+def test_a_vendor_names_its_cdi_class_and_a_file_may_name_another(model: type[NamedSettings]) -> None:
+    assert model.model_validate({"cdi": {"enabled": True}}).delivery.kind == "hami.io/acme-card"
+    assert model.model_validate({"cdi": {"class": "card"}}).delivery.kind == "hami.io/card"
+    assert '| `cdi.class` | text | `"acme-card"` | Class part' in reference({"acme": model})
+    assert ServedSettings().delivery.kind == "hami.io/gpu"

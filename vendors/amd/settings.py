@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import Field
-
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
-
-
-class AmdCdi(CdiSettings):
-    """CDI names as HAMi's own."""
-
-    cls: CdiClass = Field("amd-gpu", alias="class", description="Class part of the devices' CDI names.")
+from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
 
 
 class AmdSettings(TreeSettings):
     """Keys of HAMi's ``amd`` section with its chart's defaults, then ours."""
+
+    cdi_class: ClassVar[str] = "amd-gpu"
 
     helm: ClassVar[Mapping[str, str]] = {"splitCount": "deviceSplitCount"}
 
@@ -27,4 +21,3 @@ class AmdSettings(TreeSettings):
         "resourceCoreName", "amd.com/gpucores", "Percent of each GPU's compute units, 1 to 100."
     )
     split_count: int = setting("deviceSplitCount", 10, "How many containers may share a card.", ge=1, le=1000)
-    cdi: AmdCdi = Field(default_factory=AmdCdi, description="CDI names and specs.")

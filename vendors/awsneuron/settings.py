@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from pydantic import Field
+from typing import ClassVar
 
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
-
-
-class NeuronCdi(CdiSettings):
-    """CDI names as HAMi's own."""
-
-    cls: CdiClass = Field("neuron", alias="class", description="Class part of the devices' CDI names.")
+from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
 
 
 class AwsNeuronSettings(TreeSettings):
     """Keys of HAMi's ``awsneuron`` section with its defaults, then ours."""
+
+    cdi_class: ClassVar[str] = "neuron"
 
     count: ResourceName = setting("resourceCountName", "aws.amazon.com/neuron", "Number of whole devices.")
     cores: ResourceName = setting("resourceCoreName", "aws.amazon.com/neuroncore", "Number of cores.")
@@ -35,4 +30,3 @@ class AwsNeuronSettings(TreeSettings):
     neuron_ls: AbsolutePath = setting(
         "neuronLs", Path("/opt/aws/neuron/bin/neuron-ls"), "AWS's tool, which knows each device's PCI address."
     )
-    cdi: NeuronCdi = Field(default_factory=NeuronCdi, description="CDI names and specs.")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from pydantic import Field
+from typing import ClassVar
 
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
-
-
-class BirenCdi(CdiSettings):
-    """CDI names as HAMi's own."""
-
-    cls: CdiClass = Field("biren", alias="class", description="Class part of the devices' CDI names.")
+from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
 
 
 class BirenSettings(TreeSettings):
     """Keys of HAMi's ``biren`` section with its defaults, then ours."""
+
+    cdi_class: ClassVar[str] = "biren"
 
     count: ResourceName = setting("resourceCountName", "birentech.com/gpu", "Number of GPUs.")
     brsmi: AbsolutePath = setting(
@@ -28,4 +23,3 @@ class BirenSettings(TreeSettings):
         Path("/usr/local/birensupa/driver"),
         "The driver's libraries on the host; containers with a GPU see them at the same place, where they are there.",
     )
-    cdi: BirenCdi = Field(default_factory=BirenCdi, description="CDI names and specs.")

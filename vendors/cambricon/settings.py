@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
-
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import (
     AS_IT_IS,
-    CdiClass,
-    CdiSettings,
     Fixed,
     ResourceName,
     TrustSettings,
@@ -21,14 +17,10 @@ from hami_plugin.config.vendors import (
 from vendors.cambricon.names import SLOTS
 
 
-class MluCdi(CdiSettings):
-    """CDI names of MLUs."""
-
-    cls: CdiClass = Field("mlu", alias="class", description="Class part of the devices' CDI names.")
-
-
 class CambriconSettings(TrustSettings):
     """Keys of HAMi's ``cambricon`` section with its defaults, then ours."""
+
+    cdi_class: ClassVar[str] = "mlu"
 
     fixed: ClassVar[Mapping[str, Fixed]] = {
         **AS_IT_IS,
@@ -45,4 +37,3 @@ class CambriconSettings(TrustSettings):
     cnmon: AbsolutePath = setting(
         "cnmon", Path("/usr/bin/cnmon"), "Cambricon's tool, which knows the MLUs' memory and MLU-Links."
     )
-    cdi: MluCdi = Field(default_factory=MluCdi, description="CDI names and specs.")

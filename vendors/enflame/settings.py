@@ -6,20 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import AS_IT_IS, CdiClass, CdiSettings, Fixed, ResourceName, TreeSettings, setting
-
-
-class GcuCdi(CdiSettings):
-    """CDI names of GCUs."""
-
-    cls: CdiClass = Field("gcu", alias="class", description="Class part of the devices' CDI names.")
+from hami_plugin.config.vendors import AS_IT_IS, Fixed, ResourceName, TreeSettings, setting
 
 
 class EnflameSettings(TreeSettings):
     """How this node serves its cards, HAMi's keys of the section with their defaults, and where the tool is."""
+
+    cdi_class: ClassVar[str] = "gcu"
 
     fixed: ClassVar[Mapping[str, Fixed]] = {
         **AS_IT_IS,
@@ -59,7 +53,6 @@ class EnflameSettings(TreeSettings):
     efsmi: AbsolutePath = setting(
         "efsmi", Path("/usr/sbin/efsmi"), "Enflame's tool, which knows the cards' memory and partitions."
     )
-    cdi: GcuCdi = Field(default_factory=GcuCdi, description="CDI names and specs.")
 
     @property
     def unlimited(self) -> str:

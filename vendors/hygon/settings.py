@@ -6,20 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
-
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
-
-
-class HygonCdi(CdiSettings):
-    """CDI names as HAMi's own."""
-
-    cls: CdiClass = Field("dcu", alias="class", description="Class part of the devices' CDI names.")
+from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
 
 
 class HygonSettings(TreeSettings):
     """Keys of HAMi's ``hygon`` section with its defaults, then ours."""
+
+    cdi_class: ClassVar[str] = "dcu"
 
     count: ResourceName = setting("resourceCountName", "hygon.com/dcunum", "Number of DCUs.")
     memory: ResourceName = setting("resourceMemoryName", "hygon.com/dcumem", "Memory of each DCU.")
@@ -36,7 +30,6 @@ class HygonSettings(TreeSettings):
     vdcu_files: AbsolutePath = setting(
         "hygonPath", Path("/opt/hygondriver"), "On the host, what a container needs to use a part of a DCU."
     )
-    cdi: HygonCdi = Field(default_factory=HygonCdi, description="CDI names and specs.")
 
     environment: ClassVar[Mapping[str, str]] = {"HYGONPATH": "hygonPath"}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import Field, StringConstraints
+from pydantic import StringConstraints
 
 from hami_plugin.config.settings import AbsolutePath, Section
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, TrustSettings, setting
+from hami_plugin.config.vendors import ResourceName, ToolSettings, TrustSettings, setting
 
 
 class Chip(Section):
@@ -28,14 +28,11 @@ def _chip(word: str) -> Chip:
     return Chip(chip=word, word=word, count=f"{name}-vgpu", memory=f"{name}.vMem", cores=f"{name}.vCore")
 
 
-class IluvatarCdi(CdiSettings):
-    """CDI names of Iluvatar's GPUs."""
-
-    cls: CdiClass = Field("iluvatar", alias="class", description="Class part of CDI names, before the chip's word.")
-
-
 class IluvatarSettings(ToolSettings, TrustSettings):
     """HAMi's list ``iluvatars`` with its defaults, then ours."""
+
+    cdi_class: ClassVar[str] = "iluvatar"
+    cdi_class_help: ClassVar[str] = "Class part of CDI names, before the chip's word."
 
     hami_section: ClassVar[str] = "iluvatars"
     hami_list: ClassVar[str] = "chips"
@@ -45,4 +42,3 @@ class IluvatarSettings(ToolSettings, TrustSettings):
     )
     split_count: int = setting("splitCount", 10, "How many containers may share a GPU.", ge=1, le=1000)
     ixsmi: AbsolutePath = setting("ixsmi", Path("/usr/local/corex/bin/ixsmi"), "Iluvatar's tool, which lists the GPUs.")
-    cdi: IluvatarCdi = Field(default_factory=IluvatarCdi, description="CDI names and specs.")

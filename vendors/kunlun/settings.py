@@ -11,8 +11,6 @@ from pydantic import Field
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import (
     AS_IT_IS,
-    CdiClass,
-    CdiSettings,
     Fixed,
     ResourceName,
     ToolSettings,
@@ -21,14 +19,11 @@ from hami_plugin.config.vendors import (
 )
 
 
-class XpuCdi(CdiSettings):
-    """CDI names of XPUs."""
-
-    cls: CdiClass = Field("xpu", alias="class", description="Class part of the XPUs' CDI names; that of parts is vxpu.")
-
-
 class KunlunSettings(ToolSettings, TrustSettings):
     """What this node serves, HAMi's keys of the section with their defaults, and where the tool is."""
+
+    cdi_class: ClassVar[str] = "xpu"
+    cdi_class_help: ClassVar[str] = "Class part of the XPUs' CDI names; that of parts is vxpu."
 
     fixed: ClassVar[Mapping[str, Fixed]] = {
         **AS_IT_IS,
@@ -51,4 +46,3 @@ class KunlunSettings(ToolSettings, TrustSettings):
         alias="driverFiles",
         description="Files and folders of the host's driver that containers receive, read-only, where they exist.",
     )
-    cdi: XpuCdi = Field(default_factory=XpuCdi, description="CDI names and specs.")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, ToolSettings, TrustSettings, setting
-
-
-class MtgpuCdi(CdiSettings):
-    """CDI names of Moore Threads' GPUs."""
-
-    cls: CdiClass = Field("mtgpu", alias="class", description="Class part of the GPUs' CDI names.")
+from hami_plugin.config.vendors import ResourceName, ToolSettings, TrustSettings, setting
 
 
 class MthreadsSettings(ToolSettings, TrustSettings):
     """Keys of HAMi's ``mthreads`` section with its defaults, then ours."""
+
+    cdi_class: ClassVar[str] = "mtgpu"
+    cdi_class_help: ClassVar[str] = "Class part of the GPUs' CDI names."
 
     count: ResourceName = setting("resourceCountName", "mthreads.com/vgpu", "Number of GPUs.")
     memory: ResourceName = setting("resourceMemoryName", "mthreads.com/sgpu-memory", "512 MiB of all GPUs together.")
@@ -33,4 +31,3 @@ class MthreadsSettings(ToolSettings, TrustSettings):
         alias="driverFiles",
         description="Files and folders of the host's driver that containers receive, read-only, where they exist.",
     )
-    cdi: MtgpuCdi = Field(default_factory=MtgpuCdi, description="CDI names and specs.")

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, setting
-
-
-class VastaiCdi(CdiSettings):
-    """CDI names as HAMi's own."""
-
-    cls: CdiClass = Field("vastai", alias="class", description="Class part of the devices' CDI names.")
+from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
 
 
 class VastaiSettings(TreeSettings):
     """Keys of HAMi's ``vastai`` section with its defaults, then ours."""
+
+    cdi_class: ClassVar[str] = "vastai"
 
     count: ResourceName = setting("resourceCountName", "vastaitech.com/va", "Number of cards, or of dies.")
     strategy: Literal["card", "die"] = setting(
@@ -27,4 +21,3 @@ class VastaiSettings(TreeSettings):
     vasmi: AbsolutePath = setting(
         "vasmi", Path("/usr/bin/vasmi"), "Vastai's tool, which knows each die's card and memory."
     )
-    cdi: VastaiCdi = Field(default_factory=VastaiCdi, description="CDI names and specs.")

@@ -8,18 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, TreeSettings, listed
+from hami_plugin.config.vendors import TreeSettings, listed
 from hami_plugin.model.delivery import Way
-
-
-class NpuCdiSettings(CdiSettings):
-    """CDI names of NPUs."""
-
-    cls: CdiClass = Field(
-        "npu",
-        alias="class",
-        description="Class part of the devices' CDI names; the chip's name follows it, as in `npu-910b3`.",
-    )
 
 
 class NodeSettings(TreeSettings):
@@ -28,6 +18,11 @@ class NodeSettings(TreeSettings):
     HAMi leaves the devices to Ascend's own container runtime, and so does the default: only that runtime cuts an NPU by
     a template.
     """
+
+    cdi_class: ClassVar[str] = "npu"
+    cdi_class_help: ClassVar[str] = (
+        "Class part of the devices' CDI names; the chip's name follows it, as in `npu-910b3`."
+    )
 
     plain: ClassVar[Way] = Way.ENVVAR
     served_ways: ClassVar[frozenset[Way]] = frozenset({Way.ENVVAR, Way.DEVICE_SPECS, Way.CDI_ANNOTATIONS, Way.CDI_CRI})
@@ -39,7 +34,6 @@ class NodeSettings(TreeSettings):
         description="How a container receives its NPUs. `envvar` leaves it to Ascend's container runtime, the only one "
         "that cuts an NPU by a template; with the others, whole NPUs and shares of hami-core mode are served.",
     )
-    cdi: NpuCdiSettings = Field(default_factory=NpuCdiSettings, description="CDI names and specs.")
     dcmi_library: AbsolutePath | None = Field(
         None, alias="dcmiLibrary", description="The driver's libdcmi.so. Empty: the loader's, else the driver's own."
     )
