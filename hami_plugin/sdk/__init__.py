@@ -1,5 +1,9 @@
-"""The contract between the daemon and a vendor, which both import from here. What is one vendor's own is not here."""
+"""The contract between the daemon and a vendor, which both import from here. What is one vendor's own is not here.
 
+A vendor finds here also what most vendors need: cards that a tool lists, a polling driver, device nodes.
+"""
+
+from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.family import (
     SHARED_LOCK,
     AnnotationKeys,
@@ -14,7 +18,13 @@ from hami_plugin.sdk.family import (
     SchedulingRules,
     Units,
     both_keys,
+    whole_devices,
 )
+from hami_plugin.sdk.hardware import Hardware, distances
+from hami_plugin.sdk.lazy import deferred
+from hami_plugin.sdk.listed_cards import Card, Fabric, card_nodes, listed_driver, listed_vendor
+from hami_plugin.sdk.polling import PollingDriver
+from hami_plugin.sdk.tools import ToolError, address, mebibytes, read, read_table
 from hami_plugin.sdk.vendor import (
     Driver,
     HealthEvent,
@@ -29,21 +39,38 @@ __all__ = [
     "SHARED_LOCK",
     "AnnotationKeys",
     "Announce",
+    "Card",
+    "DeviceNodes",
     "Driver",
+    "Fabric",
     "Family",
+    "Hardware",
     "HealthEvent",
     "Injection",
     "Leftovers",
     "LockRule",
     "NodeSide",
     "Patch",
+    "PollingDriver",
     "Resources",
     "SchedulingRules",
     "Simulator",
+    "ToolError",
     "Units",
     "Vendor",
+    "address",
     "both_keys",
+    "card_nodes",
+    "deferred",
+    "distances",
+    "listed_driver",
+    "listed_vendor",
     "load_vendor",
+    "mebibytes",
+    "mounted",
+    "read",
+    "read_table",
     "serving",
     "vendor_names",
+    "whole_devices",
 ]

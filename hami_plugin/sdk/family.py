@@ -19,10 +19,13 @@ from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import encode_devices, one_id
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo, decode_json
+from hami_plugin.scheduler.engine import states
+from hami_plugin.scheduler.engine.checks import CHARGED, standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
-from hami_plugin.scheduler.engine.requests import Admit, if_limited, not_asked
+from hami_plugin.scheduler.engine.requests import Admit, amount, counted, if_limited, not_asked
+from hami_plugin.scheduler.engine.selectors import by_group, first, when
 from hami_plugin.scheduler.engine.states import Given
 
 
@@ -219,6 +222,25 @@ class SchedulingRules:
         )
 
 
+def whole_devices(
+    device_type: str, count: str, *, uuids: tuple[str, str], same_numa: bool = False, booked: bool = True
+) -> Policy:
+    """The policy of devices that are handed out whole: the first that are free.
+
+    ``count`` is the resource that asks for them, and ``uuids`` are the annotations by which a pod names those that it
+    wants, and those that it does not. ``same_numa``: several come from one NUMA node, where one has enough. ``booked``:
+    a grant takes all of a device's memory and cores; without it, the device alone.
+    """
+    several = when(lambda context: context.demand.count > 1, by_group(lambda one: one.state.info.numa))
+    return Policy(
+        request=counted(device_type, count=amount(count)),
+        serves=standard(device_type, uuids=uuids),
+        charge=states.whole if booked else states.slot,
+        checks=CHARGED if booked else (),
+        select=several if same_numa else first,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSide:
     """What a node does with a family's devices: counts them, registers them, and hands them to containers.
@@ -313,3 +335,18 @@ class Family:
     resources: Resources
     rules: SchedulingRules = field(default_factory=SchedulingRules)
     node: NodeSide = field(default_factory=NodeSide)
+
+    @classmethod
+    def registered(
+        cls,
+        device_type: str,
+        annotations: AnnotationKeys,
+        resources: Resources,
+        policy: Policy,
+        *,
+        decode: Callable[[str], tuple[DeviceInfo, ...]] = decode_json,
+        admit: Admit | None = None,
+    ) -> Family:
+        """Devices that a node agent writes to the node, most often as HAMi's JSON."""
+        rules = SchedulingRules.registered(resources, annotations, policy, decode=decode, admit=admit)
+        return cls(device_type=device_type, annotations=annotations, resources=resources, rules=rules)

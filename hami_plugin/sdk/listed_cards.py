@@ -1,6 +1,7 @@
-"""Cards that a vendor's own tool lists, held against what the kernel shows of them: the PCI bus and the device nodes.
+"""Vendors whose own tool lists their cards, and which the kernel shows on the PCI bus and by device nodes.
 
-It is both functions of a ``LookingDriver`` for vendors whose library cannot be relied upon without their SDK.
+``listed_vendor`` makes such a ``Vendor`` of a few facts and functions. ``listed_driver`` and ``card_nodes`` are its two
+halves on a node, for vendors that need one alone.
 """
 
 from __future__ import annotations
@@ -8,14 +9,28 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from cdi.edits import ContainerEdits
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.model.machine import Machine
+from hami_plugin.model.placement import Assignment
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import pci
+from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
+from hami_plugin.sdk.family import Family, Injection, NodeSide
 from hami_plugin.sdk.hardware import Hardware, distances
-from hami_plugin.sdk.tools import ToolError
+from hami_plugin.sdk.polling import PollingDriver
+from hami_plugin.sdk.tools import ToolError, mebibytes
+from hami_plugin.sdk.vendor import Driver, Facts, Simulator, Vendor, serving
+
+if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
+    from hami_plugin.config.vendors import ToolSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +46,25 @@ class Card:
     memory: int = 0
     trouble: str = ""
     traits: object | None = None
+
+    @classmethod
+    def of_row(
+        cls,
+        tool: str,
+        *,
+        index: int,
+        uuid: str,
+        model: str,
+        address: str,
+        memory: str,
+        traits: Callable[[], object] = lambda: None,
+    ) -> Card:
+        """A card out of the tool's own text. A memory or traits that cannot be read are the card's trouble."""
+        known = cls(index=index, uuid=uuid, model=model, address=address)
+        try:
+            return replace(known, memory=mebibytes(memory), traits=traits())
+        except (KeyError, TypeError, ValueError) as error:
+            return replace(known, trouble=f"{tool}: {error}")
 
 
 Listing = Callable[[], Iterable[Card | str]]
@@ -173,3 +207,118 @@ def _unavailable(error: ToolError) -> DriverUnavailableError:
             return DriverUnavailableError(DriverReason.NO_LIBRARY, error.message, hint=hint)
         case _:
             return DriverUnavailableError(DriverReason.FAILED, error.message, hint="run it by hand")
+
+
+Env = Callable[[Sequence[Device]], Mapping[str, str]]
+"""The environment of a container with these devices, which come by index."""
+NodeHook = Callable[[Any, Family, NodeSide], NodeSide]
+"""The node side of a family as the vendor has it, out of the usual one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The vendor's links between its cards: their ``title`` in tables, and the ``lanes`` of every two that have any."""
+
+    title: str
+    lanes: Callable[[Any], Mapping[tuple[int, int], int]]
+
+
+NO_FABRIC = Fabric(title="", lanes=lambda _settings: {})
+
+
+def listed_vendor(
+    *,
+    name: str,
+    title: str,
+    noun: str,
+    settings: type[ToolSettings],
+    families: Callable[[Any], tuple[Family, ...]],
+    hardware: Hardware,
+    list_cards: Callable[[Any, HostPaths], Iterable[Card | str]],
+    device_nodes: Sequence[str],
+    env: Env,
+    simulate: Callable[[Machine, Path], Simulator],
+    control_nodes: Sequence[str] = (),
+    naming: Callable[[Any, HostPaths, Card], tuple[str, str] | None] | None = None,
+    fabric: Fabric = NO_FABRIC,
+    node: NodeHook = lambda _settings, _family, usual: usual,
+    every: float = 5.0,
+    facts: Facts | None = None,
+) -> Vendor:
+    """A vendor whose tool lists its cards.
+
+    ``families`` are as a scheduler has them; their node side is made here, and ``node`` changes what is particular.
+    ``list_cards`` asks the tool, at most once in ``every`` seconds while all is well. ``device_nodes`` are the names
+    of a card's nodes below ``/dev``, with ``{}`` for its number, and ``control_nodes`` those that all cards share.
+    ``naming`` is needed where there are several families, or where a card's name is not the UUID that the tool prints.
+    """
+
+    def node_side(chosen: Any, family: Family) -> NodeSide:
+        return node(chosen, family, card_nodes(chosen, device_nodes, control_nodes, env, title))
+
+    def named(chosen: Any, _paths: HostPaths, card: Card) -> tuple[str, str]:
+        (family,) = families(chosen)
+        return family.device_type, card.uuid
+
+    return Vendor(
+        name=name,
+        title=title,
+        noun=noun,
+        settings=settings,
+        families=serving(families, node_side),
+        open=listed_driver(hardware, list_cards, naming or named, fabric, every=every),
+        present=hardware.present,
+        simulate=simulate,
+        facts=facts or Facts(),
+    )
+
+
+def listed_driver(
+    hardware: Hardware,
+    list_cards: Callable[[Any, HostPaths], Iterable[Card | str]],
+    naming: Callable[[Any, HostPaths, Card], tuple[str, str] | None],
+    fabric: Fabric = NO_FABRIC,
+    *,
+    every: float = 5.0,
+) -> Callable[[Any, HostPaths], Driver]:
+    """What opens the driver of such cards. Nothing is asked before the first look."""
+
+    def opened(settings: Any, paths: HostPaths) -> Driver:
+        roots = paths.rooted(settings)
+        cards = ListedCards(
+            hardware,
+            roots,
+            partial(list_cards, settings, roots),
+            partial(naming, settings, roots),
+            fabric=fabric.title,
+            lanes=partial(fabric.lanes, settings),
+        )
+        return PollingDriver(cards.look, cards.links, every=every)
+
+    return opened
+
+
+def card_nodes(
+    settings: Any, device_nodes: Sequence[str], control_nodes: Sequence[str], env: Env, title: str
+) -> NodeSide:
+    """The node side of whole cards: their nodes, the nodes and driver files that all of them share, and ``env``."""
+
+    def device_edits(_settings: Any, device: Device, host: HostFiles) -> ContainerEdits:
+        names = (node.format(device.minor) for node in device_nodes)
+        return DeviceNodes(host=host, root=settings.dev_root).need(*names, whose=device.uuid)
+
+    def shared_edits(_settings: Any, host: HostFiles) -> ContainerEdits:
+        control = DeviceNodes(host=host, root=settings.dev_root).need(*control_nodes, whose=f"the driver of {title}")
+        return control.merged(mounted(host, settings.driver_files))
+
+    def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+        devices = sorted((share.device for share in assignment.shares), key=lambda device: device.index)
+        return Injection(edits=ContainerEdits(env=env(devices)))
+
+    return NodeSide(register=register_whole, inject=inject).delivered(settings, device_edits, shared_edits)
+
+
+def register_whole(device: Device, _legacy: bool) -> DeviceInfo:
+    """A card that one container gets, all of it."""
+    kind = device.family
+    return DeviceInfo.of(device, kind, numa=max(0, device.numa or 0), vendor=kind)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from hami_plugin.model.device import Device, Discovery, Fault
 from hami_plugin.model.links import NO_LINKS, Links
-from hami_plugin.sdk import HealthEvent
+from hami_plugin.sdk.vendor import HealthEvent
 
 GONE = Fault(reason="DeviceGone", message="the host lists the device no more")
 

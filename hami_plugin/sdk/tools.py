@@ -10,7 +10,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -261,6 +261,24 @@ def rows(text: str, *columns: str) -> list[Mapping[str, str]]:
     if not set(columns) <= set(header):
         raise ValueError(f"another table than was asked for: {text[:120]!r}")
     return [dict(zip(header, line, strict=False)) for line in table[1:] if line]
+
+
+def read_table(
+    tool: Path,
+    columns: Sequence[str],
+    parse_row: Callable[[Mapping[str, str]], T],
+    *arguments: str,
+    deadline: float = 10.0,
+) -> Sequence[T]:
+    """What ``parse_row`` makes of each row of a table with commas, as ``rows`` reads it.
+
+    A row has all ``columns``, stripped of blanks; what a row is too short for is empty. ``ToolError`` as in ``read``.
+    """
+
+    def parsed(table: str) -> Sequence[T]:
+        return [parse_row({name: row.get(name, "").strip() for name in columns}) for row in rows(table, *columns)]
+
+    return read(tool, parsed, *arguments, deadline=deadline)
 
 
 def address(text: str) -> str:

@@ -16,7 +16,7 @@ from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.states import Context, idle
 from tests.support.rigs import Rig, rig
-from vendors.gaudi import CARDS, GaudiSettings, card, families, numbered
+from vendors.gaudi import HARDWARE, GaudiSettings, card, families, kernel_numbers
 
 (FAMILY,) = families(GaudiSettings())
 ROW = {"uuid": "01P0-X", "name": "HL-225", "bus_id": "0000:19:00.0", "module_id": "2", "memory.total": "98304 MiB"}
@@ -79,7 +79,7 @@ def test_another_vendors_accelerator_has_a_number_too_and_is_none_of_ours(tmp_pa
         (tmp_path / f"class/accel/accel{number}").mkdir(parents=True)
         (tmp_path / f"class/accel/accel{number}/device").symlink_to(tmp_path / "devices" / place)
 
-    numbers = numbered(HostPaths(sysfs=tmp_path))
+    numbers = kernel_numbers(HostPaths(sysfs=tmp_path))
 
     found = card(ROW, numbers)
     assert not isinstance(found, str)
@@ -110,6 +110,6 @@ def test_an_accelerator_needs_both_of_its_nodes(machine: Rig) -> None:
 def test_both_generations_are_seen_on_the_bus(machine: Rig, tmp_path: Path) -> None:
     older = rig("gaudi2-8", tmp_path / "older")
 
-    ids = [{one.device for one in CARDS.plugged(HostPaths().rooted(it.settings))} for it in (older, machine)]
+    ids = [{one.device for one in HARDWARE.plugged(HostPaths().rooted(it.settings))} for it in (older, machine)]
 
     assert ids == [{"1020"}, {"1060"}]

@@ -1,0 +1,109 @@
+"""Gaudi accelerators of Intel: whole ones, of one NUMA node where it has enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from hami_plugin.config.settings import AbsolutePath
+from hami_plugin.config.vendors import ResourceName, ToolSettings, setting
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.device import Device
+from hami_plugin.sdk import (
+    AnnotationKeys,
+    Card,
+    Family,
+    Hardware,
+    Resources,
+    address,
+    deferred,
+    listed_vendor,
+    read_table,
+    whole_devices,
+)
+
+KEYS = AnnotationKeys(
+    register="hami.io/node-gaudi-register",
+    to_allocate="hami.io/gaudi-devices-to-allocate",
+    allocated="hami.io/gaudi-devices-allocated",
+)
+UUIDS = ("habana.ai/use-uuid", "habana.ai/nouse-uuid")
+HARDWARE = Hardware(title="Gaudi", vendors=("1da3",), module="habanalabs", node="accel/accel")
+CONTROL = "accel/accel_controlD{}"
+NUMBERED = "class/accel"
+"""Where the kernel shows which accelerator has which number; the device nodes have it too."""
+UUID, MODEL, ADDRESS, MODULE, MEMORY = COLUMNS = ("uuid", "name", "bus_id", "module_id", "memory.total")
+QUERY = ("-Q", ",".join(COLUMNS), "-f", "csv")
+
+
+class GaudiSettings(ToolSettings):
+    """The resource of Intel's own device plugin, and where the tool is."""
+
+    cdi_class: ClassVar[str] = "gaudi"
+    cdi_class_help: ClassVar[str] = "Class part of the accelerators' CDI names."
+
+    count: ResourceName = setting("resourceCountName", "habana.ai/gaudi", "Number of accelerators.")
+    hl_smi: AbsolutePath = setting("hlSmi", Path("/usr/bin/hl-smi"), "Intel's tool, which lists the accelerators.")
+
+
+def families(settings: GaudiSettings) -> tuple[Family, ...]:
+    """The one family of this vendor."""
+    policy = whole_devices("Gaudi", settings.count, uuids=UUIDS, same_numa=True)
+    return (Family.registered("Gaudi", KEYS, Resources(count=settings.count), policy),)
+
+
+def list_cards(settings: GaudiSettings, paths: HostPaths) -> Iterable[Card | str]:
+    """The accelerators of the tool's table, under the kernel's numbers."""
+    numbers = kernel_numbers(paths)
+    seconds = settings.tool_seconds
+    return read_table(settings.hl_smi, COLUMNS, lambda row: card(row, numbers), *QUERY, deadline=seconds)
+
+
+def kernel_numbers(paths: HostPaths) -> Mapping[str, int]:
+    """The kernel's number of each accelerator by its PCI address. Other vendors' accelerators are among them."""
+    folders = (paths.sysfs / NUMBERED).glob("accel*")
+    names = ((folder, folder.name.removeprefix("accel")) for folder in folders)
+    return {(folder / "device").resolve().name: int(number) for folder, number in names if number.isdecimal()}
+
+
+def card(row: Mapping[str, str], numbers: Mapping[str, int]) -> Card | str:
+    """One row, or what is wrong with it where it names no accelerator."""
+    place, uuid = address(row[ADDRESS]), row[UUID]
+    if not place or not uuid or uuid == "N/A":
+        return f"hl-smi names no accelerator in {dict(row)}"
+    if place not in numbers:
+        return f"the kernel has no number for the accelerator at {place}"
+    return Card.of_row(
+        "hl-smi",
+        index=numbers[place],
+        uuid=uuid,
+        model=row[MODEL],
+        address=place,
+        memory=row[MEMORY],
+        traits=lambda: int(row[MODULE]),
+    )
+
+
+def env(devices: Sequence[Device]) -> Mapping[str, str]:
+    """Which accelerators these are, for Intel's container runtime and for its libraries, as its own plugin says."""
+    return {
+        "HABANA_VISIBLE_DEVICES": ",".join(str(device.minor) for device in devices),
+        "HABANA_VISIBLE_MODULES": ",".join(str(device.traits) for device in devices),
+        "HL_VISIBLE_DEVICES": ",".join(f"/dev/{HARDWARE.node}{device.minor}" for device in devices),
+        "HL_VISIBLE_DEVICES_UUID": ",".join(device.uuid for device in devices),
+    }
+
+
+VENDOR = listed_vendor(
+    name="gaudi",
+    title="Gaudi accelerators",
+    noun="GAUDI",
+    settings=GaudiSettings,
+    families=families,
+    hardware=HARDWARE,
+    list_cards=list_cards,
+    device_nodes=("accel/accel{}", CONTROL),
+    env=env,
+    simulate=deferred("vendors.gaudi.simulation.simulate"),
+)
