@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "hami_plugin.cli.demo",
     "discover": "hami_plugin.cli.devices",
     "fit": "hami_plugin.cli.deciding",
+    "new-vendor": "hami_plugin.cli.new_vendor",
     "run": "hami_plugin.cli.daemon",
     "scheduler": "hami_plugin.cli.scheduler",
     "topology": "hami_plugin.cli.devices",
@@ -35,7 +36,9 @@ class Imported(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> click.Command:
         found = super().__getitem__(name)
-        return cast("click.Command", getattr(import_module(found), name) if isinstance(found, str) else found)
+        if isinstance(found, str):
+            found = getattr(import_module(found), name.replace("-", "_"))
+        return cast("click.Command", found)
 
 
 class Commands(click.Group):

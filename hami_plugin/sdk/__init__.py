@@ -3,6 +3,7 @@
 A vendor finds here also what most vendors need: cards that a tool lists, a polling driver, device nodes.
 """
 
+from hami_plugin.sdk import pci
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.family import (
     SHARED_LOCK,
@@ -68,6 +69,7 @@ __all__ = [
     "load_vendor",
     "mebibytes",
     "mounted",
+    "pci",
     "read",
     "read_table",
     "serving",

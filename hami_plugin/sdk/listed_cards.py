@@ -1,4 +1,4 @@
-"""Vendors whose own tool lists their cards, and which the kernel shows on the PCI bus and by device nodes.
+"""Vendors whose cards are listed, mostly by their own tool, and shown by the kernel: on the PCI bus and in ``/dev``.
 
 ``listed_vendor`` makes such a ``Vendor`` of a few facts and functions. ``listed_driver`` and ``card_nodes`` are its two
 halves on a node, for vendors that need one alone.
@@ -30,7 +30,7 @@ from hami_plugin.sdk.tools import ToolError, mebibytes
 from hami_plugin.sdk.vendor import Driver, Facts, Simulator, Vendor, serving
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
-    from hami_plugin.config.vendors import ToolSettings
+    from hami_plugin.config.vendors import TreeSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,7 @@ class Card:
             return replace(known, trouble=f"{tool}: {error}")
 
 
+TOOL = "the vendor's tool"
 Listing = Callable[[], Iterable[Card | str]]
 """Asks the tool. What can be no card is told in words. ``ToolError`` when the tool tells nothing."""
 Naming = Callable[[Card], tuple[str, str] | None]
@@ -90,6 +91,7 @@ class ListedCards:
         *,
         fabric: str = "",
         lanes: Lanes = dict,
+        listed_by: str = TOOL,
     ) -> None:
         self._hardware = hardware
         self._paths = paths
@@ -97,6 +99,7 @@ class ListedCards:
         self._naming = naming
         self._fabric = fabric
         self._lanes = lanes
+        self._listed_by = listed_by
         self._known: dict[str, Device] = {}
         self._numbers: dict[str, int] = {}
 
@@ -112,7 +115,7 @@ class ListedCards:
             if isinstance(seen, str):
                 problems.append(seen)
             elif seen.device.uuid in sightings:
-                twice = Fault(reason="DuplicateUuid", message=f"the tool lists {seen.device.uuid} twice")
+                twice = Fault(reason="DuplicateUuid", message=f"{self._listed_by} lists {seen.device.uuid} twice")
                 sightings[seen.device.uuid] = replace(sightings[seen.device.uuid], fault=twice)
             else:
                 sightings[seen.device.uuid] = seen
@@ -185,7 +188,7 @@ class ListedCards:
     ) -> Iterator[str]:
         """Cards that are on the bus, and that the tool does not list any more, or never has."""
         for address in bus.keys() - {card.address for card in cards}:
-            message = f"the vendor's tool does not list the card at {address}"
+            message = f"{self._listed_by} does not list the card at {address}"
             known = self._known.get(address)
             if known and known.uuid not in sightings:
                 sightings[known.uuid] = Sighting(device=known, fault=Fault(reason="NotListed", message=message))
@@ -231,7 +234,7 @@ def listed_vendor(
     name: str,
     title: str,
     noun: str,
-    settings: type[ToolSettings],
+    settings: type[TreeSettings],
     families: Callable[[Any], tuple[Family, ...]],
     hardware: Hardware,
     list_cards: Callable[[Any, HostPaths], Iterable[Card | str]],
@@ -243,6 +246,7 @@ def listed_vendor(
     fabric: Fabric = NO_FABRIC,
     node: NodeHook = lambda _settings, _family, usual: usual,
     every: float = 5.0,
+    listed_by: str = TOOL,
     facts: Facts | None = None,
 ) -> Vendor:
     """A vendor whose tool lists its cards.
@@ -250,6 +254,7 @@ def listed_vendor(
     ``families`` are as a scheduler has them; their node side is made here, and ``node`` changes what is particular.
     ``list_cards`` asks the tool, at most once in ``every`` seconds while all is well. ``device_nodes`` are the names
     of a card's nodes below ``/dev``, with ``{}`` for its number, and ``control_nodes`` those that all cards share.
+    ``listed_by`` is who lists the cards, for messages, where the kernel does and no tool.
     ``naming`` is needed where there are several families, or where a card's name is not the UUID that the tool prints.
     """
 
@@ -266,7 +271,7 @@ def listed_vendor(
         noun=noun,
         settings=settings,
         families=serving(families, node_side),
-        open=listed_driver(hardware, list_cards, naming or named, fabric, every=every),
+        open=listed_driver(hardware, list_cards, naming or named, fabric, every=every, listed_by=listed_by),
         present=hardware.present,
         simulate=simulate,
         facts=facts or Facts(),
@@ -280,6 +285,7 @@ def listed_driver(
     fabric: Fabric = NO_FABRIC,
     *,
     every: float = 5.0,
+    listed_by: str = TOOL,
 ) -> Callable[[Any, HostPaths], Driver]:
     """What opens the driver of such cards. Nothing is asked before the first look."""
 
@@ -292,6 +298,7 @@ def listed_driver(
             partial(naming, settings, roots),
             fabric=fabric.title,
             lanes=partial(fabric.lanes, settings),
+            listed_by=listed_by,
         )
         return PollingDriver(cards.look, cards.links, every=every)
 
@@ -309,7 +316,7 @@ def card_nodes(
 
     def shared_edits(_settings: Any, host: HostFiles) -> ContainerEdits:
         control = DeviceNodes(host=host, root=settings.dev_root).need(*control_nodes, whose=f"the driver of {title}")
-        return control.merged(mounted(host, settings.driver_files))
+        return control.merged(mounted(host, getattr(settings, "driver_files", ())))
 
     def inject(assignment: Assignment, _host: HostFiles) -> Injection:
         devices = sorted((share.device for share in assignment.shares), key=lambda device: device.index)

@@ -1,10 +1,10 @@
-"""The machines that can be simulated: profiles that ship with the package, and profiles in files."""
+"""The machines that can be simulated: packaged profiles, those that stand beside a vendor, and profiles in files."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from importlib import resources
+from importlib import import_module, resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -18,12 +18,12 @@ _SUFFIX = ".yaml"
 
 
 def machine_names() -> tuple[str, ...]:
-    """Every packaged profile, sorted."""
-    return tuple(sorted(f.name.removesuffix(_SUFFIX) for f in _folder().iterdir() if f.name.endswith(_SUFFIX)))
+    """Every profile that has a name, sorted."""
+    return tuple(sorted(_profiles()))
 
 
 def load_machine(name_or_path: str | Path) -> Machine:
-    """Read a packaged profile by its name, or any profile by its path. ``ConfigError`` says what is wrong with it.
+    """Read a profile by its name, or any profile by its path. ``ConfigError`` says what is wrong with it.
 
     The end of a name will do where it is the end of one name only: ``trn2-48xlarge``.
     """
@@ -31,7 +31,7 @@ def load_machine(name_or_path: str | Path) -> Machine:
     is_path = isinstance(name_or_path, Path) or "/" in text or text.endswith((_SUFFIX, ".yml"))
     if not is_path and text not in machine_names():
         raise ConfigError([_unknown(text)])
-    source = Path(text) if is_path else _folder() / f"{text}{_SUFFIX}"
+    source = Path(text) if is_path else _profiles()[text]
     try:
         description = read_yaml(source.read_text(encoding="utf-8"))
         if not isinstance(description, Mapping):
@@ -55,8 +55,14 @@ def _completed(text: str) -> str:
     return longer[0] if len(longer) == 1 and text not in machine_names() else text
 
 
-def _folder() -> Traversable:
-    return resources.files("hami_plugin.simulation") / "profiles"
+def _profiles() -> Mapping[str, Traversable]:
+    """The packaged profiles, and those in a folder ``profiles`` of a vendor; a packaged one's name is its own."""
+    folders: list[Traversable] = [
+        *(found for place in import_module("vendors").__path__ for found in Path(place).glob("*/profiles")),
+        resources.files("hami_plugin.simulation") / "profiles",
+    ]
+    files = (file for folder in folders for file in folder.iterdir() if file.name.endswith(_SUFFIX))
+    return {file.name.removesuffix(_SUFFIX): file for file in files}
 
 
 def _unknown(name: str) -> str:
