@@ -25,7 +25,7 @@ from hami_plugin.sdk.hardware import Hardware, distances
 from hami_plugin.sdk.lazy import deferred
 from hami_plugin.sdk.listed_cards import Card, Fabric, card_nodes, listed_driver, listed_vendor
 from hami_plugin.sdk.polling import PollingDriver
-from hami_plugin.sdk.tools import ToolError, address, mebibytes, read, read_table
+from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read, read_table
 from hami_plugin.sdk.vendor import (
     Driver,
     HealthEvent,
@@ -64,9 +64,11 @@ __all__ = [
     "card_nodes",
     "deferred",
     "distances",
+    "json_object",
     "listed_driver",
     "listed_vendor",
     "load_vendor",
+    "matrix",
     "mebibytes",
     "mounted",
     "pci",

@@ -27,7 +27,7 @@ from hami_plugin.sdk.family import Family, Injection, NodeSide
 from hami_plugin.sdk.hardware import Hardware, distances
 from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError, mebibytes
-from hami_plugin.sdk.vendor import Driver, Facts, Simulator, Vendor, serving
+from hami_plugin.sdk.vendor import Driver, Simulator, Vendor, serving
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
     from hami_plugin.config.vendors import TreeSettings
@@ -242,24 +242,29 @@ def listed_vendor(
     env: Env,
     simulate: Callable[[Machine, Path], Simulator],
     control_nodes: Sequence[str] = (),
+    optional_nodes: Sequence[str] = (),
     naming: Callable[[Any, HostPaths, Card], tuple[str, str] | None] | None = None,
     fabric: Fabric = NO_FABRIC,
     node: NodeHook = lambda _settings, _family, usual: usual,
     every: float = 5.0,
     listed_by: str = TOOL,
-    facts: Facts | None = None,
+    machines: tuple[str, ...] = (),
 ) -> Vendor:
     """A vendor whose tool lists its cards.
 
     ``families`` are as a scheduler has them; their node side is made here, and ``node`` changes what is particular.
     ``list_cards`` asks the tool, at most once in ``every`` seconds while all is well. ``device_nodes`` are the names
-    of a card's nodes below ``/dev``, with ``{}`` for its number, and ``control_nodes`` those that all cards share.
+    of a card's nodes below ``/dev``, with ``{}`` for its number, and ``control_nodes`` those that all cards share;
+    ``optional_nodes`` are such nodes too, where the host has them.
     ``listed_by`` is who lists the cards, for messages, where the kernel does and no tool.
     ``naming`` is needed where there are several families, or where a card's name is not the UUID that the tool prints.
     """
 
     def node_side(chosen: Any, family: Family) -> NodeSide:
-        return node(chosen, family, card_nodes(chosen, device_nodes, control_nodes, env, title))
+        usual = card_nodes(
+            chosen, device_nodes, env, control_nodes=control_nodes, optional_nodes=optional_nodes, title=title
+        )
+        return node(chosen, family, usual)
 
     def named(chosen: Any, _paths: HostPaths, card: Card) -> tuple[str, str]:
         (family,) = families(chosen)
@@ -274,7 +279,7 @@ def listed_vendor(
         open=listed_driver(hardware, list_cards, naming or named, fabric, every=every, listed_by=listed_by),
         present=hardware.present,
         simulate=simulate,
-        facts=facts or Facts(),
+        machines=machines,
     )
 
 
@@ -306,7 +311,13 @@ def listed_driver(
 
 
 def card_nodes(
-    settings: Any, device_nodes: Sequence[str], control_nodes: Sequence[str], env: Env, title: str
+    settings: Any,
+    device_nodes: Sequence[str],
+    env: Env,
+    *,
+    control_nodes: Sequence[str] = (),
+    optional_nodes: Sequence[str] = (),
+    title: str = "the cards",
 ) -> NodeSide:
     """The node side of whole cards: their nodes, the nodes and driver files that all of them share, and ``env``."""
 
@@ -315,7 +326,8 @@ def card_nodes(
         return DeviceNodes(host=host, root=settings.dev_root).need(*names, whose=device.uuid)
 
     def shared_edits(_settings: Any, host: HostFiles) -> ContainerEdits:
-        control = DeviceNodes(host=host, root=settings.dev_root).need(*control_nodes, whose=f"the driver of {title}")
+        nodes = DeviceNodes(host=host, root=settings.dev_root)
+        control = nodes.need(*control_nodes, whose=f"the driver of {title}").merged(nodes.take(*optional_nodes))
         return control.merged(mounted(host, getattr(settings, "driver_files", ())))
 
     def inject(assignment: Assignment, _host: HostFiles) -> Injection:

@@ -263,22 +263,22 @@ def rows(text: str, *columns: str) -> list[Mapping[str, str]]:
     return [dict(zip(header, line, strict=False)) for line in table[1:] if line]
 
 
+Row = Mapping[str, str]
+
+
 def read_table(
-    tool: Path,
-    columns: Sequence[str],
-    parse_row: Callable[[Mapping[str, str]], T],
-    *arguments: str,
-    deadline: float = 10.0,
+    tool: Path, columns: Sequence[str], parse_row: Callable[[Row], T], *arguments: str, deadline: float = 10.0
 ) -> Sequence[T]:
-    """What ``parse_row`` makes of each row of a table with commas, as ``rows`` reads it.
+    """What ``parse_row`` makes of each row of the table that the tool prints. ``ToolError`` as in ``read``."""
+    return read(tool, lambda table: parse_table(table, columns, parse_row), *arguments, deadline=deadline)
 
-    A row has all ``columns``, stripped of blanks; what a row is too short for is empty. ``ToolError`` as in ``read``.
+
+def parse_table(table: str, columns: Sequence[str], parse_row: Callable[[Row], T]) -> Sequence[T]:
+    """The same of a table with commas that was printed already.
+
+    A row has all ``columns``, without blanks around; where a line is too short, the rest is empty.
     """
-
-    def parsed(table: str) -> Sequence[T]:
-        return [parse_row({name: row.get(name, "").strip() for name in columns}) for row in rows(table, *columns)]
-
-    return read(tool, parsed, *arguments, deadline=deadline)
+    return [parse_row({name: row.get(name, "").strip() for name in columns}) for row in rows(table, *columns)]
 
 
 def address(text: str) -> str:

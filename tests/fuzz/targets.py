@@ -399,9 +399,11 @@ TOOLS: Mapping[str, Feed] = {
     "biren": tool(partial(biren.parsed, SMI)),
     "cambricon": tool(cambricon.cards, cambricon.linked),
     "enflame": tool(cards(enflame.rows), enflame.profiles, partial(enflame.partitions, index=0)),
-    "gaudi": tool(lambda said: [gaudi.card(row, {"0000:4b:00.0": 0}) for row in tools.rows(said, *gaudi.FIELDS)]),
+    "gaudi": tool(
+        lambda said: tools.parse_table(said, gaudi.COLUMNS, lambda row: gaudi.card(row, {"0000:4b:00.0": 0}))
+    ),
     "hygon": tool(partial(hygon.parsed, SMI)),
-    "iluvatar": tool(lambda said: [iluvatar.card(row) for row in tools.rows(said, *iluvatar.FIELDS)]),
+    "iluvatar": tool(lambda said: tools.parse_table(said, iluvatar.COLUMNS, iluvatar.card)),
     "kunlun": tool(
         kunlun.named,
         kunlun.direct,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hami_plugin.sdk import Card
 from tests.support.rigs import Rig, golden, rig
 from vendors.iluvatar import VENDOR
 from vendors.iluvatar.node import card, chip_of
@@ -50,6 +51,9 @@ def test_a_model_is_its_chip_by_whole_words() -> None:
     assert chip_of("Iluvatar BI-V150S", words) == ""
 
 
-@pytest.mark.parametrize("row", [{}, {"index": "x", "uuid": "GPU-1", "pci.bus_id": ""}, {"index": "0", "uuid": "N/A"}])
+@pytest.mark.parametrize("row", [{"index": ""}, {"index": "x"}, {"index": "-1"}, {"uuid": "N/A"}, {"uuid": ""}])
 def test_a_row_without_a_name_is_a_problem_in_words(row: dict[str, str]) -> None:
-    assert isinstance(card({"pci.bus_id": "00000000:4B:00.0", **row}), str)
+    whole = {"index": "0", "uuid": "GPU-1", "name": "Iluvatar BI-V150", "memory.total": "32768 MiB"}
+
+    assert isinstance(card({"pci.bus_id": "00000000:4B:00.0", **whole}), Card)
+    assert isinstance(card({"pci.bus_id": "00000000:4B:00.0", **whole, **row}), str)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, serving
-from hami_plugin.sdk.lazy import deferred
+from hami_plugin.sdk import deferred, listed_vendor
 from vendors.iluvatar.family import families
-from vendors.iluvatar.node import GPUS, node_side, open_driver
+from vendors.iluvatar.node import CONTROL, GPUS, LINK, env, list_cards, naming, node_side
 from vendors.iluvatar.settings import IluvatarSettings
 
-FAMILIES = serving(families, node_side)
-VENDOR = Vendor(
+VENDOR = listed_vendor(
     name="iluvatar",
     title="Iluvatar GPUs",
     noun="GPU",
     settings=IluvatarSettings,
-    families=FAMILIES,
-    open=open_driver,
-    present=GPUS.present,
+    families=families,
+    hardware=GPUS,
+    list_cards=list_cards,
+    naming=naming,
+    device_nodes=("iluvatar{}",),
+    control_nodes=(CONTROL,),
+    optional_nodes=(LINK,),
+    env=env,
+    node=node_side,
     simulate=deferred("vendors.iluvatar.simulation.simulate"),
 )

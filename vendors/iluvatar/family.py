@@ -7,7 +7,7 @@ from hami_plugin.protocol.register import decode_legacy
 from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, amount, counted
-from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources
 from vendors.iluvatar.settings import Chip, IluvatarSettings
 
 UNIT = 256
@@ -35,8 +35,7 @@ def family(chip: Chip) -> Family:
     )
     keys = AnnotationKeys.of_agent(chip.word)
     resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=UNIT)
-    rules = SchedulingRules.registered(resources, keys, policy, decode=decode_legacy, admit=admission(chip))
-    return Family(device_type=chip.word, annotations=keys, resources=resources, rules=rules)
+    return Family.registered(chip.word, keys, resources, policy, decode=decode_legacy, admit=admission(chip))
 
 
 def admission(chip: Chip) -> Admit:

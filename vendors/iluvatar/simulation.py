@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Told, Tool
-from vendors.iluvatar.node import CONTROL, FIELDS, GPUS, LINK, QUESTION
+from vendors.iluvatar.node import COLUMNS, CONTROL, GPUS, LINK, QUERY
 
 
 def _says(told: Told) -> Mapping[str, str]:
     """Of a GPU that is silent it tells no numbers."""
-    header = ", ".join(FIELDS).replace("memory.total", "memory.total [MiB]")
+    header = ", ".join(COLUMNS).replace("memory.total", "memory.total [MiB]")
     rows = (
         f"{one.index}, {one.uuid}, {one.model}, 0000{one.pci.upper()}, "
         f"{'[N/A]' if told.noted(SILENT, one) else f'{one.memory} MiB'}"
         for one in told.listed
     )
-    return {" ".join(QUESTION): "\n".join([header, *rows, ""])}
+    return {" ".join(QUERY): "\n".join([header, *rows, ""])}
 
 
 TOOL = Tool(path="bin/ixsmi", setting="ixsmi", says=_says)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, serving
-from hami_plugin.sdk.lazy import deferred
+from hami_plugin.sdk import deferred, listed_vendor
 from vendors.mthreads.family import families
-from vendors.mthreads.node import GPUS, node_side, open_driver
+from vendors.mthreads.node import FABRIC, GPUS, env, list_cards, naming, node_side
 from vendors.mthreads.settings import MthreadsSettings
 
-FAMILIES = serving(families, node_side)
-VENDOR = Vendor(
+VENDOR = listed_vendor(
     name="mthreads",
     title="Moore Threads GPUs",
     noun="GPU",
     settings=MthreadsSettings,
-    families=FAMILIES,
-    open=open_driver,
-    present=GPUS.present,
+    families=families,
+    hardware=GPUS,
+    list_cards=list_cards,
+    naming=naming,
+    fabric=FABRIC,
+    device_nodes=("mtgpu.{}",),
+    env=env,
+    node=node_side,
     simulate=deferred("vendors.mthreads.simulation.simulate"),
 )

@@ -12,43 +12,40 @@ from typing import Any, TypeVar
 from cdi.edits import ContainerEdits
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
-from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import Driver, Family, Injection, NodeSide
-from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
-from hami_plugin.sdk.hardware import Hardware
-from hami_plugin.sdk.listed_cards import Card, ListedCards
-from hami_plugin.sdk.polling import PollingDriver
-from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read
+from hami_plugin.sdk import (
+    Card,
+    DeviceNodes,
+    Fabric,
+    Family,
+    Hardware,
+    NodeSide,
+    ToolError,
+    address,
+    json_object,
+    matrix,
+    mebibytes,
+    read,
+)
 from vendors.mthreads.family import CARD_CORES, DEVICE_TYPE, UNIT
 from vendors.mthreads.settings import MthreadsSettings
 
 T = TypeVar("T")
 
 GPUS = Hardware(title="Moore Threads GPU", vendors=("1ed5",), module="mtgpu", node="mtgpu.")
-LOOK_EVERY_S = 5.0
 _BONDED = re.compile(r"MT(\d{1,2})")
 
 
-def open_driver(settings: MthreadsSettings, paths: HostPaths) -> Driver:
-    """The GPUs of this host, by the names that HAMi's scheduler makes up. Nothing is asked yet."""
-    roots = paths.rooted(settings)
-    cards = ListedCards(
-        GPUS,
-        roots,
-        partial(listed, settings),
-        lambda card: (DEVICE_TYPE, f"{paths.node}-mthreads-{card.index}"),
-        fabric="MT",
-        lanes=partial(linked, settings),
-    )
-    return PollingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+def naming(_settings: MthreadsSettings, paths: HostPaths, card: Card) -> tuple[str, str]:
+    """The names that HAMi's scheduler makes up."""
+    return DEVICE_TYPE, f"{paths.node}-mthreads-{card.index}"
 
 
 def asked(settings: MthreadsSettings, parse: Callable[[str], T], *arguments: str) -> T:
     return read(settings.mthreads_gmi, parse, *arguments, deadline=settings.tool_seconds)
 
 
-def listed(settings: MthreadsSettings) -> Sequence[Card | str]:
+def list_cards(settings: MthreadsSettings, _paths: HostPaths) -> Sequence[Card | str]:
     """The GPUs of the tool's report."""
     return asked(settings, partial(reported, settings.mthreads_gmi), "-q", "--json")
 
@@ -87,15 +84,19 @@ def bonded(table: str) -> Mapping[tuple[int, int], int]:
     return {pair: int(found[1]) for pair, cell in cells.items() if (found := _BONDED.fullmatch(cell))}
 
 
-def node_side(settings: MthreadsSettings, _family: Family) -> NodeSide:
+FABRIC = Fabric(title="MT", lanes=linked)
+
+
+def node_side(settings: MthreadsSettings, _family: Family, usual: NodeSide) -> NodeSide:
     """GPUs that containers share. It registers nothing: HAMi's scheduler reads the capacity."""
-    return NodeSide(
+    return replace(
+        usual,
         whole_only=settings.whole_only("Moore Threads' own agent"),
         replicas=lambda _device: settings.split_count if settings.unlimited_shares else 1,
         register=register,
-        inject=inject,
         every_core=lambda _device: CARD_CORES,
-    ).delivered(settings, device_edits, shared_edits)
+        device_edits=lambda device, host: usual.device_edits(device, host).merged(drawing(settings, device, host)),
+    )
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
@@ -103,19 +104,13 @@ def register(device: Device, _legacy: bool) -> DeviceInfo:
     return DeviceInfo.of(device, DEVICE_TYPE, count=100, memory=device.memory // UNIT * UNIT, cores=CARD_CORES)
 
 
-def device_edits(settings: MthreadsSettings, device: Device, host: HostFiles) -> ContainerEdits:
-    """Its own node, and those that the kernel's graphics system has for it."""
-    nodes = DeviceNodes(host=host, root=settings.dev_root)
+def drawing(settings: MthreadsSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    """The nodes that the kernel's graphics system has for it."""
     folder = (settings.sysfs_root or host.paths.sysfs) / "bus/pci/devices" / device.pci / "drm"
-    drawing = sorted(f"dri/{one.name}" for one in folder.glob("*") if one.name.startswith(("card", "renderD")))
-    return nodes.need(f"{GPUS.node}{device.minor}", whose=device.uuid).merged(nodes.take(*drawing))
+    names = sorted(f"dri/{one.name}" for one in folder.glob("*") if one.name.startswith(("card", "renderD")))
+    return DeviceNodes(host=host, root=settings.dev_root).take(*names)
 
 
-def shared_edits(settings: MthreadsSettings, host: HostFiles) -> ContainerEdits:
-    return mounted(host, settings.driver_files)
-
-
-def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+def env(devices: Sequence[Device]) -> Mapping[str, str]:
     """Which GPUs Moore Threads' own runtime would add, where it is the one that runs the container."""
-    numbers = sorted(share.device.index for share in assignment.shares)
-    return Injection(edits=ContainerEdits(env={"MTHREADS_VISIBLE_DEVICES": ",".join(map(str, numbers))}))
+    return {"MTHREADS_VISIBLE_DEVICES": ",".join(str(device.index) for device in devices)}
