@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, serving
-from hami_plugin.sdk.lazy import deferred
+from hami_plugin.sdk import deferred, listed_vendor
 from vendors.kunlun.family import families
-from vendors.kunlun.node import XPUS, node_side, open_driver
+from vendors.kunlun.node import CONTROL, FABRIC, XPUS, env, list_cards, naming, node_side
 from vendors.kunlun.settings import KunlunSettings
 
-FAMILIES = serving(families, node_side)
-VENDOR = Vendor(
+VENDOR = listed_vendor(
     name="kunlun",
     title="Kunlun XPUs",
     noun="XPU",
     settings=KunlunSettings,
-    families=FAMILIES,
-    open=open_driver,
-    present=XPUS.present,
+    families=families,
+    hardware=XPUS,
+    list_cards=list_cards,
+    naming=naming,
+    fabric=FABRIC,
+    device_nodes=("xpu{}",),
+    control_nodes=(CONTROL,),
+    env=env,
+    node=node_side,
     simulate=deferred("vendors.kunlun.simulation.simulate"),
     machines=("kunlunxin",),
 )

@@ -6,20 +6,13 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
-from cdi.edits import ContainerEdits
-from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
-from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import Driver, Family, Injection, NodeSide
-from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
-from hami_plugin.sdk.hardware import Hardware
-from hami_plugin.sdk.listed_cards import Card, ListedCards
-from hami_plugin.sdk.polling import PollingDriver
-from hami_plugin.sdk.tools import address, lines, matrix, mebibytes, read
+from hami_plugin.sdk import Card, Fabric, Family, Hardware, NodeSide, address, matrix, mebibytes, read
+from hami_plugin.sdk.tools import lines
 from vendors.kunlun.family import CARD, PART, WHOLE
 from vendors.kunlun.settings import KunlunSettings
 
@@ -28,8 +21,6 @@ T = TypeVar("T")
 XPUS = Hardware(title="Kunlun XPU", vendors=("1d22",), module="kunlun", node="xpu")
 CONTROL = "xpuctrl"
 SMALLEST = CARD // 4
-LOOK_EVERY_S = 5.0
-"""The tool opens every XPU to answer, which takes a while."""
 
 # Columns of ``xpu-smi -m``, one XPU a line, 32 in all; what most of the others mean is Kunlunxin's to know.
 ADDRESS, INDEX, MEMORY, MODEL = 0, 1, 18, 21
@@ -37,23 +28,16 @@ _NAMED = re.compile(r"XPU\s+(\d+):.{0,200}?(GPU-[0-9A-Fa-f-]{36})")
 _LINKED = "XL"
 
 
-def open_driver(settings: KunlunSettings, paths: HostPaths) -> Driver:
-    """The XPUs of this host. Nothing is asked yet."""
-    roots = paths.rooted(settings)
-
-    def naming(card: Card) -> tuple[str, str]:
-        """HAMi's scheduler makes names for whole XPUs up; parts are registered, under the XPU's own."""
-        return (PART, card.uuid) if settings.serve == "parts" else (WHOLE, f"{paths.node}-{WHOLE}-{card.index}")
-
-    cards = ListedCards(XPUS, roots, partial(listed, settings), naming, fabric=_LINKED, lanes=partial(linked, settings))
-    return PollingDriver(cards.look, cards.links, every=LOOK_EVERY_S)
+def naming(settings: KunlunSettings, paths: HostPaths, card: Card) -> tuple[str, str]:
+    """HAMi's scheduler makes names for whole XPUs up; parts are registered, under the XPU's own."""
+    return (PART, card.uuid) if settings.serve == "parts" else (WHOLE, f"{paths.node}-{WHOLE}-{card.index}")
 
 
 def asked(settings: KunlunSettings, parse: Callable[[str], T], *arguments: str) -> T:
     return read(settings.xpu_smi, parse, *arguments, deadline=settings.tool_seconds)
 
 
-def listed(settings: KunlunSettings) -> Sequence[Card | str]:
+def list_cards(settings: KunlunSettings, _paths: HostPaths) -> Sequence[Card | str]:
     """The XPUs, by two answers of the tool: facts by column, and names."""
     names = asked(settings, named, "-L")
     return asked(settings, lambda table: [card(line, names) for line in lines(table) if line.strip()], "-m")
@@ -88,14 +72,13 @@ def direct(table: str) -> Mapping[tuple[int, int], int]:
     return {pair: 1 for pair, cell in matrix(table, "XPU").items() if cell == _LINKED}
 
 
-def node_side(settings: KunlunSettings, family: Family) -> NodeSide:
+FABRIC = Fabric(title=_LINKED, lanes=linked)
+
+
+def node_side(settings: KunlunSettings, family: Family, usual: NodeSide) -> NodeSide:
     """XPUs whole, or in parts. Of whole XPUs the scheduler learns from their number alone."""
     kind = f"{settings.cdi.vendor}/{'v' if family.device_type == PART else ''}{settings.cdi.cls}"
-    handed = replace(
-        NodeSide().delivered(settings, device_edits, shared_edits),
-        delivery=replace(settings.delivery, kind=kind),
-        inject=inject,
-    )
+    handed = replace(usual, delivery=replace(settings.delivery, kind=kind))
     if (family.device_type == PART) is not (settings.serve == "parts"):
         return replace(handed, register=register, absent=f"it has serve: {settings.serve}")
     if family.device_type == WHOLE:
@@ -124,16 +107,6 @@ def alone(device: Device, legacy: bool) -> DeviceInfo:
     return replace(register(device, legacy), count=1)
 
 
-def device_edits(settings: KunlunSettings, device: Device, host: HostFiles) -> ContainerEdits:
-    return DeviceNodes(host=host, root=settings.dev_root).need(f"xpu{device.minor}", whose=device.uuid)
-
-
-def shared_edits(settings: KunlunSettings, host: HostFiles) -> ContainerEdits:
-    control = DeviceNodes(host=host, root=settings.dev_root).need(CONTROL, whose="the XPUs' driver")
-    return control.merged(mounted(host, settings.driver_files))
-
-
-def inject(assignment: Assignment, _host: HostFiles) -> Injection:
+def env(devices: Sequence[Device]) -> Mapping[str, str]:
     """Which XPUs Kunlunxin's own runtime would add, where it is the one that runs the container."""
-    numbers = sorted(share.device.index for share in assignment.shares)
-    return Injection(edits=ContainerEdits(env={"CXPU_VISIBLE_DEVICES": ",".join(map(str, numbers))}))
+    return {"CXPU_VISIBLE_DEVICES": ",".join(str(device.index) for device in devices)}

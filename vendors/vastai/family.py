@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hami_plugin.protocol.register import decode_json
-from hami_plugin.scheduler.engine.checks import standard
-from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import in_percent
-from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.scores import Decision, share_together
 from hami_plugin.scheduler.engine.selectors import by_group, when
-from hami_plugin.scheduler.engine.states import Context, DeviceState, Piece, slot
-from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.scheduler.engine.states import Context, DeviceState, Piece
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, whole_devices
 from vendors.vastai.dies import CARD, DEVICE_TYPE, STRATEGY
 from vendors.vastai.node import node_side
 from vendors.vastai.settings import VastaiSettings
@@ -23,11 +21,10 @@ from vendors.vastai.settings import VastaiSettings
 def families(settings: VastaiSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     uuids = ("vastaitech.com/use-gpuuuid", "vastaitech.com/nouse-gpuuuid")
-    policy = Policy(
-        request=counted(DEVICE_TYPE, count=amount(settings.count)),
-        serves=(*standard(DEVICE_TYPE, uuids=uuids), on_an_idle_card),
-        charge=slot,
-        checks=(),
+    whole = whole_devices(DEVICE_TYPE, settings.count, uuids=uuids, booked=False)
+    policy = replace(
+        whole,
+        serves=(*whole.serves, on_an_idle_card),
         select=when(
             lambda context: by_die(context) and context.demand.count > 1,
             by_group(lambda candidate: card(candidate.state.info.custom)),
@@ -35,10 +32,8 @@ def families(settings: VastaiSettings) -> tuple[Family, ...]:
         score=dies_together,
     )
     resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("va", pods=DEVICE_TYPE)
-    rules = SchedulingRules.registered(resources, keys, policy, decode=in_percent(decode_json))
-    return (
-        Family(device_type=DEVICE_TYPE, annotations=keys, resources=resources, rules=rules, node=node_side(settings)),
-    )
+    family = Family.registered(DEVICE_TYPE, keys, resources, policy, decode=in_percent(decode_json))
+    return (replace(family, node=node_side(settings)),)
 
 
 def by_die(context: Context) -> bool:
