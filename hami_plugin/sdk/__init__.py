@@ -23,7 +23,7 @@ from hami_plugin.sdk.family import (
 )
 from hami_plugin.sdk.hardware import Hardware, distances
 from hami_plugin.sdk.lazy import deferred
-from hami_plugin.sdk.listed_cards import Card, Fabric, card_nodes, listed_driver, listed_vendor
+from hami_plugin.sdk.listed_cards import Card, Fabric, listed_vendor
 from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read, read_table
 from hami_plugin.sdk.vendor import (
@@ -61,11 +61,9 @@ __all__ = [
     "Vendor",
     "address",
     "both_keys",
-    "card_nodes",
     "deferred",
     "distances",
     "json_object",
-    "listed_driver",
     "listed_vendor",
     "load_vendor",
     "matrix",

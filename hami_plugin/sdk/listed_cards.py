@@ -1,7 +1,6 @@
 """Vendors whose cards are listed, mostly by their own tool, and shown by the kernel: on the PCI bus and in ``/dev``.
 
-``listed_vendor`` makes such a ``Vendor`` of a few facts and functions. ``listed_driver`` and ``card_nodes`` are its two
-halves on a node, for vendors that need one alone.
+``listed_vendor`` makes such a ``Vendor`` of a few facts and functions.
 """
 
 from __future__ import annotations
@@ -261,14 +260,16 @@ def listed_vendor(
     """
 
     def node_side(chosen: Any, family: Family) -> NodeSide:
-        usual = card_nodes(
+        usual = _node_side(
             chosen, device_nodes, env, control_nodes=control_nodes, optional_nodes=optional_nodes, title=title
         )
         return node(chosen, family, usual)
 
     def named(chosen: Any, _paths: HostPaths, card: Card) -> tuple[str, str]:
-        (family,) = families(chosen)
-        return family.device_type, card.uuid
+        served = families(chosen)
+        if len(served) != 1:
+            raise ValueError(f"{name} has {len(served)} families; naming has to say to which of them a card belongs")
+        return served[0].device_type, card.uuid
 
     return Vendor(
         name=name,
@@ -276,21 +277,21 @@ def listed_vendor(
         noun=noun,
         settings=settings,
         families=serving(families, node_side),
-        open=listed_driver(hardware, list_cards, naming or named, fabric, every=every, listed_by=listed_by),
+        open=_driver(hardware, list_cards, naming or named, fabric, every=every, listed_by=listed_by),
         present=hardware.present,
         simulate=simulate,
         machines=machines,
     )
 
 
-def listed_driver(
+def _driver(
     hardware: Hardware,
     list_cards: Callable[[Any, HostPaths], Iterable[Card | str]],
     naming: Callable[[Any, HostPaths, Card], tuple[str, str] | None],
-    fabric: Fabric = NO_FABRIC,
+    fabric: Fabric,
     *,
-    every: float = 5.0,
-    listed_by: str = TOOL,
+    every: float,
+    listed_by: str,
 ) -> Callable[[Any, HostPaths], Driver]:
     """What opens the driver of such cards. Nothing is asked before the first look."""
 
@@ -310,14 +311,14 @@ def listed_driver(
     return opened
 
 
-def card_nodes(
+def _node_side(
     settings: Any,
     device_nodes: Sequence[str],
     env: Env,
     *,
-    control_nodes: Sequence[str] = (),
-    optional_nodes: Sequence[str] = (),
-    title: str = "the cards",
+    control_nodes: Sequence[str],
+    optional_nodes: Sequence[str],
+    title: str,
 ) -> NodeSide:
     """The node side of whole cards: their nodes, the nodes and driver files that all of them share, and ``env``."""
 
@@ -334,10 +335,10 @@ def card_nodes(
         devices = sorted((share.device for share in assignment.shares), key=lambda device: device.index)
         return Injection(edits=ContainerEdits(env=env(devices)))
 
-    return NodeSide(register=register_whole, inject=inject).delivered(settings, device_edits, shared_edits)
+    return NodeSide(register=_whole, inject=inject).delivered(settings, device_edits, shared_edits)
 
 
-def register_whole(device: Device, _legacy: bool) -> DeviceInfo:
+def _whole(device: Device, _legacy: bool) -> DeviceInfo:
     """A card that one container gets, all of it."""
     kind = device.family
     return DeviceInfo.of(device, kind, numa=max(0, device.numa or 0), vendor=kind)
