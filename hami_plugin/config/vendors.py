@@ -131,6 +131,9 @@ class ServedSettings(VendorSettings):
             named = Field(cls.cdi_class, alias="class", description=cls.cdi_class_help)
             name = f"{cls.__name__.removesuffix('Settings')}Cdi"
             section = create_model(name, __base__=CdiSettings, __doc__=CdiSettings.__doc__, cls=(CdiClass, named))
+            # An isolated driver is sent its settings, so that pickle has to find the class under its name.
+            section.__module__, section.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
+            setattr(cls, name, section)
             described = Field(default_factory=section, description=cls.__pydantic_fields__["cdi"].description)
             cls.__pydantic_fields__["cdi"] = FieldInfo.from_annotated_attribute(section, described)
             cls.model_rebuild(force=True)

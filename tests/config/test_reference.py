@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from typing import ClassVar
 
 import pytest
@@ -113,3 +114,10 @@ def test_a_vendor_names_its_cdi_class_and_a_file_may_name_another(model: type[Na
     assert model.model_validate({"cdi": {"class": "card"}}).delivery.kind == "hami.io/card"
     assert '| `cdi.class` | text | `"acme-card"` | Class part' in reference({"acme": model})
     assert ServedSettings().delivery.kind == "hami.io/gpu"
+
+
+@pytest.mark.parametrize("model", [NamedSettings, InheritingSettings])
+def test_settings_with_a_cdi_class_of_their_own_reach_a_driver_in_another_process(model: type[NamedSettings]) -> None:
+    settings = model.model_validate({"cdi": {"annotationPrefix": "acme.example/"}})
+
+    assert pickle.loads(pickle.dumps(settings)) == settings
