@@ -145,8 +145,8 @@ bench: setup ## Measure speed and memory against a baseline in the same run (BEN
 soak: setup ## Ten minutes of pods, faults and restarts at most: 100,000 Allocates, and nothing may grow (SOAK="--minutes 60")
 	$(BIN)/python -m bench.soak $(SOAK)
 
-gpu-check: ## On a machine with a real NVIDIA GPU: compare it with what the simulation claims (read-only)
-	@PY=$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)); $$PY -m vendors.nvidia.gpu_check --report $${OUT:-.}/gpu-check.json
+gpu-check: $(RUNTIME) ## On a machine with a real NVIDIA GPU: compare it with what the simulation claims (read-only)
+	@$(BIN)/python -m tools.gpu_check --report $${OUT:-.}/gpu-check.json
 
 wheel: setup ## Build the wheel
 	$(BIN)/python -m hatchling build -t wheel

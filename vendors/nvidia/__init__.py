@@ -1,7 +1,6 @@
 """NVIDIA cards: discovery over NVML, XIDs, NVLink scores, and HAMi-core's injection.
 
-Importing this package loads nothing. The vendor is put together when it is asked for: its settings need pydantic, and
-parts of the package, such as ``gpu_check``, also run where that is not installed.
+Importing this package loads nothing. The vendor is put together when it is asked for.
 """
 
 from __future__ import annotations

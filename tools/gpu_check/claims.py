@@ -1,7 +1,6 @@
-"""What the simulation claims of real hardware, in one file that needs no compiler and no YAML to read.
+"""What the simulation claims of real hardware, in one file: a machine with a card may have no C compiler.
 
-``python -m vendors.nvidia.simulation.claims`` writes it anew from the C headers, the machine profiles and the MIG
-tables; ``gpu_check`` compares it with a real card.
+``python -m tools.gpu_check.claims`` writes it anew from the C headers, the machine profiles and the MIG tables.
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ import json
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -23,7 +24,27 @@ from vendors.nvidia.simulation.layout import Device
 from vendors.nvidia.simulation.native_build import SOURCES
 from vendors.nvidia.simulation.symbols import SYMBOLS
 
-CLAIMS: Final = Path(__file__).parents[1] / "gpu_check" / "claims.json"
+FILE = Path(__file__).with_name("claims.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """``structs`` by C name: size, offsets, version word. ``models`` by NVML's name: fact → every value it may have."""
+
+    codes: Mapping[str, int]
+    structs: Mapping[str, Mapping[str, Any]]
+    symbols: Sequence[str]
+    models: Mapping[str, Mapping[str, Sequence[Any]]]
+    mig: Mapping[str, Mapping[str, Any]]
+
+    def code(self, name: str) -> int:
+        """NVML's number for a refusal, such as ``NOT_FOUND``."""
+        return self.codes[name]
+
+
+def load(path: Path = FILE) -> Claims:
+    return Claims(**json.loads(path.read_text(encoding="utf-8")))
+
 
 _STRUCT = re.compile(r"typedef struct \{(?P<body>.*?)\n\} (?P<name>\w+);", re.DOTALL)
 _UNION = re.compile(r"union \{.*?\}", re.DOTALL)
@@ -70,10 +91,10 @@ def _run(source: str) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         program = Path(scratch) / "sizes"
         command = [*compiler(), "-std=gnu11", f"-I{SOURCES}", "-x", "c", "-", "-o", str(program)]
-        made = subprocess.run(command, input=source, capture_output=True, text=True, timeout=DEADLINE_S, check=False)  # noqa: S603  # the compiler is the user's own choice
+        made = subprocess.run(command, input=source, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         if made.returncode:
             raise BuildError(f"{command[0]} cannot compile nvml_abi.h:\n{made.stderr.strip()}")
-        return subprocess.run([program], capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout  # noqa: S603  # compiled here
+        return subprocess.run([program], capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
 
 
 def _models() -> dict[str, Any]:
@@ -121,4 +142,4 @@ def _tables() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    CLAIMS.write_text(text(), encoding="utf-8")
+    FILE.write_text(text(), encoding="utf-8")

@@ -6,11 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from vendors.nvidia.gpu_check.bench import Bench
-from vendors.nvidia.gpu_check.binding import ask, kind, refused
-from vendors.nvidia.gpu_check.card import Card
-from vendors.nvidia.gpu_check.refused import Refused
-from vendors.nvidia.gpu_check.verdicts import Findings
+from tools.gpu_check.cards import Card
+from tools.gpu_check.findings import Bench, Findings
+from tools.gpu_check.library import Refused, ask, kind, refused
 
 XID = 0x8
 _ECC = 0x1 | 0x2

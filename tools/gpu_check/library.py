@@ -1,4 +1,7 @@
-"""A driver library behind glass: calls that read pass and are timed, all others are refused before they are made."""
+"""The driver library and its ``pynvml`` binding as they are: refusals are answers, and only calls that read pass.
+
+Every call is timed. A call that may change something is refused before it is made.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,79 @@ import ctypes
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any
+
+import pynvml
+
+NO_PERMISSION, NO_FUNCTION = 4, 13
+"""NVML's numbers; the second also where the driver or the binding is older than the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """``code`` is NVML's number, ``name`` its word, such as ``NotSupported``."""
+
+    code: int
+    name: str
+
+
+UNREADABLE = 999
+
+
+def ask(function: str, *arguments: object) -> Any:
+    """Call the binding's function of that name; ``Refused`` when it raises one of NVML's errors."""
+    call = getattr(pynvml, function, None)
+    if call is None:
+        return refused(NO_FUNCTION)
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        return refused(int(error.value))
+    except UnicodeDecodeError:
+        return Refused(code=UNREADABLE, name="GarbledText")
+
+
+def refused(code: int) -> Refused:
+    """A refusal by NVML's number."""
+    name = type(pynvml.NVMLError(code)).__name__.removeprefix("NVMLError_")
+    return Refused(code=code, name=f"Error{code}" if name == "NVMLError" else name)
+
+
+def constant(name: str) -> Any:
+    """A constant or a class of the binding; None when this binding has none of that name."""
+    return getattr(pynvml, name, None)
+
+
+def exported(symbol: str) -> bool:
+    """Whether the library that is open has this function."""
+    return hasattr(pynvml.nvmlLib._library, symbol)  # noqa: SLF001  # behind the glass: looked up, not called
+
+
+def address(handle: Any) -> int:
+    """What two handles of one card have in common."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def kind(value: object) -> str:
+    """The type of an answer, with the types inside tuples and short lists: ``tuple[int, int]``, ``c_uint``."""
+    if isinstance(value, ctypes.Array):
+        return f"array of {value._type_.__name__}"
+    if isinstance(value, tuple | list):
+        inside = [kind(item) for item in value]
+        return f"{type(value).__name__}[{', '.join(inside)}]" if inside else type(value).__name__
+    return "None" if value is None else type(value).__name__
+
+
+def release() -> str:
+    """The binding's own version."""
+    try:
+        return version("nvidia-ml-py")
+    except PackageNotFoundError:
+        return "unknown"
+
 
 READS = re.compile(
     r"nvml(?:Init(?:WithFlags|_v2)?|Shutdown|ErrorString|SystemGet\w+|DeviceGet\w+|DeviceIsMigDeviceHandle"

@@ -1,24 +1,18 @@
 """What the check holds hardware against is what the simulation is made of."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import vendors.nvidia
-from vendors.nvidia.gpu_check import answers, layout
-from vendors.nvidia.gpu_check.claims import FILE, load
-from vendors.nvidia.gpu_check.options import Options
-from vendors.nvidia.gpu_check.readonly import READS
-from vendors.nvidia.settings import NvidiaSettings
-from vendors.nvidia.simulation import claims
+from tools.gpu_check import claims, layout
+from tools.gpu_check.claims import FILE, load
+from tools.gpu_check.library import READS
 
 PACKAGE = Path(vendors.nvidia.__file__).parent
-SPECIAL = {"filter_devices", "healthchecks"}
 
 
 def test_the_claims_are_those_of_the_headers_the_profiles_and_the_tables():
-    assert FILE == claims.CLAIMS
-    assert FILE.read_text(encoding="utf-8") == claims.text(), "run: python -m vendors.nvidia.simulation.claims"
+    assert FILE.read_text(encoding="utf-8") == claims.text(), "run: python -m tools.gpu_check.claims"
 
 
 def test_the_sizes_are_those_that_drivers_are_known_to_have():
@@ -39,33 +33,13 @@ def test_every_structure_of_the_simulation_has_its_class_in_the_binding():
     assert set(layout.WORDS) <= set(layout.CLASSES)
 
 
-def test_the_options_are_the_settings_defaults():
-    settings, options = NvidiaSettings(), Options()
-    names = {field.name for field in fields(Options)} - SPECIAL
-
-    assert {name: getattr(options, name) for name in names} == {name: getattr(settings, name) for name in names}
-    assert options.healthchecks.policy() == settings.healthchecks.policy()
-    assert options.filter_devices.hides(uuid="GPU-1", index=0) == settings.filter_devices.hides(uuid="GPU-1", index=0)
-    assert options.device_node("nvidia0") == settings.device_node("nvidia0")
-
-
-def test_the_options_have_everything_that_the_driver_reads():
-    read = set()
-    for source in (*PACKAGE.glob("*.py"), *PACKAGE.glob("scheduling/*.py")):
-        if source.name not in ("settings.py", "vendor.py"):
-            read |= set(re.findall(r"\bsettings\.([a-z]\w*)", source.read_text(encoding="utf-8")))
-
-    assert read >= {"device_split_count", "nvml_library"}
-    assert {name for name in read if not hasattr(Options(), name)} == {"settings"} & read
-
-
 def test_the_type_of_every_answer_that_the_driver_reads_is_compared():
     """By the binding's names in the façade. A wait's event and what returns nothing are judged with the events.
 
     Only a card in MIG mode has MIG devices, and the check switches no mode.
     """
     asked = set(re.findall(r'\bask\("(nvml\w+)"', (PACKAGE / "library.py").read_text(encoding="utf-8")))
-    compared = {question.function for question in (*answers.SYSTEM, *answers.OF_A_CARD)}
+    compared = {question.function for question in (*layout.SYSTEM, *layout.OF_A_CARD)}
     elsewhere = {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetHandleByIndex", "nvmlDeviceRegisterEvents"}
     elsewhere |= {"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait_v2"}
     of_mig_devices = {"nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId"}

@@ -9,34 +9,31 @@ from pathlib import Path
 
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
+from tools.gpu_check import cards, events, layout, links, mig
+from tools.gpu_check.claims import load
+from tools.gpu_check.daemon import check_discovery, check_kubelet, look
+from tools.gpu_check.findings import Bench, Findings, Trees
+from tools.gpu_check.library import Timings, ask, loader
+from tools.gpu_check.report import Outcome
 from vendors.nvidia.binding import NoLibraryError, NvmlError
-from vendors.nvidia.gpu_check import answers, events, health, layout, links, memory, mig, place, session
-from vendors.nvidia.gpu_check.bench import Bench, Trees
-from vendors.nvidia.gpu_check.binding import ask
-from vendors.nvidia.gpu_check.card import cards
-from vendors.nvidia.gpu_check.claims import load
-from vendors.nvidia.gpu_check.discovery import check_discovery, look
-from vendors.nvidia.gpu_check.options import Options
-from vendors.nvidia.gpu_check.readonly import Timings, loader
-from vendors.nvidia.gpu_check.report import Outcome
-from vendors.nvidia.gpu_check.verdicts import Findings
 from vendors.nvidia.library import Nvml
 from vendors.nvidia.nvml import library_places
+from vendors.nvidia.settings import NvidiaSettings
 
 OF_A_CARD = (
-    session.check_identity,
-    session.check_model,
-    memory.check_memory,
-    place.check_place,
-    answers.check_types,
+    cards.check_identity,
+    cards.check_model,
+    cards.check_memory,
+    cards.check_place,
+    layout.check_types,
     links.check_links,
-    health.check_health,
-    health.check_processes,
+    cards.check_health,
+    cards.check_processes,
     mig.check_mig,
 )
 
 
-def run(options: Options, trees: Trees) -> Outcome:
+def run(settings: NvidiaSettings, trees: Trees) -> Outcome:
     """Everything there is to find out about this machine."""
     findings, timings = Findings(), Timings()
     outcome = Outcome(findings=findings, timings=timings)
@@ -44,18 +41,18 @@ def run(options: Options, trees: Trees) -> Outcome:
     _guarded(findings, "binding", lambda: layout.check_binding(bench))
     paths = HostPaths(sysfs=trees.sysfs, proc=trees.proc, dev=trees.dev)
     try:
-        outcome.look = look(options, paths, timings)
+        outcome.look = look(settings, paths, timings)
     except DriverUnavailableError as error:
         outcome.unavailable = error
         return outcome
-    _guarded(findings, "library", lambda: _with_library(bench, outcome, options, timings))
+    _guarded(findings, "library", lambda: _with_library(bench, outcome, settings, timings))
     _guarded(findings, "kubelet", lambda: _kubelet(outcome))
     return outcome
 
 
-def _with_library(bench: Bench, outcome: Outcome, options: Options, timings: Timings) -> None:
+def _with_library(bench: Bench, outcome: Outcome, settings: NvidiaSettings, timings: Timings) -> None:
     """A session of our own, so that the binding's answers are seen as they are."""
-    nvml = Nvml(library_places(options.settings()), load=loader(timings))
+    nvml = Nvml(library_places(settings), load=loader(timings))
     try:
         nvml.open()
         _inspect(bench, outcome)
@@ -68,9 +65,9 @@ def _with_library(bench: Bench, outcome: Outcome, options: Options, timings: Tim
 
 def _inspect(bench: Bench, outcome: Outcome) -> None:
     findings = bench.findings
-    for group in (layout.check_library, session.check_versions, session.check_refusals, answers.check_system_types):
+    for group in (layout.check_library, cards.check_versions, cards.check_refusals, layout.check_system_types):
         _guarded(findings, group.__name__, lambda group=group: group(bench))  # type: ignore[misc]  # bound at once
-    found = cards(bench)
+    found = cards.cards(bench)
     for card in found:
         for check in OF_A_CARD:
             _guarded(findings, f"{check.__name__} of card {card.index}", lambda check=check, card=card: check(card))  # type: ignore[misc]  # as above
@@ -78,29 +75,14 @@ def _inspect(bench: Bench, outcome: Outcome) -> None:
     _guarded(findings, "events", lambda: events.check_events(bench, found))
     if outcome.look:
         check_discovery(findings, outcome.look, ask("nvmlDeviceGetCount"))
-    _guarded(findings, "shutdown", lambda: session.check_after_shutdown(bench))
+    _guarded(findings, "shutdown", lambda: cards.check_after_shutdown(bench))
 
 
 def _kubelet(outcome: Outcome) -> None:
-    """Both gRPC and protobuf may be missing, or older than the code that was generated for them."""
     assert outcome.look is not None
-    try:
-        from vendors.nvidia.gpu_check.kubelet import check_kubelet  # noqa: PLC0415  # needs gRPC
-    except ImportError as error:
-        package = {"google": "protobuf", "grpc": "grpcio"}.get((error.name or "").partition(".")[0], error.name)
-        _not_done(outcome, f"{package} is missing, pip install {package}")
-        return
-    except Exception as error:  # noqa: BLE001  # boundary: gRPC and protobuf each refuse old releases in their own way
-        _not_done(outcome, f"the generated code does not load: {error}")
-        return
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
         seen = outcome.look
         outcome.kubelet_ms = asyncio.run(check_kubelet(outcome.findings, seen.family, seen.snapshot, Path(scratch)))
-
-
-def _not_done(outcome: Outcome, why: str) -> None:
-    with outcome.findings.about("kubelet"):
-        outcome.findings.not_done("registration and Allocate", why)
 
 
 def _guarded(findings: Findings, name: str, check: Callable[[], object]) -> None:

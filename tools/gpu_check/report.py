@@ -11,10 +11,9 @@ from typing import Any
 
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.render import device_table, snapshot_json, topology_matrix
-from vendors.nvidia.gpu_check.binding import release
-from vendors.nvidia.gpu_check.discovery import Look
-from vendors.nvidia.gpu_check.readonly import Timings
-from vendors.nvidia.gpu_check.verdicts import Check, Findings, Verdict
+from tools.gpu_check.daemon import Look
+from tools.gpu_check.findings import Check, Findings, Verdict
+from tools.gpu_check.library import Timings, release
 
 SCHEMA = "gpu-check/v1"
 

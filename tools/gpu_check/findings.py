@@ -1,4 +1,4 @@
-"""What was expected, what was seen, and what to think of it."""
+"""What was expected, what was observed, and the verdict; and what every check is handed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from vendors.nvidia.gpu_check.refused import NO_FUNCTION, NO_PERMISSION, Refused
+from tools.gpu_check.claims import Claims
+from tools.gpu_check.library import NO_FUNCTION, NO_PERMISSION, Refused
 
 
 class Verdict(StrEnum):
@@ -111,3 +113,21 @@ def plain(value: object) -> Any:
             return sorted((plain(item) for item in value), key=repr)
         case _:
             return repr(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trees:
+    """The kernel's file trees, wherever this process sees them."""
+
+    sysfs: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    dev: Path = Path("/dev")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Handed to every check."""
+
+    findings: Findings
+    claims: Claims
+    trees: Trees

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from hami_plugin.simulation.machines import load_machine
 from vendors.nvidia.simulation import NvmlSimulator, simulate
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,6 @@ def check(tmp_path: Path) -> Callable[..., Result]:
     def run(
         simulator: NvmlSimulator | None = None,
         *arguments: str,
-        python: Sequence[str] = (sys.executable,),
-        tree: Path = ROOT,
-        environment: Mapping[str, str] | None = None,
     ) -> Result:
         report = tmp_path / "out" / "report.json"
         places = {}
@@ -69,9 +65,8 @@ def check(tmp_path: Path) -> Callable[..., Result]:
             places |= {f"--{name}-root": settings[f"{name}Root"] for name in ("sysfs", "proc", "dev")}
         words = [word for pair in places.items() for word in pair]
         done = subprocess.run(
-            [*python, "-m", "vendors.nvidia.gpu_check", "--report", str(report), *words, *arguments],
-            cwd=tree,
-            env={**os.environ} if environment is None else dict(environment),
+            [sys.executable, "-m", "tools.gpu_check", "--report", str(report), *words, *arguments],
+            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=60,

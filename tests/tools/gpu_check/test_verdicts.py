@@ -5,8 +5,8 @@ import ctypes
 import pynvml
 import pytest
 
-from vendors.nvidia.gpu_check.binding import ask, kind, refused
-from vendors.nvidia.gpu_check.verdicts import Findings, Verdict, plain
+from tools.gpu_check.findings import Findings, Verdict, plain
+from tools.gpu_check.library import ask, kind, refused
 
 
 def _verdict(expected, observed):

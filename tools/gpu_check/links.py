@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vendors.nvidia.gpu_check.bench import Bench
-from vendors.nvidia.gpu_check.binding import address, ask, constant, refused
-from vendors.nvidia.gpu_check.card import Card
-from vendors.nvidia.gpu_check.refused import Refused
+from tools.gpu_check.cards import Card
+from tools.gpu_check.findings import Bench
+from tools.gpu_check.library import Refused, address, ask, constant, refused
 
 LINK_COUNT_FIELD = 91
 _INTERNAL = 0

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from vendors.nvidia.gpu_check.bench import Bench, Trees
-from vendors.nvidia.gpu_check.claims import load
-from vendors.nvidia.gpu_check.layout import check_binding
-from vendors.nvidia.gpu_check.verdicts import Findings, Verdict
+from tools.gpu_check.claims import load
+from tools.gpu_check.findings import Bench, Findings, Trees, Verdict
+from tools.gpu_check.layout import check_binding
 
 MEMORY = load().structs["nvmlMemory_v2_t"]
 

@@ -6,9 +6,8 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
-from vendors.nvidia.gpu_check.binding import ask, constant, refused
-from vendors.nvidia.gpu_check.card import Card
-from vendors.nvidia.gpu_check.refused import Refused
+from tools.gpu_check.cards import Card
+from tools.gpu_check.library import Refused, ask, constant, refused
 
 PROFILE_NUMBERS = 0x12
 _FIELDS = {
