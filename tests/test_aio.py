@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_plugin import aio
 from hami_plugin.aio import Backoff, Watched, cancelled, happened
+from tests.support.sleeping import Sleeping
 
 
 async def test_a_change_wakes_every_waiter_and_an_equal_value_none():
@@ -87,16 +89,22 @@ async def test_a_slow_follower_skips_to_the_last_value():
     assert seen == [0, 99]
 
 
-async def test_a_paced_follower_is_not_woken_more_often():
+async def test_a_paced_follower_is_not_woken_more_often(monkeypatch):
+    order = []
+
+    async def sleep(seconds):
+        order.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(aio, "asyncio", Sleeping(sleep))
     watched = Watched(0)
-    states = watched.follow(every=0.02)
-    await anext(states)
-    start = asyncio.get_running_loop().time()
+    states = watched.follow(every=20.0)
 
-    watched.set(1)
-    await anext(states)
+    for value in (1, 2, 3):
+        order.append(await anext(states))
+        watched.set(value)
 
-    assert asyncio.get_running_loop().time() - start >= 0.019
+    assert order == [0, 20.0, 1, 20.0, 2]
     await states.aclose()
 
 

@@ -1,5 +1,6 @@
 """House rules that no tool checks: vendors stay in their folders, and every module says what it is."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -52,3 +53,93 @@ def test_no_test_of_hypothesis_fails_for_the_machines_speed():
     assert settings.default.deadline is None
     assert HealthCheck.too_slow in settings.default.suppress_health_check
     assert of_their_own == []
+
+
+CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "time"}
+READING = re.compile(rf"\.({'|'.join(sorted(CLOCKS))})\(\)")
+
+
+def asserted_durations(text):
+    """The lines whose ``assert`` rests on a difference of two readings of a clock, wherever in the file it was taken.
+
+    A deadline (``assert time.monotonic() < end``) takes no difference, and stays.
+    """
+    if not READING.search(text):
+        return []
+    tree = ast.parse(text)
+    readings, durations = set(), set()
+
+    def reads(node):
+        return any(
+            (isinstance(part, ast.Call) and not part.args and getattr(part.func, "attr", "") in CLOCKS)
+            or (isinstance(part, ast.Name) and part.id in readings)
+            for part in ast.walk(node)
+        )
+
+    def measures(node):
+        return any(
+            (isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and reads(part.left) and reads(part.right))
+            or (isinstance(part, ast.Name) and part.id in durations)
+            for part in ast.walk(node)
+        )
+
+    def learn(value, *targets):
+        kept = [target.value if isinstance(target, ast.Subscript) else target for target in targets]
+        names = {part.id for target in kept for part in ast.walk(target) if isinstance(part, ast.Name)}
+        if measures(value):
+            durations.update(names)
+        elif reads(value):
+            readings.update(names)
+
+    before = None
+    while before != (before := (len(readings), len(durations))):
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    learn(value, *targets)
+                case ast.Call(func=ast.Attribute(value=ast.Name() as kept, attr="append"), args=[value]):
+                    learn(value, kept)
+                case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+                    learn(value, target)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return) and part.value]
+                    if any(map(measures, returned)):
+                        durations.add(node.name)
+    return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert) and measures(node.test)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "start = time.monotonic()\nassert time.monotonic() - start < 1",
+        "start = loop.time()\ntook = loop.time() - start\nassert took >= 0.05",
+        "at.append(time.monotonic())\nassert all(b - a > 1 for a, b in pairwise(at))",
+        "began = time.perf_counter()\ntook.append(time.perf_counter() - began)\nassert median(took) < 5",
+        "def back():\n    b = time.monotonic()\n    return time.monotonic() - b\ns = back()\nassert s < 4",
+    ],
+)
+def test_an_asserted_duration_is_found(text):
+    assert len(asserted_durations(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "end = time.monotonic() + 20\nassert time.monotonic() < end",
+        "began = time.monotonic()\ntell(time.monotonic() - began)\nassert done",
+        "assert clock.now - 3 == 4",
+    ],
+)
+def test_a_deadline_and_a_figure_that_is_only_told_are_no_asserted_duration(text):
+    assert asserted_durations(text) == []
+
+
+def test_no_test_asserts_how_many_seconds_something_takes():
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sources("tests")
+        if path.suffix == ".py" and path.name != "test_house.py"
+        for line in asserted_durations(path.read_text(encoding="utf-8"))
+    ]
+
+    assert found == [], "await a condition, use a fake clock, or measure it in bench/"

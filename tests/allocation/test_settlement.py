@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.allocation import settlement
 from hami_plugin.errors import ClusterError
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_ALLOCATING, PHASE_FAILED, PHASE_SUCCESS
 from tests.support.builders import ALLOCATED, TO_ALLOCATE, container, grant, held_by, ids, pod, uuid
 from tests.support.node import until
+from tests.support.sleeping import Sleeping
 
 LOCK = "2026-08-21T10:11:12+08:00,default,a"
 
@@ -117,16 +119,21 @@ async def test_a_lock_release_that_fails_is_retried_without_patching_the_pod_aga
     assert NODE_LOCK not in node.cluster.node.annotations
 
 
-async def test_the_wait_that_the_server_asks_for_is_kept(node):
+async def test_the_wait_that_the_server_asks_for_is_kept(node, monkeypatch):
     bound(node)
-    node.cluster.fail("patch pods", ClusterError("too many requests", status=429, retry_after=0.05))
-    loop = asyncio.get_running_loop()
-    start = loop.time()
+    node.cluster.fail("patch pods", ClusterError("too many requests", status=429, retry_after=90.0))
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+        await asyncio.sleep(0 if seconds == 90.0 else seconds)
+
+    monkeypatch.setattr(settlement, "asyncio", Sleeping(sleep))
 
     await node.allocator.allocate(ids((0, 0)))
     await node.settled()
 
-    assert loop.time() - start >= 0.05
+    assert waits.count(90.0) == 1
     assert len(node.cluster.writes) == 3
 
 

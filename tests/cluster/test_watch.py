@@ -4,11 +4,14 @@ import asyncio
 import dataclasses
 import json
 import tracemalloc
+from functools import partial
 
 import pytest
 
 from hami_plugin.aio import Backoff
+from hami_plugin.cluster import informer
 from hami_plugin.cluster.client import connect
+from hami_plugin.cluster.requests import ListPace
 from tests.support.watching import (
     LIST_PODS,
     WATCH_PODS,
@@ -158,16 +161,23 @@ async def test_an_error_event_in_an_open_watch_leads_to_a_list(pods, server):
 
 
 @pytest.mark.scenario("P7")
-async def test_lists_are_rare_however_often_the_watch_breaks(cluster, server, rhythm):
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+async def test_lists_are_rare_however_often_the_watch_breaks(cluster, server, rhythm, monkeypatch):
+    now, waits = [0.0], []
+
+    class Turns(ListPace):
+        async def turn(self):
+            waits.append(self.take())
+            now[0] += waits[-1]
+
+    monkeypatch.setattr(informer, "ListPace", partial(Turns, clock=lambda: now[0]))
 
     async with running(cluster.follow_pods(Pods().feed)), asyncio.timeout(60):
         while server.count(LIST_PODS) < 6:
             server.expire_watches()
             await asyncio.sleep(0.02)
+        assert len(waits) >= server.count(LIST_PODS)
 
-    assert server.count(LIST_PODS) <= 2 + (loop.time() - began) / rhythm.list_every
+    assert waits[:6] == pytest.approx([0, 0, *[rhythm.list_every] * 4])
 
 
 @pytest.mark.scenario("P7")

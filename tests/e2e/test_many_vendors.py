@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ import pytest
 from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.model.views import NodeView
 from tests.e2e.steps import take_down
-from tests.e2e.test_neighbours import AT_MOST_S, child, component
+from tests.e2e.test_neighbours import GUARD_S, child, component
 from tests.e2e.test_other_vendors import node, run
 
 PROFILES = {"nvidia": "dgx-h100", "ascend": "ascend-910b3-8", "awsneuron": "aws-inf2-24xlarge"}
@@ -44,16 +45,13 @@ def view(stage: Stage) -> NodeView:
     return node(stage, stage.resource, *(units.resource for units in stage.family.resources.units))
 
 
-async def allocations(stage: Stage, name: str) -> float:
-    """Three pods with a device each, one after the other: the longest way of one."""
-    seconds = []
-    for number in range(3):
-        began = time.monotonic()
-        pod, answer = await run(stage, f"{name}-{number}", view(stage), **{stage.resource: 1})
-        seconds.append(time.monotonic() - began)
-        assert answer.edits.env
-        take_down(stage, pod)
-    return max(seconds)
+async def allocations(stage: Stage, name: str, count: int = 10) -> None:
+    """Pods with a device each, one after the other."""
+    async with asyncio.timeout(GUARD_S):
+        for number in range(count):
+            pod, answer = await run(stage, f"{name}-{number}", view(stage), **{stage.resource: 1})
+            assert answer.edits.env
+            take_down(stage, pod)
 
 
 async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: dict[str, Stage]) -> None:
@@ -75,20 +73,18 @@ async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: di
 
 @pytest.mark.full
 @pytest.mark.parametrize("victim", PROFILES)
-async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, Stage], victim: str, tell: Any) -> None:
+async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, Stage], victim: str) -> None:
     gone = three[victim]
 
     gone.hardware.simulator.inject("driver-gone")
-    said = await until_driver(gone, victim, well=False)
-    seconds = {}
+    await until_driver(gone, victim, well=False)
     for vendor, stage in three.items():
         if vendor != victim:
-            seconds[vendor] = await allocations(stage, f"{vendor}-meanwhile")
+            await allocations(stage, f"{vendor}-meanwhile")
             assert await component(stage, f"driver {vendor}") == ""
 
-    tell(f"{victim}: {said[:60]}; meanwhile a pod's way took at most {max(seconds.values()):.3f} s")
+    assert await component(gone, f"driver {victim}"), "it is away all the while"
     assert gone.kubelet.allocatable(gone.resource) == 0
-    assert max(seconds.values()) < 4 * AT_MOST_S
     gone.hardware.simulator.inject("driver-back")
     await until_driver(gone, victim, well=True)
     await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 30)
@@ -101,7 +97,7 @@ async def test_a_driver_whose_process_is_killed_takes_nobody_along(three: dict[s
     os.kill(child(gone), signal.SIGKILL)
     said = await until_driver(gone, "ascend", well=False)
     for vendor in ("nvidia", "awsneuron"):
-        assert await allocations(three[vendor], f"{vendor}-meanwhile") < 4 * AT_MOST_S
+        await allocations(three[vendor], f"{vendor}-meanwhile")
 
     assert "DriverCrashed" in said
     assert "SIGKILL" in said

@@ -4,13 +4,13 @@ import asyncio
 import threading
 import time
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
 import hami_plugin.inventory.discovery
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.inventory import discovery
 from hami_plugin.inventory.discovery import DiscoveryTiming
 from hami_plugin.model.device import Action, Fault
 from hami_plugin.model.links import Link, Links
@@ -19,6 +19,7 @@ from tests.support.builders import uuid
 from tests.support.hardware import ScriptedDriver
 from tests.support.looking import FAST, Clock, Rig
 from tests.support.node import until
+from tests.support.sleeping import Sleeping
 
 XID = Fault(reason="Xid79", message="fell off the bus", action=Action.REBOOT)
 GONE = DriverUnavailableError(DriverReason.NO_DRIVER, "not loaded")
@@ -341,19 +342,23 @@ async def test_closing_waits_for_no_driver_that_hangs(start):
     assert "close" not in rig.driver.calls
 
 
-async def test_a_driver_that_does_not_wait_for_events_is_not_asked_without_end(start):
-    asked = []
+async def test_a_driver_that_does_not_wait_for_events_is_not_asked_without_end(start, monkeypatch):
+    order = []
 
     class Hasty(ScriptedDriver):
         def poll(self, timeout):
-            asked.append(time.monotonic())
+            order.append("asked")
             return ()
 
-    interval = 0.05
-    start(Hasty(0), timing=replace(FAST, poll=1.0, min_poll_interval=interval, rescan=10.0))
-    await until(lambda: len(asked) > 5)
+    async def sleep(seconds):
+        order.append("waits" if seconds > 0 else "waits not")
+        await asyncio.sleep(0)
 
-    assert all(later - earlier > 0.8 * interval for earlier, later in pairwise(asked))
+    monkeypatch.setattr(discovery, "asyncio", Sleeping(sleep))
+    start(Hasty(0), timing=replace(FAST, poll=600.0, min_poll_interval=600.0, rescan=6000.0))
+    await until(lambda: len(order) > 10)
+
+    assert order[:10] == ["asked", "waits"] * 5
 
 
 async def test_a_driver_that_takes_its_time_to_close_is_asked_nothing_more(start):

@@ -46,30 +46,22 @@ def watching(nvml):
     return simulator, binding, events
 
 
-def test_a_wait_without_events_lasts_its_time_out(watching, code):
-    _, binding, events = watching
-    start = time.monotonic()
-
-    assert code(binding.nvmlEventSetWait_v2, events, 120) == 10
-    assert time.monotonic() - start >= 0.119
-
-
-def test_a_wait_without_events_sleeps_it_through(watching, code):
+def test_a_wait_without_events_sleeps_until_its_time_is_out(watching, code):
+    """That it lasts as long as it was to last, ``make gpu-check`` compares on the simulation too."""
     _, binding, events = watching
     before = sleeps()
 
     assert code(binding.nvmlEventSetWait_v2, events, 600) == 10
-    assert sleeps() - before < 10
+    assert 0 < sleeps() - before < 10
 
 
 def test_a_wait_that_nothing_wakes_looks_again_and_again(watching, code):
     simulator, binding, _ = watching
     events = untold(binding)
     binding.nvmlDeviceRegisterEvents(binding.nvmlDeviceGetHandleByIndex(5), XID, events)
-    before, start = sleeps(), time.monotonic()
+    before = sleeps()
 
     assert code(binding.nvmlEventSetWait_v2, events, 300) == 10
-    assert time.monotonic() - start >= 0.299
     assert sleeps() - before >= 10
     waiter = threading.Timer(0.1, simulator.inject, ("xid", 5, 79))
     waiter.start()
