@@ -130,6 +130,10 @@ class Stage:
     show: Callable[[str], None] = lambda _caption: None
 
     @property
+    def node(self) -> str:
+        return self.options["--node-name"]
+
+    @property
     def resource(self) -> str:
         return self.family.resources.count
 
@@ -168,7 +172,7 @@ class Stage:
                 family=one.family,
                 devices=one.devices,
                 ailing=one.ailing,
-                scheduler=_scheduler(self.api, self.kubelet, one.family),
+                scheduler=_scheduler(self.api, self.kubelet, self.node, one.family),
                 received={},
                 written=set(),
             )
@@ -243,7 +247,7 @@ class Stage:
 
     def annotation(self, key: str) -> str:
         """One of the node's annotations; empty when it is not there, or there is no such key."""
-        return str(self.api.node(NODE)["metadata"].get("annotations", {}).get(key, ""))
+        return str(self.api.node(self.node)["metadata"].get("annotations", {}).get(key, ""))
 
     async def readiness(self) -> Mapping[str, Any]:
         """What the daemon says of itself."""
@@ -275,7 +279,12 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    profile: str, *, keep: bool = False, configuration: Mapping[str, Any] = CONFIGURATION, seed: int = 1
+    profile: str,
+    *,
+    keep: bool = False,
+    configuration: Mapping[str, Any] = CONFIGURATION,
+    seed: int = 1,
+    node: str = NODE,
 ) -> AsyncIterator[Stage]:
     """Build the stage in a temporary directory, and clear it away at the end. ``seed`` is the kubelet's chance.
 
@@ -287,9 +296,9 @@ async def staged(
         kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock", seed=seed)
         (directory / "config.yaml").write_text(json.dumps(configuration), encoding="utf-8")
         async with SimulatedApiServer() as api:
-            options = daemon_options(profile, NODE, directory, api.write_kubeconfig(directory / "kubeconfig"))
+            options = daemon_options(profile, node, directory, api.write_kubeconfig(directory / "kubeconfig"))
             machines = served(options)
-            api.create_node(NODE, labels=_labels(machines))
+            api.create_node(node, labels=_labels(machines))
             await kubelet.start()
             first = machines[0]
             stage = Stage(
@@ -301,7 +310,7 @@ async def staged(
                 machines=machines,
                 api=api,
                 kubelet=kubelet,
-                scheduler=_scheduler(api, kubelet, first.family),
+                scheduler=_scheduler(api, kubelet, node, first.family),
                 options=options,
             )
             try:
@@ -314,11 +323,11 @@ async def staged(
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _scheduler(api: SimulatedApiServer, kubelet: FakeKubelet, family: Family) -> SimulatedScheduler:
+def _scheduler(api: SimulatedApiServer, kubelet: FakeKubelet, node: str, family: Family) -> SimulatedScheduler:
     def counted() -> dict[str, int]:
         return {resource: kubelet.capacity(resource) for resource in kubelet.ledger.resources}
 
-    return SimulatedScheduler(api, NODE, [family], counted)
+    return SimulatedScheduler(api, node, [family], counted)
 
 
 def _labels(machines: Sequence[Served]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.cli.fit.inquiry import Inquiry, answered
+from hami_plugin.demo.stage import NODE
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.register import key
@@ -29,7 +30,7 @@ SAMPLE = 16
 def fits(node: Live, manifest: dict) -> bool:
     pods = tuple(pod for pod in map(pod_view, node.api.pods()) if not pod.terminal)
     inquiry = Inquiry(
-        pod=pod_view(manifest), nodes=(node_view(node.api.node(node.node)),), families=every_family(), pods=pods
+        pod=pod_view(manifest), nodes=(node_view(node.api.node(NODE)),), families=every_family(), pods=pods
     )
     try:
         return answered(inquiry).choice.best is not None
@@ -44,16 +45,16 @@ async def test_a_pod_that_fits_is_served_by_the_processes_and_no_other_is(profil
     told: Counter[bool] = Counter()
     place = ground(Case(profile=profile, way=Way()), tmp_path / "ground")
     questions = Questions(place, random.Random(4))
-    async with live(profile, node="n1") as node:
+    async with live(profile) as node:
         for number in range(SAMPLE):
             asked = questions.pod()
             meta = {**asked["metadata"], "name": f"p{number}", "namespace": "default"}
             manifest = {**asked, "metadata": meta}
-            if lacking(pod_view(manifest), node_view(node.api.node("n1")), every_family()):
+            if lacking(pod_view(manifest), node_view(node.api.node(NODE)), every_family()):
                 continue  # kube-scheduler itself refuses it, and is no part of this
             expected = fits(node, manifest)
 
-            ended = await node.run(manifest)
+            ended = await node.tried(manifest)
 
             assert (bool(ended.node), expected) == (expected, bool(ended.node)), (manifest, ended)
             assert expected or ended.refused_at in ("webhook", "filter"), (manifest, ended)
@@ -66,12 +67,12 @@ async def test_a_part_that_nothing_would_limit_is_refused_while_it_is_so_and_ser
     limits = {"amd.com/gpu": "1", "amd.com/gpumem": "16384"}
     spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
     said = key("AMD")
-    async with live("mi300x-8", node="n1", configuration={"rescanSeconds": 0.5}) as node:
+    async with live("mi300x-8", rescanSeconds=0.5) as node:
 
         async def known(name: str, *, fitting: bool) -> None:
             """The scheduler's watch has shown it what the node says."""
             asked = node.api.create_pod({"metadata": {"name": name, "namespace": "default"}, "spec": spec})
-            offer = {"Pod": asked, "Nodes": None, "NodeNames": ["n1"]}
+            offer = {"Pod": asked, "Nodes": None, "NodeNames": [NODE]}
             async with asyncio.timeout(60):
                 while bool((await node.scheduler.post("/filter", offer))["NodeNames"]) is not fitting:  # noqa: ASYNC110  # it is another process
                     await asyncio.sleep(0.05)
@@ -79,17 +80,17 @@ async def test_a_part_that_nothing_would_limit_is_refused_while_it_is_so_and_ser
 
         async def run(name: str) -> Ended:
             manifest = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
-            expected, ended = fits(node, manifest), await node.run(manifest)
+            expected, ended = fits(node, manifest), await node.tried(manifest)
             assert bool(ended.node) is expected, ended
             return ended
 
-        library = node.log.parent / "hook" / "vgpu" / "libamvgpu.so"
+        library = node.stage.directory / "hook" / "vgpu" / "libamvgpu.so"
         library.unlink()
-        await until(lambda: "there is no" in node.annotation(said))
+        await until(lambda: "there is no" in node.written(said))
         await known("first", fitting=False)
         refused = await run("early")
         library.touch()
-        await until(lambda: not node.annotation(said))
+        await until(lambda: not node.written(said))
         await known("second", fitting=True)
 
         assert (refused.refused_at, "CardServedWholeOnly" in refused.why) == ("filter", True)

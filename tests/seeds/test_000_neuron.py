@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import copy
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hami_plugin.demo.stage import NODE
 from hami_plugin.protocol.decisions import decode_devices
-from tests.scheduler.extender.test_process import review
-from tests.seeds.live import Live, examples, living
+from tests.seeds.examples import examples
+from tests.support.live import Live, live
 
 DEVICES, CORE = examples("000_neuron.yaml")
 (RULES,) = examples("000_cores.yaml")
@@ -39,23 +36,14 @@ def devices(node: Live, name: str) -> list[int]:
 
 async def denied(node: Live, pod: dict[str, Any]) -> str:
     """What the webhook says against it."""
-    pod = {**pod, "metadata": {**pod["metadata"], "namespace": "team"}}
-    answer = (await node.scheduler.post("/webhook?timeout=10s", review(texts(pod))))["response"]
-    assert not answer["allowed"], base64.b64decode(answer.get("patch", "")).decode()
-    return str(answer["status"]["message"])
+    ended = await node.tried(pod)
+    assert ended.refused_at == "webhook", ended
+    return ended.why
 
 
-def texts(pod: dict[str, Any]) -> dict[str, Any]:
-    """Amounts as the API server hands them on."""
-    pod = json.loads(json.dumps(pod))
-    limits = pod["spec"]["containers"][0]["resources"]["limits"]
-    limits.update({key: str(amount) for key, amount in limits.items()})
-    return pod
-
-
-async def test_four_devices_of_a_trainium_are_an_aligned_block(tmp_path: Path) -> None:
+async def test_four_devices_of_a_trainium_are_an_aligned_block() -> None:
     """请求 4 个设备时, 会找到 [0,1,2,3], [4,5,6,7], [8,9,10,11] 或 [12,13,14,15] 这样的组合。"""
-    async with living("aws-trn1-32xlarge", tmp_path) as (node, _):
+    async with live("aws-trn1-32xlarge") as node:
         for number, block in enumerate(([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15])):
             await node.run(DEVICES, f"demo-{number}")
             assert devices(node, f"demo-{number}") == block
@@ -67,18 +55,18 @@ async def test_four_devices_of_a_trainium_are_an_aligned_block(tmp_path: Path) -
 
 @pytest.mark.full
 @pytest.mark.parametrize("count", [2, 7])
-async def test_a_trainium_gives_one_four_eight_or_sixteen_devices(count: int, tmp_path: Path) -> None:
+async def test_a_trainium_gives_one_four_eight_or_sixteen_devices(count: int) -> None:
     """任何其他数量的请求(如 2 或 7 个设备)都会被直接拒绝,Pod 将无法被调度。"""
-    async with living("aws-trn1-32xlarge", tmp_path) as (node, _):
+    async with live("aws-trn1-32xlarge") as node:
         answer = await node.filtered(await node.created(asking(devices=count), "odd"))
 
         assert answer["FailedNodes"] == {NODE: "1/16 NumaNotFit"}
 
 
 @pytest.mark.full
-async def test_devices_of_an_inferentia_are_neighbours_or_none(tmp_path: Path) -> None:
+async def test_devices_of_an_inferentia_are_neighbours_or_none() -> None:
     """如果节点有足够数量的空闲设备但它们不相邻,调度依然会失败。"""
-    async with living("aws-inf2-24xlarge", tmp_path) as (node, stack):
+    async with live("aws-inf2-24xlarge") as node:
         names = [f"one-{number}" for number in range(6)]
         for name in names:
             await node.run(asking(devices=1), name)
@@ -86,7 +74,7 @@ async def test_devices_of_an_inferentia_are_neighbours_or_none(tmp_path: Path) -
         assert sorted(holder) == [*range(6)]
         for number in (1, 3, 5):
             node.end(holder[number])
-        await node.restart_scheduler(stack, tmp_path)  # which then knows that they are free
+        await node.restart_scheduler()  # which then knows that they are free
         pair = await node.created(asking(devices=2), "pair")
         assert (await node.filtered(pair))["FailedNodes"][NODE]
 
@@ -97,10 +85,10 @@ async def test_devices_of_an_inferentia_are_neighbours_or_none(tmp_path: Path) -
 
 @pytest.mark.full
 @pytest.mark.parametrize(("cores", "expected"), [(1, [0b01]), (2, [0b11]), (4, [0b11, 0b11])])
-async def test_cores_are_of_as_few_devices_as_they_need(cores: int, expected: list[int], tmp_path: Path) -> None:
+async def test_cores_are_of_as_few_devices_as_they_need(cores: int, expected: list[int]) -> None:
     """基于“2 核/设备”模型: 1 and 2 cores are of one device, N > 2 are all cores of N/2 devices."""
     assert [key for rule in RULES["rules"] for key in rule] == ["请求 1 个核心", "请求 2 个核心", "请求 N > 2 个核心"]
-    async with living("aws-inf2-24xlarge", tmp_path) as (node, _):
+    async with live("aws-inf2-24xlarge") as node:
         await node.run(CORE if cores == 1 else asking(cores=cores), "cores")
 
         grants = [grant for piece in decode_devices(node.noted("cores")[ALLOCATED]) for grant in piece]
@@ -112,11 +100,9 @@ async def test_cores_are_of_as_few_devices_as_they_need(cores: int, expected: li
 
 @pytest.mark.full
 @pytest.mark.parametrize(("cores", "next_"), [(3, 4), (5, 6)])
-async def test_an_odd_number_of_cores_is_denied_with_the_next_that_works(
-    cores: int, next_: int, tmp_path: Path
-) -> None:
+async def test_an_odd_number_of_cores_is_denied_with_the_next_that_works(cores: int, next_: int) -> None:
     """请求 3 个核心,最终会被转换为寻找 1 个能提供 2 个核心的设备: nobody gets less than was asked for here."""
-    async with living("aws-trn1-2xlarge", tmp_path) as (node, _):
+    async with live("aws-trn1-2xlarge") as node:
         said = await denied(node, asking(cores=cores))
 
         assert f"{CORES}={cores}" in said or f"{CORES}: {cores}" in said

@@ -6,14 +6,14 @@ import copy
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hami_plugin.demo.stage import NODE
 from hami_plugin.protocol.decisions import decode_devices
-from tests.seeds.live import Live, examples, living
+from tests.seeds.examples import examples
+from tests.support.live import Live, live
 from tests.support.scheduling import reasons, until
 from vendors.metax.node import UNLIMITED
 
@@ -26,9 +26,9 @@ AGENTS_SHARES = 16
 
 
 @pytest.fixture
-async def live(tmp_path: Path) -> AsyncIterator[tuple[Live, AsyncExitStack]]:
-    async with living("metax-c500-8", tmp_path) as (node, stack):
-        yield node, stack
+async def node() -> AsyncIterator[Live]:
+    async with live("metax-c500-8") as one:
+        yield one
 
 
 def cards(live: Live, name: str, key: str = ALLOCATED) -> list[str]:
@@ -37,11 +37,8 @@ def cards(live: Live, name: str, key: str = ALLOCATED) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.difference("D-126")
-async def test_the_second_class_on_a_full_node_hears_which_class_is_there(
-    live: tuple[Live, AsyncExitStack], tmp_path: Path
-) -> None:
+async def test_the_second_class_on_a_full_node_hears_which_class_is_there(node: Live) -> None:
     """一张物理 GPU 卡,从第一个任务入驻开始,就只能接受和它“同类”的后续任务。"""
-    node, stack = live
     for number in range(CARDS):
         await node.run(SHARE, f"fixed-{number}")
     held = [uuid for number in range(CARDS) for uuid in cards(node, f"fixed-{number}")]
@@ -56,7 +53,7 @@ async def test_the_second_class_on_a_full_node_hears_which_class_is_there(
             assert answer["FailedNodes"] == {NODE: "8/8 CardQosPolicyMismatch(fixed-share)"}
         # A process that ends takes the Events with it that it has not written yet.
         await until(lambda: "FilteringFailed" in reasons(node.stage.api, "second"))
-        await node.restart_scheduler(stack, tmp_path)
+        await node.restart_scheduler()
     assert "CardQosPolicyMismatch(fixed-share)" in reasons(node.stage.api, "second")["FilteringFailed"]
 
     node.end("fixed-0")
@@ -65,19 +62,18 @@ async def test_the_second_class_on_a_full_node_hears_which_class_is_there(
 
 
 @pytest.mark.difference("D-125")
-async def test_three_classes_never_share_a_card(live: tuple[Live, AsyncExitStack], tmp_path: Path) -> None:
+async def test_three_classes_never_share_a_card(node: Live) -> None:
     """确保不同 QoS 类型的任务从一开始就不会被混合部署在同一张物理卡上。
 
     With the register that our daemon has written, but for the number of shares, which MetaX's own agent sets to 16.
     """
-    node, stack = live
     await raise_shares(node, 2)
-    await node.restart_scheduler(stack, tmp_path)
+    await node.restart_scheduler()
 
     first = await outcome(node, "a", "fixed-share")
     second = await outcome(node, "b", "best-effort")
     third = await outcome(node, "c", "burst-share")
-    await node.restart_scheduler(stack, tmp_path)
+    await node.restart_scheduler()
     after, alike = await outcome(node, "d", "burst-share"), await outcome(node, "e", "fixed-share")
 
     assert first != second
@@ -86,20 +82,17 @@ async def test_three_classes_never_share_a_card(live: tuple[Live, AsyncExitStack
 
 
 @pytest.mark.full
-async def test_a_card_with_room_for_all_three_takes_one_class(
-    live: tuple[Live, AsyncExitStack], tmp_path: Path
-) -> None:
+async def test_a_card_with_room_for_all_three_takes_one_class(node: Live) -> None:
     """如果 GPU 已被占用,则新任务的 QoS 注解必须严格等于卡上现有任务的 QoS 模式,否则调度将被拒绝。
 
     A fifth of the cores each, in place of the 60 %, of which one card has room for one.
     """
-    node, stack = live
     await raise_shares(node, 1)
-    await node.restart_scheduler(stack, tmp_path)
+    await node.restart_scheduler()
 
     first = await outcome(node, "a", "best-effort", cores=20)
     refused = [await outcome(node, name, f"{name}-share", cores=20) for name in ("fixed", "burst")]
-    await node.restart_scheduler(stack, tmp_path)
+    await node.restart_scheduler()
     refused += [await outcome(node, f"{name}-again", f"{name}-share", cores=20) for name in ("fixed", "burst")]
     alike = await outcome(node, "b", "best-effort", cores=20)
 
@@ -108,13 +101,10 @@ async def test_a_card_with_room_for_all_three_takes_one_class(
 
 
 @pytest.mark.full
-async def test_a_pod_without_a_class_is_best_effort_and_a_whole_card_has_none(
-    live: tuple[Live, AsyncExitStack], tmp_path: Path
-) -> None:
+async def test_a_pod_without_a_class_is_best_effort_and_a_whole_card_has_none(node: Live) -> None:
     """BestEffort (尽力而为): 默认策略。独占任务例外: 请求 100% 算力的任务,因不涉及共享,不受此规则限制。"""
-    node, stack = live
     await raise_shares(node, 2)
-    await node.restart_scheduler(stack, tmp_path)
+    await node.restart_scheduler()
     plain = copy.deepcopy(SHARE)
     del plain["metadata"]["annotations"]
     whole = copy.deepcopy(AWARE)
@@ -160,22 +150,19 @@ async def test_whole_gpus_come_from_one_zone_where_one_has_enough(
 
 
 @pytest.mark.full
-async def test_of_two_nodes_the_one_whose_gpus_are_linked_better_is_taken(
-    live: tuple[Live, AsyncExitStack], tmp_path: Path
-) -> None:
+async def test_of_two_nodes_the_one_whose_gpus_are_linked_better_is_taken(node: Live) -> None:
     """Final Score = (10 * allocatedScore) - lossScore: 得分最高的节点胜出。"""
-    node, stack = live
     register: list[dict[str, Any]] = json.loads(node.written(REGISTER))
     apart = [{**card, "uuid": f"other-{n}", "linkZone": 1 + n // 2} for n, card in enumerate(register[:4])]
     node.stage.api.create_node("other", allocatable={"metax-tech.com/sgpu": "4"}, capacity={"metax-tech.com/sgpu": "4"})
     node.stage.api.annotate_node("other", {REGISTER: json.dumps(apart)})
-    await node.restart_scheduler(stack, tmp_path)
+    await node.restart_scheduler()
     blind = copy.deepcopy(AWARE)
     blind["metadata"]["annotations"]["metax-tech.com/sgpu-topology-aware"] = "false"
 
     unaware = await node.filtered(await node.created(blind, "unaware"))
-    node.stage.api.delete_pod("team", "unaware")
-    await node.restart_scheduler(stack, tmp_path)  # for which both nodes are idle again
+    node.stage.api.delete_pod("default", "unaware")
+    await node.restart_scheduler()  # for which both nodes are idle again
     aware = await node.filtered(await node.created(AWARE))
 
     assert (aware["NodeNames"], unaware["NodeNames"]) == ([NODE], ["other"])
@@ -183,10 +170,10 @@ async def test_of_two_nodes_the_one_whose_gpus_are_linked_better_is_taken(
 
 @pytest.mark.full
 @pytest.mark.parametrize("pod", [BINPACK, SPREAD], ids=["binpack", "spread"])
-async def test_whole_gpus_are_scored_by_what_the_node_says_of_them(pod: dict[str, Any], tmp_path: Path) -> None:
+async def test_whole_gpus_are_scored_by_what_the_node_says_of_them(pod: dict[str, Any]) -> None:
     """当用户申请传统的 metax-tech.com/gpu资源时, 调度器在决策时会读取这些分数,而不会进行任何实时的拓扑计算。"""
     pod = {**pod, "spec": pod["spec"] or BINPACK["spec"]}
-    async with living("metax-c500-8", tmp_path, vendors={"metax": {"mode": "native"}}) as (node, _stack):
+    async with live("metax-c500-8", vendors={"metax": {"mode": "native"}}) as node:
         losses = json.loads(node.written("metax-tech.com/gpu.topology.losses"))
         scores = json.loads(node.written("metax-tech.com/gpu.topology.scores"))
         await node.run(pod)

@@ -19,7 +19,8 @@ from hami_plugin.sdk import vendor_names
 from tests.charts.helm import HelmError, rendered
 from tests.charts.library import library
 from tests.debian.commands import LackingError
-from tests.seeds.live import HERE, examples, living
+from tests.seeds.examples import HERE, examples
+from tests.support.live import live
 
 (VALUES,) = examples("003_values.yaml")
 (DAEMON_SET,) = examples("003_daemonset.yaml")
@@ -200,12 +201,12 @@ def test_a_pools_values_are_named_with_the_pool() -> None:
 
 
 @pytest.mark.full
-async def test_a_container_is_told_what_the_chapter_says_by_the_names_that_hami_core_reads(tmp_path: Path) -> None:
+async def test_a_container_is_told_what_the_chapter_says_by_the_names_that_hami_core_reads() -> None:
     """Allocate 返回的响应包含三类配置: 设备路径注入, 环境变量注入, 挂载点注入。"""
     wanted = dict(re.findall(r'"(\w+)":\s+"([^"]+)"', INJECTED["envs"]))
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000, "nvidia.com/gpucores": 30}
     container = {"name": "main", "image": "example", "resources": {"limits": limits}}
-    async with living("dgx-h100", tmp_path) as (node, _stack):
+    async with live("dgx-h100") as node:
         await node.run({"metadata": {"name": "one"}, "spec": {"containers": [container]}})
         edits = node.answers["one"].edits
 

@@ -16,6 +16,7 @@ from tests.support.live import live
 
 HERE = Path(__file__).parent
 POD = HERE / "004_pod.yaml"
+NODE = "node1"
 CUT, WHOLE = "enflame-s60-8-drs", "enflame-s60-8"
 
 pytestmark = pytest.mark.e2e
@@ -31,10 +32,10 @@ def pod(name: str = "", **annotations: str) -> Mapping[str, Any]:
 
 async def test_the_pod_runs_on_the_card_that_it_names_and_has_a_partition_of_it() -> None:
     """用户可以通过以下 YAML 配置来使用燧原 vGCU … 指定使用 UUID 为 node1-enflame-0 的 GCU 设备"""
-    async with live(CUT) as node:
-        ended = await node.run(pod())
+    async with live(CUT, node=NODE) as node:
+        ended = await node.tried(pod())
 
-        assert (ended.node, ended.why) == ("node1", "")
+        assert (ended.node, ended.why) == (NODE, "")
         edits = ended.answers["my-shared-gcu-app"].edits
         assert edits.env == {"ENFLAME_VISIBLE_DEVICES": "0", "TOPS_VISIBLE_DEVICES": "DRS-00000001"}
         assert [one.path for one in edits.device_nodes] == ["/dev/gcuctl", "/dev/gcu0"]
@@ -46,13 +47,13 @@ async def test_the_pod_runs_on_the_card_that_it_names_and_has_a_partition_of_it(
 async def test_the_percentage_is_the_share_of_a_card_in_a_hundred_units() -> None:
     """由于 vGCU 将一张卡抽象为 100 个百分比单元，这里的转换是一个简单的映射关系。"""
     first = {"enflame.com/use-gpuuuid": "node1-enflame-0"}
-    async with live(CUT) as node:
-        ended = [await node.run(pod(name, **first)) for name in ("a", "b")]
-        refused = await node.run(pod("c", **first))
+    async with live(CUT, node=NODE) as node:
+        ended = [await node.tried(pod(name, **first)) for name in ("a", "b")]
+        refused = await node.tried(pod("c", **first))
 
     # Of the first card a sixth, two sixths and three sixths are cut. A quarter is served by two sixths, of which there
     # is one: what the next pods would have is larger than they asked for, and their card would be gone for others.
-    assert [one.node for one in ended] == ["node1", ""]
+    assert [one.node for one in ended] == [NODE, ""]
     assert ended[0].answers["my-shared-gcu-app"].edits.env["TOPS_VISIBLE_DEVICES"] == "DRS-00000001"
     assert {ended[1].refused_at, refused.refused_at} == {"filter"}
     assert refused.why.startswith(
@@ -64,8 +65,8 @@ async def test_the_percentage_is_the_share_of_a_card_in_a_hundred_units() -> Non
 async def test_the_first_card_that_has_it_left_is_taken() -> None:
     """遍历检查：循环遍历候选设备，检查其剩余的 `Mem`（即百分比单元）是否满足请求。
     快速返回：找到第一个满足条件的设备后，立即返回成功。"""
-    async with live(CUT) as node:
-        ended = [await node.run(pod(f"p{number}")) for number in range(7)]
+    async with live(CUT, node=NODE) as node:
+        ended = [await node.tried(pod(f"p{number}")) for number in range(7)]
 
     cards = [one.answers["my-shared-gcu-app"].edits.env["ENFLAME_VISIBLE_DEVICES"] for one in ended]
     assert sorted(cards[:6]) == ["0", "1", "2", "3", "4", "5"], "a third of each of those that have one"
@@ -76,8 +77,8 @@ async def test_the_first_card_that_has_it_left_is_taken() -> None:
 async def test_a_card_that_is_not_named_is_not_taken() -> None:
     """过滤设备：根据 `use-gpuuuid`/`nouse-gpuuuid` 注解，筛选出候选物理设备。"""
     avoided = ",".join(f"node1-enflame-{number}" for number in range(8) if number != 3)
-    async with live(CUT) as node:
-        ended = await node.run(pod("p", **{"enflame.com/nouse-gpuuuid": avoided}))
+    async with live(CUT, node=NODE) as node:
+        ended = await node.tried(pod("p", **{"enflame.com/nouse-gpuuuid": avoided}))
 
     assert ended.answers["my-shared-gcu-app"].edits.env["ENFLAME_VISIBLE_DEVICES"] == "3"
 
@@ -85,8 +86,8 @@ async def test_a_card_that_is_not_named_is_not_taken() -> None:
 @pytest.mark.full
 async def test_where_no_card_is_cut_the_pod_is_refused_when_it_is_scheduled_with_the_reason() -> None:
     """燧原 GCU 的集成案例 … 将一款新的异构硬件快速、可靠地接入到云原生调度体系中。"""
-    async with live(WHOLE) as node:
-        ended = await node.run(pod())
+    async with live(WHOLE, node=NODE) as node:
+        ended = await node.tried(pod())
 
     assert ended.refused_at == "filter"
     assert ended.why.startswith("NodeInsufficientDevice (the node serves none of these: its cards are not cut")
@@ -98,7 +99,7 @@ def test_fit_says_the_same_and_prints_percent_as_percent(
     profile: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """将用户 YAML 中的 `enflame.com/vgcu-percentage` 转换为内部的 `Memreq`（显存请求）字段。"""
-    monkeypatch.setenv("NODE_NAME", "node1")
+    monkeypatch.setenv("NODE_NAME", NODE)
     outcomes = [CliRunner().invoke(main, ["fit", str(POD), option, profile]) for option in ("--profile", "--simulate")]
 
     assert {one.exit_code for one in outcomes} == {status}
@@ -112,6 +113,6 @@ def test_fit_says_the_same_and_prints_percent_as_percent(
 @pytest.mark.full
 async def test_scores_are_neutral() -> None:
     """`ScoreNode` 的实现非常简单，只需返回一个中性的默认分值（`0`）即可，不影响调度器的 `binpack` 或 `spread` 决策。"""
-    told = CliRunner().invoke(main, ["fit", str(POD), "--profile", CUT, "--json"], env={"NODE_NAME": "node1"})
+    told = CliRunner().invoke(main, ["fit", str(POD), "--profile", CUT, "--json"], env={"NODE_NAME": NODE})
 
     assert [node["score"] for node in json.loads(told.output)["nodes"]] == [0.0]

@@ -1,34 +1,43 @@
-"""A node with the real processes, `hami-plugin run` and `hami-plugin scheduler`, among a simulated machine, kubelet and
-API server. A pod goes the way of any other: webhook, filter and bind over HTTP, then Allocate over a socket.
+"""A node and its cluster as processes: the daemon and the scheduler are the commands; all else is simulated.
+
+A pod goes the way of any other: webhook, filter and bind over HTTP, then Allocate over a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
-import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
 
-from hami_plugin.demo.stage import daemon_options, environment, install_core
+from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.model.delivery import Answer
-from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import pod_view
+from hami_plugin.protocol import keys
 from hami_plugin.scheduler.engine.filtering import UNREGISTERED
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.simulation.kubelet import AdmissionError, FakeKubelet
-from hami_plugin.simulation.machines import load_machine
-from tests.support.scheduler_process import ROOT, Running, started
+from hami_plugin.simulation.kubelet import AdmissionError
+from tests.support.scheduler_process import Running, started
+from tests.support.scheduling import ask, binding, until
 
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-JSON_PATCHES = ("add", "replace")
+NAMESPACE = "default"
+"""Of pods whose manifest names none."""
+
+
+class RefusedError(Exception):
+    """Somebody on a pod's way said no: ``at`` the webhook, filter, bind or kubelet."""
+
+    def __init__(self, at: str, why: str) -> None:
+        super().__init__(f"{at}: {why}")
+        self.at = at
+        self.why = why
 
 
 @dataclass(kw_only=True)
@@ -43,139 +52,168 @@ class Ended:
 
 @dataclass(kw_only=True)
 class Live:
-    """One node of a cluster, and its two processes."""
+    """One node and its two processes. ``answers`` are those of each pod's last container."""
 
-    node: str
-    machine: Machine
-    api: SimulatedApiServer
-    kubelet: FakeKubelet
+    stage: Stage
     scheduler: Running
-    log: Path
+    stack: AsyncExitStack
+    answers: dict[str, Answer] = field(default_factory=dict)
 
-    def annotation(self, key: str) -> str:
-        return str((self.api.node(self.node)["metadata"].get("annotations") or {}).get(key, ""))
+    @property
+    def api(self) -> SimulatedApiServer:
+        return self.stage.api
 
     def count(self) -> None:
         """The kubelet tells the API server how many devices it counts."""
-        numbers = {name: str(self.kubelet.capacity(name)) for name in self.kubelet.ledger.resources}
-        free = {name: str(self.kubelet.allocatable(name)) for name in self.kubelet.ledger.resources}
-        self.api.store.patch(
-            ("nodes", "", self.node), {"status": {"capacity": numbers, "allocatable": free}}, part="status"
-        )
+        kubelet = self.stage.kubelet
+        capacity = {name: str(kubelet.capacity(name)) for name in kubelet.ledger.resources}
+        allocatable = {name: str(kubelet.allocatable(name)) for name in kubelet.ledger.resources}
+        status = {"capacity": capacity, "allocatable": allocatable}
+        self.api.store.patch(("nodes", "", self.stage.node), {"status": status}, part="status")
 
-    async def run(self, manifest: Mapping[str, Any]) -> Ended:
-        """A pod's way, as far as it gets."""
-        namespace = manifest["metadata"].get("namespace", "default")
-        pod = {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}
-        admitted = await self._admitted(pod)
-        if isinstance(admitted, str):
-            return Ended(refused_at="webhook", why=admitted)
-        stored = self.api.create_pod(admitted)
-        offer = {"Pod": stored, "Nodes": None, "NodeNames": [self.node]}
-        chosen = await self.scheduler.post("/filter", offer)
-        async with asyncio.timeout(30):
-            while UNREGISTERED in chosen["FailedNodes"].values():  # its watch has not told it of the devices yet
-                await asyncio.sleep(0.05)
-                chosen = await self.scheduler.post("/filter", offer)
-        if not chosen["NodeNames"]:
-            return Ended(refused_at="filter", why=chosen["Error"] or chosen["FailedNodes"][self.node])
-        meta = stored["metadata"]
-        binding = {"PodName": meta["name"], "PodNamespace": namespace, "PodUID": meta["uid"], "Node": self.node}
-        bound = await self.scheduler.post("/bind", binding)
-        if bound["Error"]:
-            return Ended(refused_at="bind", why=bound["Error"])
-        try:
-            return Ended(node=self.node, answers=await self._started(namespace, meta["name"]))
-        except AdmissionError as error:
-            self.api.set_phase(namespace, meta["name"], "Failed")
-            return Ended(refused_at="kubelet", why=str(error))
-
-    async def _admitted(self, pod: Mapping[str, Any]) -> Mapping[str, Any] | str:
-        kind = {"group": "", "version": "v1", "kind": "Pod"}
-        request = {"uid": "r", "kind": kind, "operation": "CREATE", "namespace": "default", "object": pod}
-        body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-        answer = (await self.scheduler.post("/webhook", body))["response"]
+    async def created(self, manifest: Mapping[str, Any], name: str = "", **annotations: str) -> dict[str, Any]:
+        """The pod as admission leaves it. A ``name`` and ``annotations`` may stand in place of the manifest's."""
+        pod = copy.deepcopy(dict(manifest))
+        meta = pod["metadata"] = {"namespace": NAMESPACE, **pod["metadata"]}
+        meta["name"] = name or meta["name"]
+        meta["annotations"] = {**(meta.get("annotations") or {}), **annotations}
+        for container in pod["spec"]["containers"]:
+            limits = container.get("resources", {}).get("limits", {})
+            limits.update({key: str(amount) for key, amount in limits.items()})
+        answer = (await self.scheduler.post("/webhook?timeout=10s", review(pod)))["response"]
         if not answer["allowed"]:
-            return str(answer["status"]["message"])
-        changes = json.loads(base64.b64decode(answer["patch"])) if "patch" in answer else []
-        return patched(pod, changes)
+            raise RefusedError("webhook", str(answer["status"]["message"]))
+        for change in json.loads(base64.b64decode(answer.get("patch", "W10="))):
+            apply(pod, change)
+        return dict(self.api.create_pod(pod))
 
-    async def _started(self, namespace: str, name: str) -> Mapping[str, Answer]:
-        pod = pod_view(self.api.pod(namespace, name))
-        await self.kubelet.admit(pod)
-        answers = {one.name: await self.kubelet.start_container(pod.uid, one.name) for one in pod.containers}
+    async def filtered(self, pod: Mapping[str, Any]) -> dict[str, Any]:
+        """The extender's answer about the one node, once its watch has told it of the devices."""
+        async with asyncio.timeout(30):
+            while True:
+                answer = dict(await self.scheduler.post("/filter", ask(self.api, pod)))
+                if answer["FailedNodes"].get(self.stage.node) != UNREGISTERED:
+                    return answer
+                await asyncio.sleep(0.05)
+
+    async def chosen(self, pod: Mapping[str, Any]) -> None:
+        """Filter until the node is chosen: what has ended is known a moment later."""
+        async with asyncio.timeout(30):
+            while not (await self.filtered(pod))["NodeNames"]:  # noqa: ASYNC110  # the scheduler tells nobody
+                await asyncio.sleep(0.02)
+
+    async def bound(self, pod: Mapping[str, Any]) -> None:
+        """Filter and bind. ``RefusedError`` where either says no."""
+        answer = await self.filtered(pod)
+        if answer["NodeNames"] != [self.stage.node]:
+            raise RefusedError("filter", answer["Error"] or answer["FailedNodes"][self.stage.node])
+        if error := (await self.scheduler.post("/bind", binding(pod, self.stage.node)))["Error"]:
+            raise RefusedError("bind", error)
+
+    async def run(self, manifest: Mapping[str, Any], name: str = "", **annotations: str) -> dict[str, Any]:
+        """The whole way until the pod runs; the pod as the API server then has it. ``RefusedError`` on the way."""
+        pod = await self.created(manifest, name, **annotations)
+        await self.bound(pod)
+        await self.served(pod)
+        await until(lambda: self.noted(pod["metadata"]["name"]).get(keys.BIND_PHASE) == keys.PHASE_SUCCESS)
+        return dict(self.api.pod(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+
+    async def tried(self, manifest: Mapping[str, Any]) -> Ended:
+        """A pod's way, as far as it gets."""
+        try:
+            pod = await self.created(manifest)
+            await self.bound(pod)
+            return Ended(node=self.stage.node, answers=await self.served(pod))
+        except RefusedError as error:
+            return Ended(refused_at=error.at, why=error.why)
+
+    async def served(self, pod: Mapping[str, Any]) -> dict[str, Answer]:
+        """The kubelet admits the bound pod, and starts its containers."""
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        view = pod_view(self.api.pod(namespace, name))
+        kubelet = self.stage.kubelet
+        try:
+            await kubelet.admit(view)
+            answers = {one.name: await kubelet.start_container(view.uid, one.name) for one in view.containers}
+        except AdmissionError as error:
+            self.api.set_phase(namespace, name, "Failed")
+            raise RefusedError("kubelet", str(error)) from error
+        self.answers[name] = answers[view.containers[-1].name]
         self.api.set_phase(namespace, name, "Running")
         return answers
 
+    def end(self, name: str) -> None:
+        """The pod is over, and deleted."""
+        self.stage.kubelet.remove(self.api.pod(NAMESPACE, name)["metadata"]["uid"])
+        self.api.delete_pod(NAMESPACE, name)
 
-def patched(document: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """A JSON patch of the kinds that the webhook writes."""
-    after = json.loads(json.dumps(document))
-    for change in changes:
-        assert change["op"] in JSON_PATCHES, change
-        *way, last = [one.replace("~1", "/").replace("~0", "~") for one in change["path"].split("/")[1:]]
-        there: Any = after
-        for step in way:
-            there = there[int(step)] if isinstance(there, list) else there[step]
-        if isinstance(there, list):
-            there.insert(len(there) if last == "-" else int(last), change["value"])
-        else:
-            there[last] = change["value"]
-    return after
+    def noted(self, name: str) -> Mapping[str, str]:
+        """The pod's annotations."""
+        return dict(self.api.pod(NAMESPACE, name)["metadata"].get("annotations") or {})
 
+    def written(self, key: str) -> str:
+        """An annotation of the node."""
+        return self.stage.annotation(key)
 
-@asynccontextmanager
-async def live(
-    profile: str, *, node: str = "node1", configuration: Mapping[str, Any] | None = None
-) -> AsyncIterator[Live]:
-    """A node that serves the machine of a profile, with its whole register at the API server.
-
-    Its folder has a short name: so has a socket.
-    """
-    with TemporaryDirectory(prefix="hami-") as folder:
-        async with _living(Path(folder), profile, node, configuration or {}) as one:
-            yield one
+    async def restart_scheduler(self) -> None:
+        """Killed, not stopped: its successor knows what the annotations say, and nothing more."""
+        self.scheduler.process.kill()
+        await self.scheduler.process.wait()
+        self.scheduler = await self.stack.enter_async_context(started(self.api, scheduling_folder(self.stage)))
+        await self.scheduler.ready()
 
 
 @asynccontextmanager
-async def _living(folder: Path, profile: str, node: str, configuration: Mapping[str, Any]) -> AsyncIterator[Live]:
-    install_core(folder / "hook" / "vgpu")
-    (folder / "config.yaml").write_text(json.dumps(configuration), encoding="utf-8")
-    kubelet = FakeKubelet(folder / "device-plugins", folder / "pod-resources" / "kubelet.sock")
-    machine = load_machine(profile)
-    log = folder / "daemon.log"
-    async with SimulatedApiServer() as api:
-        kind = str(machine.extra.get("instance_type", ""))
-        api.create_node(node, labels={INSTANCE_TYPE: kind} if kind else {})
-        options = daemon_options(profile, node, folder, api.write_kubeconfig(folder / "kubeconfig"))
-        words = [device_type for option in options.items() for device_type in option]
-        await kubelet.start()
-        with log.open("ab") as out:
-            daemon = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "hami_plugin", "run", *words, stdout=out, stderr=out, env=environment(), cwd=ROOT
-            )
-        (folder / "scheduler").mkdir()
-        try:
-            async with started(api, folder / "scheduler") as scheduler:
-                one = Live(node=node, machine=machine, api=api, kubelet=kubelet, scheduler=scheduler, log=log)
-                await _settled(one, daemon, f"http://{options['--http']}/readyz")
-                yield one
-        finally:
-            if daemon.returncode is None:
-                daemon.kill()
-            await daemon.wait()
-            await kubelet.stop()
+async def live(profile: str, *, node: str = NODE, **configuration: Any) -> AsyncIterator[Live]:
+    """A node that serves the machine of a profile, and our scheduler beside it: the kubelet counts, both are ready."""
+    async with AsyncExitStack() as stack:
+        stage = await stack.enter_async_context(
+            staged(profile, configuration={**CONFIGURATION, **configuration}, node=node)
+        )
+        await stage.start_daemon()
+        scheduler = await stack.enter_async_context(started(stage.api, scheduling_folder(stage)))
+        one = Live(stage=stage, scheduler=scheduler, stack=stack)
+        async with asyncio.timeout(60):
+            while not await is_ready(stage):  # noqa: ASYNC110  # it is another process
+                await asyncio.sleep(0.05)
+        one.count()  # after the annotations: a scheduler that has seen this has seen those
+        await scheduler.ready()
+        yield one
 
 
-async def _settled(one: Live, daemon: asyncio.subprocess.Process, readiness: str) -> None:
-    """The kubelet counts all devices, the node says what the daemon has to say, and the scheduler answers."""
-    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
-        while True:
-            assert daemon.returncode is None, one.log.read_text()
-            with suppress(aiohttp.ClientError):
-                async with session.get(readiness) as answer:
-                    if answer.status == 200:
-                        break
-            await asyncio.sleep(0.05)
-    one.count()  # after the annotations: a scheduler that has seen this has seen those
-    await one.scheduler.ready()
+async def is_ready(stage: Stage) -> bool:
+    """Whether the daemon says that all is well; before it listens it says nothing."""
+    assert stage.daemon
+    assert stage.daemon.returncode is None, stage.log_tail()
+    with suppress(aiohttp.ClientError):
+        return (await stage.get("/readyz"))[0] == 200
+    return False
+
+
+def scheduling_folder(stage: Stage) -> Path:
+    """The scheduler's own, beside the daemon's."""
+    folder = stage.directory / "scheduler"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def review(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """What the API server asks the webhook about a new pod."""
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    namespace = pod["metadata"]["namespace"]
+    request = {"uid": "r", "kind": kind, "operation": "CREATE", "namespace": namespace, "object": pod}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def apply(document: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """One operation of a JSON patch, as the API server carries it out."""
+    *way, last = (part.replace("~1", "/").replace("~0", "~") for part in change["path"].split("/")[1:])
+    at: Any = document
+    for part in way:
+        at = at[int(part)] if isinstance(at, list) else at[part]
+    if change["op"] == "remove":
+        del at[last]
+    elif isinstance(at, list):
+        at.insert(len(at) if last == "-" else int(last), change["value"])
+    else:
+        at[last] = change["value"]
