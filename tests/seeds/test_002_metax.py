@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -31,8 +30,8 @@ async def node() -> AsyncIterator[Live]:
         yield one
 
 
-def cards(live: Live, name: str, key: str = ALLOCATED) -> list[str]:
-    return [grant.uuid for piece in decode_devices(live.noted(name)[key]) for grant in piece]
+def cards(node: Live, name: str, key: str = ALLOCATED) -> list[str]:
+    return [grant.uuid for piece in decode_devices(node.noted(name)[key]) for grant in piece]
 
 
 @pytest.mark.full
@@ -119,9 +118,8 @@ async def test_a_pod_without_a_class_is_best_effort_and_a_whole_card_has_none(no
     assert sorted(refused.split(", ")) == ["1/2 CardInsufficientMemory", "1/2 CardQosPolicyMismatch(best-effort)"]
 
 
-async def test_a_container_has_all_of_its_gpu_and_the_daemon_says_so(live: tuple[Live, AsyncExitStack]) -> None:
+async def test_a_container_has_all_of_its_gpu_and_the_daemon_says_so(node: Live) -> None:
     """允许多个容器任务共享同一张物理 GPU 卡: until GPUs are cut, each container has one alone."""
-    node, _ = live
     await node.run(SHARE)
 
     register: list[dict[str, Any]] = json.loads(node.written(REGISTER))
@@ -132,11 +130,8 @@ async def test_a_container_has_all_of_its_gpu_and_the_daemon_says_so(live: tuple
 
 @pytest.mark.full
 @pytest.mark.parametrize("count", [4, 5])
-async def test_whole_gpus_come_from_one_zone_where_one_has_enough(
-    count: int, live: tuple[Live, AsyncExitStack]
-) -> None:
+async def test_whole_gpus_come_from_one_zone_where_one_has_enough(count: int, node: Live) -> None:
     """第一优先级 (最优解:域内满足), 第二优先级 (次优解:跨域组合)。"""
-    node, _ = live
     pod = copy.deepcopy(AWARE)
     pod["spec"]["containers"][0]["resources"]["limits"]["metax-tech.com/sgpu"] = count
     await node.run(pod)
