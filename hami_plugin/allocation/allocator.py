@@ -20,7 +20,7 @@ from hami_plugin.allocation.identity import (
     preferred,
 )
 from hami_plugin.allocation.ledger import Ledger
-from hami_plugin.allocation.overcommit import AS_HAMI, Account, Overcommitment
+from hami_plugin.allocation.overcommit import AS_HAMI, Account, DeviceFacts, DeviceTable, Overcommitment, TooMuch
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Refusals, Settlement
@@ -30,7 +30,7 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.inventory.replicas import is_replica, physical_id, replica_ids
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
-from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
@@ -50,24 +50,25 @@ class Granting:
         family: Family,
         question: Question,
         *,
-        snapshot: Watched[Snapshot],
+        devices: DeviceTable,
         ledger: Ledger,
         refusals: Refusals,
         serve_unannotated: bool,
     ) -> None:
         self._family = family
         self._question = question
-        self._snapshot = snapshot
+        self._devices = devices
         self._ledger = ledger
         self._refusals = refusals
         self._serve_unannotated = serve_unannotated
 
     def decided(self, ids: Sequence[str], claim: Claim) -> Held:
         """As the decision has it, if that is not more than the container asked for."""
-        granted = tuple(filter(None, (self._snapshot.value.device(grant.uuid) for grant in claim.grants)))
-        registered = {device.uuid: self._family.node.register(device, False) for device in granted}
+        devices = self._devices.now()
+        granted = [grant.uuid for grant in claim.grants if grant.uuid in devices]
+        registered = {uuid: devices[uuid].info for uuid in granted}
         advertised = {uuid: info.devmem for uuid, info in registered.items()}
-        every_core = {device.uuid: self._family.node.every_core(device) for device in granted}
+        every_core = {uuid: devices[uuid].every_core for uuid in granted}
         too_much = excess(claim, self._question, advertised, every_core)
         if too_much:
             raise self._refusals.failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)
@@ -89,7 +90,7 @@ class Granting:
         if problem:
             message = f"pod {pod.key} can only have whole devices, but got {problem}"
             raise self._refusals.refused(RefusalReason.DEVICE_SHARED, message, (pod,))
-        devices = {device.uuid: device for device in self._snapshot.value.devices}
+        devices = self._devices.now()
         held = self._held(ids, pod, container, [self._whole(devices[uuid]) for uuid in uuids])
         return replace(held, undecided=True)
 
@@ -109,12 +110,12 @@ class Granting:
                 hint = "let a scheduler place it that reads what the node says, or ask for whole devices"
                 raise self._refusals.failed(RefusalReason.NOT_PREPARED, message, claim.pod, hint=hint)
 
-    def _whole(self, device: Device) -> Grant:
+    def _whole(self, facts: DeviceFacts) -> Grant:
         return Grant(
-            uuid=device.uuid,
+            uuid=facts.device.uuid,
             device_type=self._family.device_type,
-            memory=self._family.node.register(device, False).devmem,
-            cores=self._family.node.every_core(device),
+            memory=facts.info.devmem,
+            cores=facts.every_core,
         )
 
     def _not_whole(self, uuids: Sequence[str], shares: int, pod: PodView) -> str:
@@ -144,8 +145,8 @@ class Granting:
 
         The kubelet asks once for each resource: what the container has already by another one is its place.
         """
-        device = self._snapshot.value.device(grant.uuid)
-        if device is None:
+        devices = self._devices.now()
+        if grant.uuid not in devices:
             return grant
         others: list[Grant] = []
         for held in self._ledger.on(grant.uuid):
@@ -153,7 +154,7 @@ class Granting:
             if same and (held.uid, held.container) == (pod.uid, container.name):
                 return replace(grant, notes=same[0].notes)
             others += same
-        return self._family.node.place(grant, device, others)
+        return self._family.node.place(grant, devices[grant.uuid].device, others)
 
 
 MAX_IDS = 4096
@@ -196,24 +197,6 @@ class Offering:
         """How many ids each device has that the kubelet may hand out."""
         return {device.uuid: self._replicas(device) for device in self._snapshot.value.devices if device.health.offered}
 
-    def check(self, ids: Sequence[str]) -> None:
-        """``RefusedError`` unless these are different ids of devices that are here now."""
-        if not ids or len(ids) > MAX_IDS or len(set(ids)) != len(ids):
-            raise RefusedError(
-                RefusalReason.INVALID_REQUEST,
-                f"an Allocate must name 1 to {MAX_IDS} different device ids, this one names {len(ids)}",
-                code="INVALID_ARGUMENT",
-            )
-        for replica in ids:
-            device = self._snapshot.value.device(physical_id(replica))
-            if device is None or not is_replica(replica, device.uuid, self._replicas(device)):
-                raise RefusedError(
-                    RefusalReason.UNKNOWN_DEVICE,
-                    f"this node has no device {replica[:96]!r}",
-                    code="INVALID_ARGUMENT",
-                    hint="the kubelet has not taken the newest list yet; delete the pod so that it is tried again",
-                )
-
 
 def question_of(family: Family, units: Units | None = None) -> Question:
     """The question about whole devices or shares of them, or about ``units``."""
@@ -243,11 +226,12 @@ MAX_PREPARED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """Who is to have what. ``new``: it is not held yet."""
+    """Who is to have what. ``new``: it is not held yet. ``unsure``: it may be more than what is left."""
 
     held: Held
     assignment: Assignment
     new: bool = True
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +277,9 @@ class Allocator:
         self._settlement = settlement
         self._checkpoint = checkpoint
         self._observer = observer
+        self._wait = rules.wait
+        self._outdated = outdated
+        self._devices = DeviceTable(family, units, snapshot, masks=rules.counted is not None and rules.counted.masks)
         self._offering = Offering(family, units, snapshot)
         self._waiting = PendingPods(
             self.question,
@@ -308,25 +295,23 @@ class Allocator:
         self._granting = Granting(
             family,
             self.question,
-            snapshot=snapshot,
+            devices=self._devices,
             ledger=ledger,
             refusals=self._refusals,
             serve_unannotated=rules.serve_unannotated,
         )
         self._overcommitment = Overcommitment(
-            family,
             self.question,
-            snapshot=snapshot,
+            devices=self._devices,
             pods=pods,
             ledger=ledger,
             refusals=self._refusals,
             observer=observer,
             account=rules.counted,
-            within=rules.wait,
             outdated=outdated,
         )
         self._preparation = Preparation(
-            family, self.resource, snapshot=snapshot, host=host, guard=guard, refusals=self._refusals, observer=observer
+            family, self.resource, host=host, guard=guard, refusals=self._refusals, observer=observer
         )
 
     def offers(self) -> tuple[Offer, ...]:
@@ -355,13 +340,7 @@ class Allocator:
         start = time.perf_counter()
         outcome = "failed"
         try:
-            self._offering.check(ids)
-            if undelivered := await self._undelivered(ids):
-                identity: Identity = Repeated(held=undelivered)
-            else:
-                identity = await self._overcommitment.awaited(ids, lambda: self._waiting.identify(ids))
-            self._offering.check(ids)  # a device may have gone while we waited
-            answer = await self._hand_out(ids, identity)
+            answer = await self._hand_out(ids)
             outcome = "ok"
         except RefusedError as refusal:
             outcome = refusal.reason
@@ -385,32 +364,21 @@ class Allocator:
         shares = self._ledger.held.values()
         return [(h.uid, h.container) for h in shares if h.resource == self.resource and h.ids == wanted]
 
-    async def _undelivered(self, ids: Sequence[str]) -> Held | None:
-        """The share under these ids that the kubelet asks for once more, though the next container may have them too.
+    async def _hand_out(self, ids: Sequence[str]) -> Answer:
+        """Match the ids with a container, plan what it gets, prepare the host, and commit.
 
-        The kubelet writes each answer down before it asks for the next container. Where its checkpoint cannot be read,
-        it is taken to have them all.
+        Others are served while the host is prepared. If anything has changed by then, this plans once more, and commits
+        only what the host was prepared for.
         """
-        shares = handed_over(ids, self._ledger.held, self.resource)
-        if not shares:
-            return None
-        try:
-            kept = {(one.uid, one.container, one.ids) for one in await self._checkpoint.kept(self.resource)}
-        except HamiError as error:
-            log.warning("what the kubelet has is not known", resource=self.resource, problem=error.message)
-            return None
-        return next((one for one in shares if (one.uid, one.container, one.ids) not in kept), None)
-
-    async def _hand_out(self, ids: Sequence[str], identity: Identity) -> Answer:
-        """Decide, prepare the host, and decide once more: preparing takes its time, and others are served meanwhile.
-
-        What is handed out is the last decision, and only if the host was prepared for exactly that one.
-        """
-        plan = self._plan(ids, identity)
+        self._require_here(ids)
+        identity, excess = await self._match(ids)
+        plan = self._plan(ids, identity, excess)
         for _ in range(MAX_PREPARED):
-            answer = await self._preparation.answer(plan.assignment)
-            self._offering.check(ids)
-            prepared, plan = plan.assignment, self._plan(ids, self._still(ids, identity), again=True)
+            seen, prepared = self._seen(), plan.assignment
+            answer = await self._preparation.answer(prepared)
+            if plan.unsure or self._seen() != seen:
+                still = self._still(ids, identity)
+                plan = self._plan(ids, still, self._overcommitment.excess(ids, still), again=True)
             if plan.assignment == prepared:
                 await self._commit(plan)
                 return answer
@@ -421,6 +389,57 @@ class Allocator:
             hint="delete the pod if its controller does not start another one",
         )
 
+    def _require_here(self, ids: Sequence[str]) -> None:
+        """``RefusedError`` unless these are different ids of devices that are here now."""
+        if not ids or len(ids) > MAX_IDS or len(set(ids)) != len(ids):
+            raise RefusedError(
+                RefusalReason.INVALID_REQUEST,
+                f"an Allocate must name 1 to {MAX_IDS} different device ids, this one names {len(ids)}",
+                code="INVALID_ARGUMENT",
+            )
+        devices = self._devices.now()
+        for replica in ids:
+            uuid = physical_id(replica)
+            if uuid not in devices or not is_replica(replica, uuid, devices[uuid].ids):
+                raise RefusedError(
+                    RefusalReason.UNKNOWN_DEVICE,
+                    f"this node has no device {replica[:96]!r}",
+                    code="INVALID_ARGUMENT",
+                    hint="the kubelet has not taken the newest list yet; delete the pod so that it is tried again",
+                )
+
+    async def _match(self, ids: Sequence[str]) -> tuple[Identity, TooMuch | None]:
+        """Who asks, and what is too much for it. The end of others may come a moment after the decision."""
+        if (shares := handed_over(ids, self._ledger.held, self.resource)) and (held := await self._undelivered(shares)):
+            return Repeated(held=held), None
+        deadline = time.monotonic() + self._wait
+        while True:
+            seen = self._pods.changes.version
+            identity = await self._waiting.identify(ids)
+            excess = self._overcommitment.excess(ids, identity)
+            left = deadline - time.monotonic()
+            if not excess or left <= 0 or self._outdated():
+                return identity, excess
+            await self._pods.changes.changed(seen, timeout=left)
+
+    async def _undelivered(self, shares: Sequence[Held]) -> Held | None:
+        """The share that the kubelet asks for once more, though the next container may have its ids too.
+
+        The kubelet writes each answer down before it asks for the next container. Where its checkpoint cannot be read,
+        it is taken to have them all.
+        """
+        try:
+            kept = {(one.uid, one.container, one.ids) for one in await self._checkpoint.kept(self.resource)}
+        except HamiError as error:
+            log.warning("what the kubelet has is not known", resource=self.resource, problem=error.message)
+            return None
+        return next((one for one in shares if (one.uid, one.container, one.ids) not in kept), None)
+
+    def _seen(self) -> tuple[object, ...]:
+        """All that a decision depends on. While this stays the same, so does the decision."""
+        devices, pods = self._devices.now(), self._pods.changes.version
+        return (devices, pods, self._ledger.version, self._settlement.failures)
+
     def _still(self, ids: Sequence[str], identity: Identity) -> Identity:
         """Who asks, as of now. Whoever held these ids when they were asked for is answered, if that is still so."""
         if isinstance(identity, Repeated):
@@ -429,8 +448,9 @@ class Allocator:
                 return Repeated(held=held)
         return self._waiting.identified(ids)
 
-    def _plan(self, ids: Sequence[str], identity: Identity, *, again: bool = False) -> _Plan:
-        """Who is to have the ids, and what of each device. Nothing is taken yet."""
+    def _plan(self, ids: Sequence[str], identity: Identity, excess: TooMuch | None, *, again: bool = False) -> _Plan:
+        """Who is to have the ids, and what of each device: these must be here, and have it. Nothing is taken yet."""
+        self._require_here(ids)  # a device may have gone while we waited
         match identity:
             case Unknown():
                 raise self._refusals.refused(identity.reason, identity.message, identity.pods)
@@ -441,8 +461,10 @@ class Allocator:
             case Found(claim=claim):
                 pod, container = claim.pod, claim.container
                 held = self._granting.decided(ids, claim)
-                self._overcommitment.require(ids, claim, again=again)
-        return _Plan(held=held, assignment=self._preparation.assigned(held, pod, container))
+                if excess:
+                    self._overcommitment.refuse(excess, claim, again=again)
+        assignment = self._preparation.assigned(held, pod, container, self._devices.now())
+        return _Plan(held=held, assignment=assignment, unsure=excess is not None)
 
     async def _commit(self, plan: _Plan) -> None:
         """Nothing is awaited between the decision and the reservation. The answer waits for the journal."""
@@ -486,7 +508,8 @@ class Allocator:
         if pod is None or container is None or pod.phase != "Pending":
             message = f"these devices are held by {held.namespace}/{held.pod}, which is not starting"
             raise self._refusals.refused(RefusalReason.NO_PENDING_POD, message, (pod,) if pod else ())
-        return _Plan(held=held, assignment=self._preparation.assigned(held, pod, container), new=False)
+        assignment = self._preparation.assigned(held, pod, container, self._devices.now())
+        return _Plan(held=held, assignment=assignment, new=False)
 
 
 class ResourcePlugin:

@@ -192,23 +192,16 @@ def handed_over(ids: Sequence[str], held: Mapping[tuple[str, str, str], Held], r
 def _first(
     claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: Mapping[tuple[str, str, str], Held]
 ) -> Identity:
-    """The claim that is first in line, unless another pod may stand in its place."""
-    tied = _tied(claim, same_count, ranks, held)
-    return _unordered([claim.pod, *tied]) if tied else Found(claim=claim)
+    """The claim that is first in line, unless another pod may as well be asking.
 
-
-def _tied(
-    claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: Mapping[tuple[str, str, str], Held]
-) -> list[PodView]:
-    """Pods that may as well be asking, since nothing tells which of them the kubelet admits first.
-
-    A kubelet that starts finds many pods at once, and their creation is told in seconds. A pod that has been served
-    in part is in the middle of its admission, and nobody else's turn has come.
+    A kubelet that starts finds many pods at once, and creation times are in seconds: nothing tells which of them it
+    admits first. A pod that has been served in part is in the middle of its admission, and nobody else's turn has come.
     """
     rank = ranks.get(claim.pod.uid)
     if rank is None or any(h.uid == claim.pod.uid for h in held.values()):
-        return []
-    return [c.pod for c in same_count if c.pod.uid != claim.pod.uid and ranks.get(c.pod.uid) == rank]
+        return Found(claim=claim)
+    tied = [c.pod for c in same_count if c.pod.uid != claim.pod.uid and ranks.get(c.pod.uid) == rank]
+    return _unordered([claim.pod, *tied]) if tied else Found(claim=claim)
 
 
 def _next_stranger(

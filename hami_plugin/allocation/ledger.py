@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from hami_plugin.allocation.identity import Held
@@ -48,10 +49,9 @@ class Ledger:
         self._journal = journal
         self._held: dict[Key, Held] = {}
         self._devices: dict[str, dict[Key, Held]] = {}
-
-    @property
-    def held(self) -> Mapping[Key, Held]:
-        return self._held
+        self.held: Mapping[Key, Held] = MappingProxyType(self._held)
+        self.version = 0
+        """Moves with every change of what is held."""
 
     def on(self, uuid: str) -> Collection[Held]:
         """The shares of one device."""
@@ -137,17 +137,20 @@ class Ledger:
 
     def _put(self, held: Held) -> None:
         """One that is only changed keeps its place among the others."""
-        known = self._held.get(held.key)
+        key = held.key
+        known = self._held.get(key)
         if known and known.grants != held.grants:
             self._unlist(known)
-        self._held[held.key] = held
+        self.version += 1
+        self._held[key] = held
         for grant in held.grants:
-            self._devices.setdefault(grant.uuid, {})[held.key] = held
+            self._devices.setdefault(grant.uuid, {})[key] = held
 
     def _take(self, key: Key) -> bool:
         """Whether there was such a share."""
         held = self._held.pop(key, None)
         if held:
+            self.version += 1
             self._unlist(held)
         return held is not None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import Found, Held, Identity
@@ -21,7 +21,7 @@ from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import Claim, Question, asking
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.states import added, collapsed
-from hami_plugin.sdk import Family
+from hami_plugin.sdk import Family, Units
 
 MAX_NAMED = 5
 
@@ -197,6 +197,63 @@ def registered(family: Family, info: DeviceInfo, *, masks: bool) -> Total:
     return Total(memory=info.devmem, cores=family.resources.core_count(info.devcore) if limited else 0)
 
 
+TooMuch = tuple[Measure, Excess]
+"""What a device has, and what of it is given away twice."""
+
+
+class DeviceFacts:
+    """A device, and what its family says of it: asked at the first need, and kept while the snapshot is the same."""
+
+    def __init__(self, device: Device, family: Family, count: Callable[[Device], int], *, masks: bool) -> None:
+        self.device = device
+        self._family = family
+        self._count = count
+        self._masks = masks
+
+    @cached_property
+    def ids(self) -> int:
+        """How many ids the kubelet may hand out."""
+        return self._count(self.device)
+
+    @cached_property
+    def info(self) -> DeviceInfo:
+        """What the device registers."""
+        return self._family.node.register(self.device, False)
+
+    @cached_property
+    def every_core(self) -> int:
+        """What a grant of all its cores is."""
+        return self._family.node.every_core(self.device)
+
+    @cached_property
+    def measure(self) -> Measure | None:
+        """What can be given away; None where nobody can share the device."""
+        return Measure.of(self._family, self.device, masks=self._masks)
+
+
+class DeviceTable:
+    """The devices of the present snapshot. ``count`` is how many ids each has, ``masks`` as in ``Account``."""
+
+    def __init__(
+        self, family: Family, units: Units | None, snapshot: Watched[Snapshot], *, masks: bool = False
+    ) -> None:
+        self.count = units.of_device if units else family.node.replicas
+        self._family = family
+        self._snapshot = snapshot
+        self._masks = masks
+        self._from: Snapshot | None = None
+        self._facts: Mapping[str, DeviceFacts] = {}
+
+    def now(self) -> Mapping[str, DeviceFacts]:
+        """By UUID. The same object as long as the snapshot is the same."""
+        snapshot = self._snapshot.value
+        if snapshot is not self._from:
+            devices = reversed(snapshot.devices)
+            facts = {one.uuid: DeviceFacts(one, self._family, self.count, masks=self._masks) for one in devices}
+            self._from, self._facts = snapshot, facts
+        return self._facts
+
+
 log = logger(__name__)
 
 Shares = Mapping[str, Grant]
@@ -206,56 +263,34 @@ HINT = "no scheduler decides this beside what is held: find out who wrote the po
 
 
 class Overcommitment:
-    """Of one family. ``account`` says what a pod counts for; None: nothing is too much. ``within`` is in seconds.
+    """Of one family. ``account`` says what a pod counts for; None: nothing is too much.
 
     ``outdated`` says why what is known of pods may be old; empty while it is not.
     """
 
     def __init__(
         self,
-        family: Family,
         question: Question,
         *,
-        snapshot: Watched[Snapshot],
+        devices: DeviceTable,
         pods: PodTable,
         ledger: Ledger,
         refusals: Refusals,
         observer: Observer,
         account: Account | None,
-        within: float,
         outdated: Callable[[], str],
     ) -> None:
-        self._family = family
         self._question = question
-        self._snapshot = snapshot
+        self._devices = devices
         self._pods = pods
         self._ledger = ledger
         self._refusals = refusals
         self._observer = observer
         self._account = account
-        self._within = within
         self._outdated = outdated
 
-    async def awaited(self, ids: Sequence[str], identify: Callable[[], Awaitable[Identity]]) -> Identity:
-        """Who asks, once what it was decided has room. The end of others may come a moment after the decision."""
-        deadline = time.monotonic() + self._within
-        while True:
-            seen = self._pods.changes.version
-            identity = await identify()
-            left = deadline - time.monotonic()
-            hopeless = left <= 0 or self._outdated()
-            if hopeless or not isinstance(identity, Found) or not self._excess(ids, identity.claim):
-                return identity
-            await self._pods.changes.changed(seen, timeout=left)
-
-    def require(self, ids: Sequence[str], claim: Claim, *, again: bool = False) -> None:
-        """``RefusedError`` where a device would give away more than it has, as far as the API server can be asked.
-
-        Asked ``again``, it does not say once more that this is unknown.
-        """
-        found = self._excess(ids, claim)
-        if not found:
-            return
+    def refuse(self, found: TooMuch, claim: Claim, *, again: bool) -> None:
+        """``RefusedError``, or a warning where the API server does not say who has ended: once, not ``again``."""
         measure, excess = found
         words = excess.told(measure.device.uuid, measure.unit(excess.what), claim.pod.key)
         if why := self._outdated():
@@ -266,12 +301,13 @@ class Overcommitment:
             return
         raise self._refusals.failed(RefusalReason.OVERCOMMITTED, words, claim.pod, hint=HINT)
 
-    def _excess(self, ids: Sequence[str], claim: Claim) -> tuple[Measure, Excess] | None:
-        if self._account is None:
+    def excess(self, ids: Sequence[str], identity: Identity) -> TooMuch | None:
+        """What a device would give away beyond what it has; None where all that was decided fits."""
+        if self._account is None or not isinstance(identity, Found):
             return None
+        claim, devices = identity.claim, self._devices.now()
         for uuid in {grant.uuid: None for grant in claim.grants}:
-            device = self._snapshot.value.device(uuid)
-            measure = Measure.of(self._family, device, masks=self._account.masks) if device else None
+            measure = devices[uuid].measure if uuid in devices else None
             if measure is None:
                 continue
             holders = self._holders(claim, uuid)

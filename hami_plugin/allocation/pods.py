@@ -66,6 +66,7 @@ class PodTable:
         self._pods = dict(sorted(self._pods.items(), key=lambda item: item[1].created))
         self.ranks = {}
         self._rank(self._pods.values())
+        self.changes.touch()
 
     def update(self, pod: PodView) -> None:
         """A pod was added or changed, by the watch or by our own patch; an older version is dropped."""

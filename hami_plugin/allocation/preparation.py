@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.overcommit import DeviceFacts
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.files import make_shared_directory, remove_files, write_shared
@@ -23,7 +24,7 @@ from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.sdk import Family, Injection, Leftovers
+from hami_plugin.sdk import Family, Leftovers
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 
@@ -121,7 +122,6 @@ class Preparation:
         family: Family,
         resource: str,
         *,
-        snapshot: Watched[Snapshot],
         host: HostFiles,
         guard: Guard,
         refusals: Refusals,
@@ -129,7 +129,6 @@ class Preparation:
     ) -> None:
         self._family = family
         self._resource = resource
-        self._snapshot = snapshot
         self._host = host
         self._guard = guard
         self._refusals = refusals
@@ -169,14 +168,16 @@ class Preparation:
                     RefusalReason.NOT_PREPARED, message, code="UNAVAILABLE", hint="the kubelet tries again by itself"
                 ) from error
 
-    def assigned(self, held: Held, pod: PodView, container: ContainerView) -> Assignment:
+    def assigned(
+        self, held: Held, pod: PodView, container: ContainerView, devices: Mapping[str, DeviceFacts]
+    ) -> Assignment:
         """Each grant beside its device, in device order: the order in which the container will number them."""
         shares: list[Share] = []
         for grant in held.grants:
-            device = self._snapshot.value.device(grant.uuid)
-            if device is None:
+            if grant.uuid not in devices:
                 message = f"the decision for pod {pod.key} names {grant.uuid}, which is not on this node"
                 raise self._refusals.failed(RefusalReason.UNKNOWN_DEVICE, message, pod)
+            device = devices[grant.uuid].device
             if not device.health.offered:
                 message = (
                     f"{grant.uuid} for pod {pod.key} is {device.health}: {device.reason} {device.message}".rstrip()
@@ -205,23 +206,17 @@ class Preparation:
 
     def _prepared(self, assignment: Assignment) -> Answer:
         """On the vendor's thread: all that touches the host for one container."""
-        injection = self._family.node.inject(assignment, self._host)
-        answer = answered(self._family.node.delivery, assignment, injection.edits, self._described(assignment))
-        self._write(injection)
-        return answer
-
-    def _write(self, injection: Injection) -> None:
+        node, host = self._family.node, self._host
+        injection, described = node.inject(assignment, host), ContainerEdits()
+        if Way.DEVICE_SPECS in node.delivery.ways:  # the answer itself carries what a runtime would find in CDI specs
+            devices = (node.device_edits(share.device, host) for share in assignment.shares)
+            described = node.shared_edits(host).merged(*devices)
+        answer = answered(node.delivery, assignment, injection.edits, described)
         for directory in injection.directories:
-            make_shared_directory(self._host.writable(directory))
+            make_shared_directory(host.writable(directory))
         for path, text in injection.files.items():
-            write_shared(self._host.writable(path), text)
-
-    def _described(self, assignment: Assignment) -> ContainerEdits:
-        """What a runtime would find in CDI specs, for the answer that must carry it itself."""
-        if Way.DEVICE_SPECS not in self._family.node.delivery.ways:
-            return ContainerEdits()
-        devices = (self._family.node.device_edits(share.device, self._host) for share in assignment.shares)
-        return self._family.node.shared_edits(self._host).merged(*devices)
+            write_shared(host.writable(path), text)
+        return answer
 
 
 def _remove(left: Leftovers, directory: Path) -> None:

@@ -171,6 +171,8 @@ class Settlement:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._failed: set[str] = set()
+        self.failures = 0
+        """Moves with every pod whose decision fails."""
         self._unlocked: set[str] = set()
 
     @property
@@ -187,6 +189,7 @@ class Settlement:
     def fail(self, pod: PodView) -> None:
         """The pod's decision cannot be carried out: say so at the pod, and let the next pod have the lock."""
         self._failed.add(pod.uid)
+        self.failures += 1
         self.note(pod.uid)
 
     def failed(self, uid: str) -> bool:
