@@ -5,11 +5,8 @@ The names are those of the CDI specification's ``containerEdits``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
-
-_T = TypeVar("_T")
 
 BIND = ("nosuid", "nodev", "rbind", "rprivate")
 """Mount options of a bind mount, apart from ``ro``. Without one of ``bind`` and ``rbind`` a runtime binds nothing."""
@@ -96,13 +93,9 @@ class ContainerEdits:
         everything = (self, *others)
         return ContainerEdits(
             env={key: value for edits in everything for key, value in edits.env.items()},
-            device_nodes=_once(node for edits in everything for node in edits.device_nodes),
-            mounts=_once(mount for edits in everything for mount in edits.mounts),
-            hooks=_once(hook for edits in everything for hook in edits.hooks),
-            additional_gids=_once(gid for edits in everything for gid in edits.additional_gids),
+            device_nodes=tuple(dict.fromkeys(node for edits in everything for node in edits.device_nodes)),
+            mounts=tuple(dict.fromkeys(mount for edits in everything for mount in edits.mounts)),
+            hooks=tuple(dict.fromkeys(hook for edits in everything for hook in edits.hooks)),
+            additional_gids=tuple(dict.fromkeys(gid for edits in everything for gid in edits.additional_gids)),
             intel_rdt=next((edits.intel_rdt for edits in reversed(everything) if edits.intel_rdt is not None), None),
         )
-
-
-def _once(items: Iterable[_T]) -> tuple[_T, ...]:
-    return tuple(dict.fromkeys(items))

@@ -50,21 +50,18 @@ class Granting:
         family: Family,
         question: Question,
         *,
-        devices: DeviceTable,
         ledger: Ledger,
         refusals: Refusals,
         serve_unannotated: bool,
     ) -> None:
         self._family = family
         self._question = question
-        self._devices = devices
         self._ledger = ledger
         self._refusals = refusals
         self._serve_unannotated = serve_unannotated
 
-    def decided(self, ids: Sequence[str], claim: Claim) -> Held:
+    def decided(self, ids: Sequence[str], claim: Claim, devices: Mapping[str, DeviceFacts]) -> Held:
         """As the decision has it, if that is not more than the container asked for."""
-        devices = self._devices.now()
         granted = [grant.uuid for grant in claim.grants if grant.uuid in devices]
         registered = {uuid: devices[uuid].info for uuid in granted}
         advertised = {uuid: info.devmem for uuid, info in registered.items()}
@@ -73,9 +70,11 @@ class Granting:
         if too_much:
             raise self._refusals.failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)
         self._require_whole(claim, registered)
-        return self._held(ids, claim.pod, claim.container, claim.grants)
+        return self._held(ids, claim.pod, claim.container, claim.grants, devices)
 
-    def whole(self, ids: Sequence[str], pod: PodView, container: ContainerView) -> Held:
+    def whole(
+        self, ids: Sequence[str], pod: PodView, container: ContainerView, devices: Mapping[str, DeviceFacts]
+    ) -> Held:
         """For a pod without a decision: the kubelet's devices as they are, if nobody else has a share of them."""
         if not self._serve_unannotated:
             raise self._refusals.refused(
@@ -90,8 +89,7 @@ class Granting:
         if problem:
             message = f"pod {pod.key} can only have whole devices, but got {problem}"
             raise self._refusals.refused(RefusalReason.DEVICE_SHARED, message, (pod,))
-        devices = self._devices.now()
-        held = self._held(ids, pod, container, [self._whole(devices[uuid]) for uuid in uuids])
+        held = self._held(ids, pod, container, [self._whole(devices[uuid]) for uuid in uuids], devices)
         return replace(held, undecided=True)
 
     def _require_whole(self, claim: Claim, registered: Mapping[str, DeviceInfo]) -> None:
@@ -128,7 +126,14 @@ class Granting:
                 return f"{uuid} is shared by {taken[uuid].namespace}/{taken[uuid].pod}"
         return f"{shares} shares of {len(uuids)} devices" if len(uuids) < shares else ""
 
-    def _held(self, ids: Sequence[str], pod: PodView, container: ContainerView, grants: Sequence[Grant]) -> Held:
+    def _held(
+        self,
+        ids: Sequence[str],
+        pod: PodView,
+        container: ContainerView,
+        grants: Sequence[Grant],
+        devices: Mapping[str, DeviceFacts],
+    ) -> Held:
         return Held(
             uid=pod.uid,
             namespace=pod.namespace,
@@ -136,17 +141,16 @@ class Granting:
             container=container.name,
             resource=self._question.resource,
             ids=frozenset(ids),
-            grants=tuple(self._placed(grant, pod, container) for grant in grants),
+            grants=tuple(self._placed(grant, pod, container, devices.get(grant.uuid)) for grant in grants),
             init=container.init and not container.restartable,
         )
 
-    def _placed(self, grant: Grant, pod: PodView, container: ContainerView) -> Grant:
+    def _placed(self, grant: Grant, pod: PodView, container: ContainerView, facts: DeviceFacts | None) -> Grant:
         """Beside what all others hold of the same device. The journal keeps it, so that it is the same ever after.
 
         The kubelet asks once for each resource: what the container has already by another one is its place.
         """
-        devices = self._devices.now()
-        if grant.uuid not in devices:
+        if facts is None:
             return grant
         others: list[Grant] = []
         for held in self._ledger.on(grant.uuid):
@@ -154,7 +158,7 @@ class Granting:
             if same and (held.uid, held.container) == (pod.uid, container.name):
                 return replace(grant, notes=same[0].notes)
             others += same
-        return self._family.node.place(grant, devices[grant.uuid].device, others)
+        return self._family.node.place(grant, facts.device, others)
 
 
 MAX_IDS = 4096
@@ -295,7 +299,6 @@ class Allocator:
         self._granting = Granting(
             family,
             self.question,
-            devices=self._devices,
             ledger=ledger,
             refusals=self._refusals,
             serve_unannotated=rules.serve_unannotated,
@@ -370,7 +373,7 @@ class Allocator:
         Others are served while the host is prepared. If anything has changed by then, this plans once more, and commits
         only what the host was prepared for.
         """
-        self._require_here(ids)
+        self._devices_of(ids)
         identity, excess = await self._match(ids)
         plan = self._plan(ids, identity, excess)
         for _ in range(MAX_PREPARED):
@@ -389,8 +392,8 @@ class Allocator:
             hint="delete the pod if its controller does not start another one",
         )
 
-    def _require_here(self, ids: Sequence[str]) -> None:
-        """``RefusedError`` unless these are different ids of devices that are here now."""
+    def _devices_of(self, ids: Sequence[str]) -> Mapping[str, DeviceFacts]:
+        """The node's devices, if these are different ids of them. ``RefusedError`` otherwise."""
         if not ids or len(ids) > MAX_IDS or len(set(ids)) != len(ids):
             raise RefusedError(
                 RefusalReason.INVALID_REQUEST,
@@ -407,6 +410,7 @@ class Allocator:
                     code="INVALID_ARGUMENT",
                     hint="the kubelet has not taken the newest list yet; delete the pod so that it is tried again",
                 )
+        return devices
 
     async def _match(self, ids: Sequence[str]) -> tuple[Identity, TooMuch | None]:
         """Who asks, and what is too much for it. The end of others may come a moment after the decision."""
@@ -450,20 +454,20 @@ class Allocator:
 
     def _plan(self, ids: Sequence[str], identity: Identity, excess: TooMuch | None, *, again: bool = False) -> _Plan:
         """Who is to have the ids, and what of each device: these must be here, and have it. Nothing is taken yet."""
-        self._require_here(ids)  # a device may have gone while we waited
+        devices = self._devices_of(ids)  # a device may have gone while we waited
         match identity:
             case Unknown():
                 raise self._refusals.refused(identity.reason, identity.message, identity.pods)
             case Repeated(held=held):
-                return self._repeated(held)
+                return self._repeated(held, devices)
             case Unannotated(pod=pod, container=container):
-                held = self._granting.whole(ids, pod, container)
+                held = self._granting.whole(ids, pod, container, devices)
             case Found(claim=claim):
                 pod, container = claim.pod, claim.container
-                held = self._granting.decided(ids, claim)
+                held = self._granting.decided(ids, claim, devices)
                 if excess:
                     self._overcommitment.refuse(excess, claim, again=again)
-        assignment = self._preparation.assigned(held, pod, container, self._devices.now())
+        assignment = self._preparation.assigned(held, pod, container, devices)
         return _Plan(held=held, assignment=assignment, unsure=excess is not None)
 
     async def _commit(self, plan: _Plan) -> None:
@@ -501,14 +505,14 @@ class Allocator:
         if plan.new:
             self._ledger.drop([plan.held.key])
 
-    def _repeated(self, held: Held) -> _Plan:
+    def _repeated(self, held: Held, devices: Mapping[str, DeviceFacts]) -> _Plan:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""
         pod = self._pods.get(held.uid)
         container = pod.container(held.container) if pod else None
         if pod is None or container is None or pod.phase != "Pending":
             message = f"these devices are held by {held.namespace}/{held.pod}, which is not starting"
             raise self._refusals.refused(RefusalReason.NO_PENDING_POD, message, (pod,) if pod else ())
-        assignment = self._preparation.assigned(held, pod, container, self._devices.now())
+        assignment = self._preparation.assigned(held, pod, container, devices)
         return _Plan(held=held, assignment=assignment, new=False)
 
 
@@ -519,7 +523,7 @@ class ResourcePlugin:
         self._allocator = allocator
         self._check = check
         self._snapshot = snapshot
-        self._offers: Watched[tuple[Offer, ...]] = Watched(allocator.offers())
+        self.offers: Watched[tuple[Offer, ...]] = Watched(allocator.offers())
         self.rendered = asyncio.Event()
         """Set once a snapshot with devices has been rendered."""
 
@@ -537,17 +541,13 @@ class ResourcePlugin:
         """Always: whoever holds the devices, the host must have what was promised."""
         return True
 
-    @property
-    def offers(self) -> Watched[tuple[Offer, ...]]:
-        return self._offers
-
     async def follow(self) -> None:
         """Render every new snapshot into offers, until the snapshot is closed."""
         async for snapshot in self._snapshot.follow():
-            self._offers.set(self._allocator.offers())
+            self.offers.set(self._allocator.offers())
             if snapshot.devices:
                 self.rendered.set()
-        self._offers.close()
+        self.offers.close()
         self.rendered.set()
 
     async def allocate(self, ids: Sequence[str]) -> Answer:

@@ -55,7 +55,7 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         self._streams: dict[asyncio.Task[Any], bool] = {}
         self._ended = False
         self._oversized = ""
-        self._gathered: tuple[Sequence[Offer], frozenset[str]] = ((), frozenset())
+        self._listed: tuple[Sequence[Offer], frozenset[str]] = ((), frozenset())
 
     @property
     def streams(self) -> int:
@@ -186,7 +186,10 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
                 f"Allocate for {len(request.container_requests)} containers, where one at a time can be served"
             )
         ids = _checked_ids(request.container_requests[0].devices_ids)
-        unknown = sorted(set(ids) - self._offered())
+        offers = self._plugin.offers.value
+        if self._listed[0] is not offers:  # thousands, so gathered anew for another list only
+            self._listed = (offers, frozenset(offer.id for offer in offers))
+        unknown = sorted(set(ids) - self._listed[1])
         if unknown:
             raise RefusedError(
                 RefusalReason.UNKNOWN_DEVICE,
@@ -195,13 +198,6 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
                 hint="it went away after the kubelet chose it; the pod can be created again",
             )
         return ids
-
-    def _offered(self) -> frozenset[str]:
-        """The ids of the present list, which can be thousands; gathered anew for another list only."""
-        offers = self._plugin.offers.value
-        if self._gathered[0] is not offers:
-            self._gathered = (offers, frozenset(offer.id for offer in offers))
-        return self._gathered[1]
 
     async def _refuse(self, context: Context, call: str, error: Exception) -> NoReturn:
         """Answer with a gRPC status: designed errors by their text, anything else as a bug with its trace."""

@@ -14,6 +14,7 @@ GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 
 _LARGEST = 10**30
 _VERSION_DIGITS = 20
+_SHORT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class ContainerView:
     def amount(self, resource: str) -> int:
         """How much of ``resource`` the container asks for; 0 when it does not, or says so unreadably."""
         text = self.limits.get(resource, self.requests.get(resource, "0"))
+        if len(text) < _SHORT and text.isdecimal() and text.isascii():  # nearly every amount is a plain number
+            return int(text)
         try:
             return whole(text)
         except ValueError:

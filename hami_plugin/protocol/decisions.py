@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
@@ -126,7 +127,7 @@ class Question:
         return self.to_allocate or self.allocated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, which would leave no place for what is cached
 class Claim:
     """One container's share of a decision. ``piece`` is its position in the to-allocate annotation, if still there."""
 
@@ -136,7 +137,7 @@ class Claim:
     piece: int | None
     ids: Callable[[Grant], int] = one_id
 
-    @property
+    @cached_property
     def devices(self) -> tuple[str, ...]:
         """The device behind each id that the kubelet must offer for it, sorted."""
         return tuple(sorted(grant.uuid for grant in self.grants for _ in range(self.ids(grant))))

@@ -14,7 +14,7 @@ import select
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from io import UnsupportedOperation
 from typing import Literal, TextIO
@@ -179,9 +179,15 @@ def plain(value: object, depth: int = 0) -> object:
         case str():
             return _cut(str(value))
         case Mapping() if depth < _DEEPEST:
-            return {_cut(_words(key)): plain(item, depth + 1) for key, item in value.items()}
+            return {
+                key if type(key) is str and len(key) <= _LONGEST else _cut(_words(key)): item
+                if type(item) is str and len(item) <= _LONGEST
+                else plain(item, depth + 1)
+                for key, item in value.items()
+            }
         case list() | tuple() | set() | frozenset() if depth < _DEEPEST:
-            return [plain(item, depth + 1) for item in _ordered(value)]
+            items = sorted(value, key=_words) if isinstance(value, set | frozenset) else value
+            return [item if type(item) is str and len(item) <= _LONGEST else plain(item, depth + 1) for item in items]
         case _:
             return _cut(_words(value))
 
@@ -194,10 +200,6 @@ def _number(value: object) -> object:
             return f"an integer of {value.bit_length()} bits"
         case _:
             return value
-
-
-def _ordered(values: Iterable[object]) -> Iterable[object]:
-    return sorted(values, key=_words) if isinstance(values, set | frozenset) else values
 
 
 def _words(value: object) -> str:

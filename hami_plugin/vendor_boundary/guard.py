@@ -19,9 +19,10 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver, Observer
+from hami_plugin.protocol.decisions import one_id
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, Units
-from hami_plugin.sdk.family import nothing_more
+from hami_plugin.sdk.family import anywhere, nothing, nothing_missing, nothing_more, one, percent
 
 log = logger(__name__)
 
@@ -61,6 +62,10 @@ Check = Callable[..., str]
 """Is given an answer and what was asked, and says what is wrong with the answer; empty where nothing is."""
 
 
+OURS = (anywhere, nothing, nothing_missing, nothing_more, one, one_id, percent)
+"""What the SDK answers where a vendor says nothing: code of ours, which needs no guard."""
+
+
 class Guard:
     """Makes one vendor's functions safe to call. What is part of the design, ``HamiError``, passes as it is.
 
@@ -94,6 +99,9 @@ class Guard:
         check: Check,
         passes: type[Exception] = HamiError,
     ) -> Callable[P, T]:
+        if any(function is ours for ours in OURS):
+            return function
+
         def guarded(*given: P.args, **more: P.kwargs) -> T:
             try:
                 answer = function(*given, **more)
@@ -129,13 +137,12 @@ def guarded(family: Family, guard: Guard) -> Family:
 
 
 def _node(node: NodeSide, guard: Guard) -> NodeSide:
-    announce = node.announce
     return replace(
         node,
         replicas=guard.counts("replicas", node.replicas, _count),
         register=guard.counts("register", node.register, _entry),
         encode=guard.counts("encode", node.encode, partial(_kind, str)) if node.encode else None,
-        announce=announce if announce is nothing_more else guard.counts("announce", announce, partial(_kind, Mapping)),
+        announce=guard.counts("announce", node.announce, partial(_kind, Mapping)),
         inject=guard.prepares("inject", node.inject, partial(_kind, Injection)),
         host_problem=guard.counts("host problem", node.host_problem, partial(_kind, str)),
         leftovers=guard.counts("leftovers", node.leftovers, partial(_kind, Leftovers)),
@@ -159,8 +166,7 @@ def _number(answer: object, *_asked: object, most: int) -> str:
     return "" if fits else f"{answer!r:.64} is no whole number from 0 to {most}"
 
 
-def _count(answer: object, *_asked: object) -> str:
-    return _number(answer, most=MAX_SHARES)
+_count = partial(_number, most=MAX_SHARES)
 
 
 def _kind(kind: type, answer: object, *_asked: object) -> str:

@@ -99,12 +99,12 @@ def check_names(assignment: Assignment) -> None:
 
 def _visible(settings: NvidiaSettings, shares: Sequence[Share]) -> ContainerEdits:
     uuids = [share.device.uuid for share in shares]
-    ways = settings.delivery.ways
+    delivery = settings.delivery
     # Where the runtime finds the cards in CDI specs, what an image says must open nothing in NVIDIA's own runtime.
-    edits = ContainerEdits(env={VISIBLE: VOID} if settings.delivery.cdi else {})
-    if Way.ENVVAR in ways:
+    edits = ContainerEdits(env={VISIBLE: VOID} if delivery.cdi else {})
+    if Way.ENVVAR in delivery.ways:
         edits = edits.merged(ContainerEdits(env={VISIBLE: ",".join(uuids)}))
-    if Way.VOLUME_MOUNTS in ways:
+    if Way.VOLUME_MOUNTS in delivery.ways:
         mounts = tuple(
             Mount(host_path="/dev/null", container_path=f"{DEVICE_LIST_FOLDER}/{name}", read_only=False)
             for name in uuids
