@@ -19,22 +19,15 @@ T = TypeVar("T")
 class Watched(Generic[T]):
     """A value with readers that wake on change. A slow reader may skip values, and always sees the last one.
 
-    Set and read it on the event loop only. ``close`` ends every ``follow``.
+    Use it on the event loop only. ``value`` and ``version`` are for reading; ``set`` and ``touch`` change them.
+    ``close`` ends every ``follow``.
     """
 
     def __init__(self, value: T) -> None:
-        self._value = value
-        self._version = 0
+        self.value = value
+        self.version = 0
         self._closed = False
         self._wake = asyncio.Event()
-
-    @property
-    def value(self) -> T:
-        return self._value
-
-    @property
-    def version(self) -> int:
-        return self._version
 
     @property
     def closed(self) -> bool:
@@ -42,15 +35,15 @@ class Watched(Generic[T]):
 
     def set(self, value: T) -> bool:
         """Publish ``value``. Equal to the present one: nobody wakes, and the answer is False."""
-        if self._closed or value == self._value:
+        if self._closed or value == self.value:
             return False
-        self._value = value
+        self.value = value
         self.touch()
         return True
 
     def touch(self) -> None:
         """Wake readers although the value is the same object (it changed inside)."""
-        self._version += 1
+        self.version += 1
         self._notify()
 
     def close(self) -> None:
@@ -61,15 +54,15 @@ class Watched(Generic[T]):
         """Wait until the version is above ``since``. False: the time was up, or the value was closed first."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self._version <= since and not self._closed:
+                while self.version <= since and not self._closed:
                     await self._wake.wait()
-        return self._version > since
+        return self.version > since
 
     async def follow(self, *, every: float = 0.0) -> AsyncGenerator[T, None]:
         """Yield the present value, then each newer one, at most one in ``every`` seconds."""
         while not self._closed:
-            seen = self._version
-            yield self._value
+            seen = self.version
+            yield self.value
             if every:
                 await asyncio.sleep(every)
             await self.changed(seen)

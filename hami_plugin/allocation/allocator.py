@@ -373,15 +373,15 @@ class Allocator:
         Others are served while the host is prepared. If anything has changed by then, this plans once more, and commits
         only what the host was prepared for.
         """
-        self._devices_of(ids)
+        devices = self._devices_of(ids)
         identity, excess = await self._match(ids)
-        plan = self._plan(ids, identity, excess)
+        plan = self._plan(ids, identity, excess, devices)
         for _ in range(MAX_PREPARED):
             seen, prepared = self._seen(), plan.assignment
             answer = await self._preparation.answer(prepared)
             if plan.unsure or self._seen() != seen:
                 still = self._still(ids, identity)
-                plan = self._plan(ids, still, self._overcommitment.excess(ids, still), again=True)
+                plan = self._plan(ids, still, self._overcommitment.excess(ids, still), devices, again=True)
             if plan.assignment == prepared:
                 await self._commit(plan)
                 return answer
@@ -392,15 +392,22 @@ class Allocator:
             hint="delete the pod if its controller does not start another one",
         )
 
-    def _devices_of(self, ids: Sequence[str]) -> Mapping[str, DeviceFacts]:
-        """The node's devices, if these are different ids of them. ``RefusedError`` otherwise."""
+    def _devices_of(
+        self, ids: Sequence[str], checked: Mapping[str, DeviceFacts] | None = None
+    ) -> Mapping[str, DeviceFacts]:
+        """The node's devices, if these are different ids of them. ``RefusedError`` otherwise.
+
+        ``checked`` are devices that the ids were found among before.
+        """
+        devices = self._devices.now()
+        if devices is checked:
+            return devices
         if not ids or len(ids) > MAX_IDS or len(set(ids)) != len(ids):
             raise RefusedError(
                 RefusalReason.INVALID_REQUEST,
                 f"an Allocate must name 1 to {MAX_IDS} different device ids, this one names {len(ids)}",
                 code="INVALID_ARGUMENT",
             )
-        devices = self._devices.now()
         for replica in ids:
             uuid = physical_id(replica)
             if uuid not in devices or not is_replica(replica, uuid, devices[uuid].ids):
@@ -452,9 +459,17 @@ class Allocator:
                 return Repeated(held=held)
         return self._waiting.identified(ids)
 
-    def _plan(self, ids: Sequence[str], identity: Identity, excess: TooMuch | None, *, again: bool = False) -> _Plan:
+    def _plan(
+        self,
+        ids: Sequence[str],
+        identity: Identity,
+        excess: TooMuch | None,
+        checked: Mapping[str, DeviceFacts],
+        *,
+        again: bool = False,
+    ) -> _Plan:
         """Who is to have the ids, and what of each device: these must be here, and have it. Nothing is taken yet."""
-        devices = self._devices_of(ids)  # a device may have gone while we waited
+        devices = self._devices_of(ids, checked)  # one may have gone since
         match identity:
             case Unknown():
                 raise self._refusals.refused(identity.reason, identity.message, identity.pods)
@@ -524,6 +539,7 @@ class ResourcePlugin:
         self._check = check
         self._snapshot = snapshot
         self.offers: Watched[tuple[Offer, ...]] = Watched(allocator.offers())
+        self.allocate, self.prefer = allocator.allocate, allocator.prefer
         self.rendered = asyncio.Event()
         """Set once a snapshot with devices has been rendered."""
 
@@ -549,12 +565,6 @@ class ResourcePlugin:
                 self.rendered.set()
         self.offers.close()
         self.rendered.set()
-
-    async def allocate(self, ids: Sequence[str]) -> Answer:
-        return await self._allocator.allocate(ids)
-
-    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        return await self._allocator.prefer(available, must_include, size)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         await self._allocator.require_host()

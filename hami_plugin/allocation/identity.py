@@ -122,9 +122,10 @@ def pending(
         except WireError as error:
             unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,)))
             continue
-        claim = _next_claim(decided, held, question)
-        if claim is not None:
-            following.append(claim)
+        for claim in decided:
+            if claim.piece is not None and (pod.uid, claim.container.name, question.resource) not in held:
+                following.append(claim)
+                break
     return Pending(next=tuple(following), unannotated=tuple(strangers), unreadable=tuple(unreadable), ranks=ranks or {})
 
 
@@ -211,15 +212,6 @@ def _next_stranger(
         if (pod.uid, container.name, question.resource) not in held:
             return (Unannotated(pod=pod, container=container),)
     return ()
-
-
-def _next_claim(
-    decided: Sequence[Claim], held: Mapping[tuple[str, str, str], Held], question: Question
-) -> Claim | None:
-    for claim in decided:
-        if claim.piece is not None and (claim.pod.uid, claim.container.name, question.resource) not in held:
-            return claim
-    return None
 
 
 def _shares(claim: Claim) -> tuple[Grant, ...]:

@@ -67,7 +67,7 @@ class Journal:
         if self._length is not None and not self.intact:
             self.rewrite(whole() if whole else [entry], flush=False)
             return True
-        file = self._opened()
+        file = self._opened() if self._file is None else self._file
         data = b"\n" * self._torn + _line(entry)  # a line that could not be cut off is ended; blank lines are nothing
         try:
             written = os.write(file, data)

@@ -88,7 +88,7 @@ class Ledger:
 
     def write(self, held: Held) -> None:
         """Have a reserved share put on file. The kubelet must not hear of it before ``written``."""
-        self._note({"op": "hold", **_entry(held)})
+        self._journal.append({"op": "hold", **_entry(held)}, len(self._held), self._whole())
 
     async def written(self) -> None:
         """Wait until all that was noted is on file. OSError when the disk refuses."""

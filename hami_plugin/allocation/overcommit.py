@@ -306,11 +306,14 @@ class Overcommitment:
         if self._account is None or not isinstance(identity, Found):
             return None
         claim, devices = identity.claim, self._devices.now()
+        own_key, names = (claim.pod.uid, claim.container.name), (self._question.resource, *self._question.also)
         for uuid in {grant.uuid: None for grant in claim.grants}:
             measure = devices[uuid].measure if uuid in devices else None
             if measure is None:
                 continue
-            holders = self._holders(claim, uuid)
+            # Each container once, as far as schedulers can know of them.
+            shares = {(one.uid, one.container): one for one in self._ledger.on(uuid) if one.resource in names}
+            holders = [one for whose, one in shares.items() if whose != own_key and not one.undecided]
             if measure.fits([claim.grants, *(one.grants for one in holders)]):
                 continue
             own, others = self._tenants(ids, claim, measure, holders)
@@ -319,12 +322,6 @@ class Overcommitment:
             if found := overcommitted(measure.total, asks, beside):
                 return measure, found
         return None
-
-    def _holders(self, claim: Claim, uuid: str) -> Sequence[Held]:
-        """Who has a share of the device, each container once, as far as schedulers can know of them."""
-        own, names = (claim.pod.uid, claim.container.name), (self._question.resource, *self._question.also)
-        found = {(one.uid, one.container): one for one in self._ledger.on(uuid) if one.resource in names}
-        return [one for whose, one in found.items() if whose != own and not one.undecided]
 
     def _tenants(
         self, ids: Sequence[str], claim: Claim, measure: Measure, holders: Sequence[Held]

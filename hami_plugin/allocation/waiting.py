@@ -95,7 +95,7 @@ class PendingPods:
         deadline, refreshed = time.monotonic() + self._within, False
         while True:
             seen = self._pods.changes.version
-            identity = self.identified(ids)
+            identity = identify(ids, self.known(), self._ledger.held, self._question)
             left = deadline - time.monotonic()
             if isinstance(identity, Found) or (isinstance(identity, Repeated) and self._starting(identity)):
                 return identity

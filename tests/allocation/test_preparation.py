@@ -16,7 +16,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.device import Health
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
-from tests.support.builders import FAMILY, TO_ALLOCATE, changed, grant, ids, pod, snapshot
+from tests.support.builders import FAMILY, TO_ALLOCATE, changed, grant, held_by, ids, pod, snapshot
 from tests.support.node import until
 
 
@@ -197,6 +197,61 @@ async def test_what_is_handed_out_is_the_decision_of_the_end_and_the_host_is_pre
     assert answer.edits.env["LIMIT_0"] == "2000m,10"
     assert slow.prepared == ["1000m,10", "2000m,10"]
     assert [held.grants[0].memory for held in node.ledger.held.values()] == [2000]
+
+
+def planned(node, slow):
+    """The grants that are placed from now on, one for each plan of a container with one device."""
+    plans = []
+    node.use(changed(FAMILY, inject=slow, place=lambda grant, _device, _others: plans.append(grant) or grant))
+    return plans
+
+
+async def test_what_a_container_gets_is_planned_once_where_nothing_changes_meanwhile(node, slow):
+    plans = planned(node, slow)
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    slow.gate.set()
+    await asked
+
+    assert len(plans) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda node: node.snapshot.set(snapshot(4, d3=Health.UNHEALTHY)),
+        lambda node: node.cluster.add(pod("b", pieces=[[grant(1)]])),
+        lambda node: node.ledger.reserve(held_by(pod("b"), replicas=ids((1, 0)), grants=[grant(1)])),
+        lambda node: node.pods.by_creation(),
+    ],
+    ids=["devices", "pods", "shares", "order of the pods"],
+)
+async def test_what_a_container_gets_is_planned_anew_where_something_changes_meanwhile(node, slow, change):
+    plans = planned(node, slow)
+    node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    change(node)
+    slow.gate.set()
+    await asked
+
+    assert len(plans) == 2
+
+
+async def test_a_pod_that_fails_while_its_host_is_prepared_holds_nothing(node, slow):
+    node.cluster.down = True
+    a = node.cluster.add(pod("a", pieces=[[grant(0)]]))
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    node.settlement.fail(a)
+    slow.gate.set()
+
+    assert await outcome(asked) is RefusalReason.NO_PENDING_POD
+    assert node.ledger.held == {}
 
 
 async def test_two_calls_for_one_container_at_once_get_one_share(node, slow):
