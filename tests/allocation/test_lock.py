@@ -148,7 +148,7 @@ async def test_a_lock_that_is_seen_only_after_its_owner_has_gone_is_released(nod
 
 
 async def test_nothing_is_judged_before_the_first_list_of_pods(locked):
-    locked.pods.changes._value = False
+    locked.pods.changes.value = False
     locked.pods._pods["a-uid"] = pod("a", pieces=[[grant(0)]], phase="Failed")
 
     async with reaping(locked):

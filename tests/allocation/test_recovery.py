@@ -172,7 +172,7 @@ async def test_an_init_containers_share_is_recorded_when_the_checkpoint_has_it(n
 
 async def test_nothing_is_dropped_before_the_first_list_of_pods(node):
     node.ledger.reserve(share())
-    node.pods.changes._value = False
+    node.pods.changes.value = False
     recovery = Recovery(
         ledger=node.ledger, pods=node.pods, settlement=node.settlement, checkpoint=node.checkpoint, period=0.002
     )
@@ -209,7 +209,7 @@ class Restart:
     async def listed(self):
         """The daemon reads the kubelet's account, and then the first list of pods comes."""
         node = self.node
-        node.pods.changes._value = False
+        node.pods.changes.value = False
         self.recovery = Recovery(
             ledger=node.ledger, pods=node.pods, settlement=node.settlement, checkpoint=node.checkpoint, period=0.002
         )
