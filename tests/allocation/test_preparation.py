@@ -254,6 +254,20 @@ async def test_a_pod_that_fails_while_its_host_is_prepared_holds_nothing(node, s
     assert node.ledger.held == {}
 
 
+async def test_what_is_too_much_is_refused_when_it_is_known_meanwhile_who_has_ended(node, slow):
+    b = node.cluster.add(pod("b", pieces=[[grant(0, 60_000)]]))
+    node.ledger.reserve(held_by(b, replicas=ids((0, 1)), grants=[grant(0, 60_000)]))
+    node.cluster.add(pod("a", pieces=[[grant(0, 50_000)]]))
+    node.outdated = "unreachable: no answer"
+    asked = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
+    await slow.asked()
+
+    node.outdated = ""
+    slow.gate.set()
+
+    assert await outcome(asked) is RefusalReason.OVERCOMMITTED
+
+
 async def test_two_calls_for_one_container_at_once_get_one_share(node, slow):
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
     both = [asyncio.create_task(node.allocator.allocate(ids((0, 0)))) for _ in range(2)]
