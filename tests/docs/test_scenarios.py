@@ -69,7 +69,7 @@ def table(found):
         parts.append(f"## {TITLES[group]}\n\n| id | what happens | what must hold | shown by |\n|---|---|---|---|")
         for scenario, (happens, holds, *untested) in rows.items():
             places = [
-                f"[{place}](../tests/{place})"
+                f"[{place}](../../tests/{place})"
                 + (f": {', '.join(f'`{name}`' for name in dict.fromkeys(names))}" if names else "")
                 for place, names in found.get(scenario, {}).items()
             ]
@@ -82,7 +82,7 @@ def table(found):
 def test_the_table_of_scenarios_is_made_of_the_tests_marks():
     wanted = f"\n{table(marked_tests())}\n"
 
-    assert generated("docs/scenarios.md", "scenarios", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+    assert generated("docs/reference/scenarios.md", "scenarios", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
 
 
 def test_every_mark_names_a_scenario():

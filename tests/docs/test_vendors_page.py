@@ -15,7 +15,7 @@ from tests.support.machines import known, profiles
 from tests.support.pages import ROOT, generated
 
 GOLDEN = ROOT / "tests/vendors/golden/machines"
-PAGE = "docs/vendors.md"
+PAGE = "docs/reference/machines.md"
 Told = Mapping[str, Any]
 
 
