@@ -1,4 +1,4 @@
-"""The examples in docs/cdi.md are what the commands print."""
+"""The examples in docs/reference/cdi-examples.md are what the commands print."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from hami_plugin.cli import main
 
-PAGE = Path(__file__).parents[2] / "docs" / "cdi.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cdi-examples.md"
 EXAMPLE = re.compile(r"^```console\n\$ hami-plugin (cdi .*)\n((?:.*\n)*?)```$", flags=re.MULTILINE)
 MAX_LINES = 24
 
