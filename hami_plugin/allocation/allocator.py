@@ -51,12 +51,14 @@ class Granting:
         question: Question,
         *,
         ledger: Ledger,
+        pods: PodTable,
         refusals: Refusals,
         serve_unannotated: bool,
     ) -> None:
         self._family = family
         self._question = question
         self._ledger = ledger
+        self._pods = pods
         self._refusals = refusals
         self._serve_unannotated = serve_unannotated
 
@@ -157,8 +159,14 @@ class Granting:
             same = [one for one in held.grants if one.uuid == grant.uuid]
             if same and (held.uid, held.container) == (pod.uid, container.name):
                 return replace(grant, notes=same[0].notes)
-            others += same
+            if not self._over(held):
+                others += same
         return self._family.node.place(grant, facts.device, others)
+
+    def _over(self, held: Held) -> bool:
+        """Whether the container has ended: its pod has, or runs, which it does once its init containers are over."""
+        pod = self._pods.get(held.uid)
+        return pod is not None and (pod.terminal or (held.init and pod.phase == "Running"))
 
 
 MAX_IDS = 4096
@@ -300,6 +308,7 @@ class Allocator:
             family,
             self.question,
             ledger=ledger,
+            pods=pods,
             refusals=self._refusals,
             serve_unannotated=rules.serve_unannotated,
         )

@@ -465,6 +465,23 @@ async def test_ids_that_init_containers_keep_do_not_keep_their_cards_from_the_ne
         assert devices(answers["main"].edits) == [uuid(3)]
 
 
+@pytest.mark.parametrize(("phase", "there"), [("Pending", True), ("Running", False), ("Succeeded", False)])
+async def test_what_an_init_container_had_of_a_card_is_free_once_the_pod_runs(node, phase, there):
+    beside = []
+    node.use(changed(FAMILY, place=lambda one, _device, others: beside.append(list(others)) or one))
+    first = node.cluster.add(pod("a", [container("i", 1, init=True), container("main", 0)], [[grant(0)], []]))
+    await node.allocator.allocate(ids((0, 0)))
+    await node.settled()
+    node.cluster.change(first, phase=phase)
+    beside.clear()
+
+    node.cluster.add(pod("b", pieces=[[grant(0)]]))
+    await node.allocator.allocate(ids((0, 1)))
+
+    assert [bool(others) for others in beside] == [there] * len(beside)
+    assert beside
+
+
 @pytest.mark.scenario("A10")
 async def test_no_id_stands_for_a_card_whose_shares_are_all_granted(node):
     kubelet = node.kubelet()

@@ -186,13 +186,17 @@ def test_the_configuration_reference_is_the_settings_classes_own():
     models |= {f"vendors.{name}": load_vendor(name).settings for name in vendor_names()}
     wanted = f"\n{reference(models)}\n"
 
-    assert generated("docs/reference/configuration.md", "settings", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+    assert generated("docs/reference/configuration.md", "settings", wanted) == wanted, (
+        "write it anew: UPDATE_DOCS=1 make test"
+    )
 
 
 def test_the_table_of_families_is_the_vendors_own():
     wanted = f"\n{families()}\n"
 
-    assert generated("docs/reference/families.md", "families", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+    assert generated("docs/reference/families.md", "families", wanted) == wanted, (
+        "write it anew: UPDATE_DOCS=1 make test"
+    )
 
 
 def families():

@@ -55,7 +55,9 @@ def test_the_table_of_values_is_the_files_own():
         rows.append(f"| `{'.'.join(path)}` | {cell} | {words} |\n")
     wanted = "".join(["\n| value | default | |\n|---|---|---|\n", *rows, "\n"])
 
-    assert generated("docs/reference/chart-values.md", "values", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+    assert generated("docs/reference/chart-values.md", "values", wanted) == wanted, (
+        "write it anew: UPDATE_DOCS=1 make test"
+    )
 
 
 def test_every_value_has_a_description_of_its_own_or_of_what_it_is_part_of():

@@ -82,7 +82,9 @@ def table(found):
 def test_the_table_of_scenarios_is_made_of_the_tests_marks():
     wanted = f"\n{table(marked_tests())}\n"
 
-    assert generated("docs/reference/scenarios.md", "scenarios", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+    assert generated("docs/reference/scenarios.md", "scenarios", wanted) == wanted, (
+        "write it anew: UPDATE_DOCS=1 make test"
+    )
 
 
 def test_every_mark_names_a_scenario():
