@@ -74,8 +74,10 @@ def _served(ready: Plan, hardware: SimulatedHardware) -> Served:
     vendor = hardware.vendor
     if vendor.open is None:
         raise HamiError(f"{vendor.title} have no node side yet", hint="choose another profile")
-    settings, _ = settled(ready.configuration.vendors[vendor.name], ready.configuration.settings)
-    driver = vendor.open(settings, HostPaths(node=ready.configuration.settings.node_name))
+    own_settings = ready.configuration.settings
+    settings, _ = settled(ready.configuration.vendors[vendor.name], own_settings)
+    hook = own_settings.hook_path
+    driver = vendor.open(settings, HostPaths(node=own_settings.node_name, hook=hook, hook_view=hook))
     try:
         found = snapshot_of(driver).devices
     finally:
