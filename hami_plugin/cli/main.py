@@ -21,7 +21,7 @@ COMMANDS = {
     "cdi": "hami_plugin.cli.cdi",
     "demo": "hami_plugin.cli.demo",
     "discover": "hami_plugin.cli.devices",
-    "fit": "hami_plugin.cli.deciding",
+    "fit": "hami_plugin.cli.fit.command",
     "new-vendor": "hami_plugin.cli.new_vendor",
     "run": "hami_plugin.cli.daemon",
     "scheduler": "hami_plugin.cli.scheduler",
