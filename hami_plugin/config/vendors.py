@@ -126,7 +126,7 @@ class ServedSettings(VendorSettings):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_options: Any) -> None:
-        """Give a vendor that names its class a section ``cdi`` with that default."""
+        """Give a vendor that names its class a section ``cdi`` with that default. Validators are built later, from it."""
         if "cdi_class" in cls.__dict__:
             named = Field(cls.cdi_class, alias="class", description=cls.cdi_class_help)
             name = f"{cls.__name__.removesuffix('Settings')}Cdi"
@@ -136,7 +136,6 @@ class ServedSettings(VendorSettings):
             setattr(cls, name, section)
             described = Field(default_factory=section, description=cls.__pydantic_fields__["cdi"].description)
             cls.__pydantic_fields__["cdi"] = FieldInfo.from_annotated_attribute(section, described)
-            cls.model_rebuild(force=True)
 
     @field_validator("device_list_strategy")
     @classmethod
