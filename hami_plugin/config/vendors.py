@@ -126,7 +126,7 @@ class ServedSettings(VendorSettings):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_options: Any) -> None:
-        """Give a vendor that names its class a section ``cdi`` with that default. Validators are built later, from it."""
+        """Give a vendor that names its CDI class a section ``cdi`` with that default; validators are built later."""
         if "cdi_class" in cls.__dict__:
             named = Field(cls.cdi_class, alias="class", description=cls.cdi_class_help)
             name = f"{cls.__name__.removesuffix('Settings')}Cdi"
