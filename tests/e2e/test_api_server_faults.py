@@ -98,6 +98,7 @@ async def test_pods_that_are_known_start_without_the_api_server_while_it_is(faul
     await sound(stage)
 
 
+@pytest.mark.full
 async def test_a_pod_that_is_not_known_is_refused_in_time_with_the_reason(running):
     stage = await running(decisionWaitSeconds=0.4)
     await stage.api.refuse()
@@ -170,6 +171,7 @@ async def test_nothing_is_written_while_nothing_changes(running):
     assert [str(request) for request in stage.api.requests if request.writes and request.at > began] == []
 
 
+@pytest.mark.full
 async def test_a_lock_whose_owner_is_gone_is_released(running):
     stage = await running()
     (pod,) = await known(stage, ["owner"])

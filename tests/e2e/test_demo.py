@@ -35,6 +35,7 @@ async def test_a_profile_that_nobody_knows_is_a_failure_with_its_reason(capsys: 
     assert "did you mean dgx-h100" in capsys.readouterr().out
 
 
+@pytest.mark.full
 async def test_machines_of_several_vendors_make_one_node_and_differences_are_said(capsys: Any) -> None:
     held = await play("dgx-h100,ascend-910b3-8,aws-trn1-2xlarge", as_json=True)
 

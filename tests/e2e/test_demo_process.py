@@ -164,6 +164,7 @@ async def test_a_signal_ends_the_demonstrations_of_all_machines(folder: Path):
         assert not daemons(folder), "they have ended before this process has"
 
 
+@pytest.mark.full
 async def test_the_node_stays_up_to_be_looked_at_until_a_signal(folder: Path):
     async with demo(folder, "--profile", PROFILE, "--serve") as process:
         said = await line(process, "daemon.log")

@@ -95,6 +95,7 @@ def test_a_request_is_what_its_own_task_and_threads_do_until_it_returns(recorded
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_each_way_can_be_taken():
     taken = ways.measure(rounds=1)
 

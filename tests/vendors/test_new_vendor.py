@@ -21,6 +21,7 @@ from hami_plugin.cli.main import main
 from hami_plugin.scheduler.engine.states import idle
 from hami_plugin.sdk import Vendor, load_vendor, vendor_names
 from tests.support import contract
+from tests.support.described import described
 from tests.support.scale import examples
 from tools.house import House
 
@@ -126,6 +127,7 @@ def test_its_simulated_machine_is_discovered_by_name(new: New) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_the_daemon_serves_it_in_the_demo(new: New) -> None:
     result = new.run("hami_plugin", "demo", "--profile", "acme-4", "--json", seconds=300)
 
@@ -141,7 +143,7 @@ def test_its_names_are_nobody_elses(acme: Vendor) -> None:
 @given(data=st.data())
 def test_its_policy_keeps_the_laws(law: contract.Law, acme: Vendor, data: st.DataObject) -> None:
     (family,) = contract.families(acme)
-    devices = [idle(info) for info in acme.facts.described(family, contract.machine(NAME, ["Acme One"]))]
+    devices = [idle(info) for info in described(acme, family, contract.machine(NAME, ["Acme One"]))]
     situation = data.draw(contract.situations(family, devices))
     if situation is not None:
         law(situation)

@@ -53,6 +53,7 @@ def oversold(server) -> list:
     ]
 
 
+@pytest.mark.full
 async def test_the_api_server_restarts_while_pods_are_decided_and_bound(server, tmp_path):
     async def restarts() -> None:
         for _ in range(3):

@@ -84,6 +84,7 @@ async def test_a_successor_knows_what_its_predecessor_decided(server: SimulatedA
         assert await running.ended() == 0
 
 
+@pytest.mark.full
 async def test_without_the_api_server_it_is_alive_not_ready_and_says_why(
     server: SimulatedApiServer, tmp_path: Path
 ) -> None:
