@@ -10,7 +10,8 @@ STAMP := $(VENV)/.installed
 SOURCES := cdi hami_plugin vendors tests bench tools
 PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
-WORKERS ?= auto
+# Tests wait for processes about half of their time.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal
 PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
