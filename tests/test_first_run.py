@@ -78,7 +78,11 @@ def test_a_signal_reaches_the_command(tmp_path: Path, number: int):
     venv = program(
         tmp_path, f'trap "touch {tmp_path}/heard; exit 5" TERM INT; touch {tmp_path}/up; while :; do sleep 0.05; done'
     )
-    process = subprocess.Popen([sys.executable, str(TOOL), "--venv", str(venv), "run"], start_new_session=True)
+    process = subprocess.Popen(
+        # A job in the background of a script is born deaf to SIGINT, and a shell cannot trap what it was born deaf to.
+        ["env", "--default-signal=INT", sys.executable, str(TOOL), "--venv", str(venv), "run"],
+        start_new_session=True,
+    )
     try:
         deadline = time.monotonic() + GUARD_S
         while not (tmp_path / "up").exists():
