@@ -6,7 +6,7 @@ Some libraries import what they find, which a linter or a test may have left.
 from __future__ import annotations
 
 import re
-from compileall import compile_dir
+from compileall import compile_dir, compile_file
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -17,20 +17,31 @@ LOCK = ROOT / "requirements.lock"
 OWN = ("cdi", "hami_plugin", "vendors")
 FLAGS = ("-S", "-P")
 """No site-packages, and nothing of the working directory."""
+UNUSED = ("kubernetes",)
+"""Loaded for a kubeconfig's credential plug-in only, and large."""
 
 
 def packages(folder: Path) -> Path:
     """Fill ``folder`` with links to what ``requirements.lock`` names, and to this project; for PYTHONPATH."""
     folder.mkdir()
-    for name in OWN:  # as they are in an image; pip compiles what it installs
-        compile_dir(ROOT / name, quiet=2)
     names = re.findall(r"^([A-Za-z0-9_.-]+)==", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     for found in (distribution("hami-plugin"), *map(distribution, names)):
         for path in _top_level(found):
             _link(folder / path.name, path)
     for name in OWN:
         _link(folder / name, ROOT / name)
+    _compile(folder)
     return folder
+
+
+def _compile(folder: Path) -> None:
+    """As in an image, where pip compiles what it installs; the first setup of a checkout leaves that out."""
+    for path in [*folder.iterdir()]:
+        if path.is_dir() and path.name not in UNUSED:
+            compile_dir(path.resolve(), quiet=2)
+        elif path.suffix == ".py":
+            compile_file(path.resolve(), quiet=2)
+            _link(folder / "__pycache__", path.resolve().parent / "__pycache__")
 
 
 def _top_level(found: Distribution) -> set[Path]:
