@@ -62,7 +62,9 @@ class VendorError(HamiError):
     """A vendor's own code failed in a way that is no part of the design. The cause has the traceback, where one is."""
 
     def __init__(self, vendor: str, step: str, words: str) -> None:
-        super().__init__(f"a mistake in what is {vendor}'s own, {step}: {words}", hint="the daemon's log has more")
+        super().__init__(
+            f"vendor {vendor} raised an unexpected error, {step}: {words}", hint="the daemon's log has more"
+        )
         self.vendor = vendor
         self.step = step
 

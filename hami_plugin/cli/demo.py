@@ -19,7 +19,7 @@ from hami_plugin.cli.options import profile_names, quietly
     default="dgx-h100",
     show_default=True,
     shell_complete=profile_names,
-    help="The simulated machine. Several of different vendors, parted by commas, make one node.",
+    help="The simulated machine. Several of different vendors, separated by commas, make one node.",
 )
 @click.option("--all", "everywhere", is_flag=True, help="On every machine that can be simulated, as a table.")
 @click.option("--json", "as_json", is_flag=True, help="The whole outcome as JSON.")

@@ -21,7 +21,7 @@ def quietly() -> AbstractContextManager[object]:
 
 
 def words_of(*known: str) -> Callable[[click.Context, click.Parameter, str], str]:
-    """The check of an option whose value is words out of ``known``, parted by commas."""
+    """The check of an option whose value is words out of ``known``, separated by commas."""
 
     def checked(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
         for word in value.split(","):
@@ -70,7 +70,7 @@ def configuration_options(command: F) -> F:
             metavar="PROFILE",
             shell_complete=profile_names,
             help="Use a simulated machine, by name (see `hami-plugin discover --help`) or file. "
-            "Several of different vendors, parted by commas, make one node.",
+            "Several of different vendors, separated by commas, make one node.",
         ),
         click.option(
             "--simulation-dir",

@@ -62,7 +62,7 @@ class SchedulerSettings(Section):
         "spread",
         alias="gpuSchedulerPolicy",
         description="In which order a node's devices are tried, where a pod does not say: `spread`, `binpack`, "
-        "`topology-aware`, `numa`, `mutex`, or several of them, parted by commas.",
+        "`topology-aware`, `numa`, `mutex`, or several of them, separated by commas.",
     )
     node_order: Literal["binpack", "spread"] = Field(
         "binpack", alias="nodeSchedulerPolicy", description="Which node is preferred, where a pod does not say."

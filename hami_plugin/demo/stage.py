@@ -290,7 +290,7 @@ async def staged(
 ) -> AsyncIterator[Stage]:
     """Build the stage in a temporary directory, and clear it away at the end. ``seed`` is the kubelet's chance.
 
-    Several profiles, parted by commas, make one node; the stage is then the first one's, and ``each`` has them all.
+    Several profiles, separated by commas, make one node; the stage is then the first one's, and ``each`` has them all.
     """
     directory = Path(tempfile.mkdtemp(prefix="hami-plugin-"))
     try:

@@ -351,7 +351,7 @@ def _register(stage: Stage) -> str:
         return f"the node's capacity of {stage.resource}: there is no annotation of devices"
     text = stage.annotation(key)
     forms = {"[": "a JSON list", "{": "a JSON object of the vendor's"}
-    form = forms.get(text[:1], "fields parted by commas, as in HAMi 2.7")
+    form = forms.get(text[:1], "fields separated by commas, as in HAMi 2.7")
     return f"{key}, {form}, {len(text)} characters"
 
 

@@ -44,7 +44,7 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
 
 
 def simulate_all(profiles: str, directory: Path | None = None) -> tuple[SimulatedHardware, ...]:
-    """Machines of different vendors in one node, their names parted by commas. Several have a folder each."""
+    """Machines of different vendors in one node, their names separated by commas. Several have a folder each."""
     names = [name.strip() for name in profiles.split(",") if name.strip()]
     if profiles and not names:
         raise ConfigError([f"{profiles!r} names no machine; `hami-plugin discover --list-profiles` prints the names"])

@@ -122,7 +122,7 @@ class TelemetryServer:
         return int(self._socket.getsockname()[1]) if self._socket else self._wanted
 
     async def start(self) -> None:
-        """Listen. ``HamiError`` when the address is not to be had."""
+        """Listen. ``HamiError`` when the address is unavailable."""
         try:
             self._socket = listening(self._host, self._wanted)
         except (OSError, UnicodeError) as error:
@@ -150,7 +150,7 @@ class TelemetryServer:
 def listening(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
     """A socket that listens. ``::`` also takes what comes by IPv4, as everything else in a pod does that listens on it.
 
-    ``OSError`` or ``UnicodeError`` when the address is not to be had.
+    ``OSError`` or ``UnicodeError`` when the address is unavailable.
     """
     if ":" not in host:
         return socket.create_server((host, port), backlog=backlog)
@@ -183,7 +183,7 @@ def cannot_listen(
     what: str = "probes and metrics",
     keys: tuple[str, str] = ("httpHost", "httpPort"),
 ) -> HamiError:
-    """Why an address is not to be had, and what to do. ``keys`` are those of its host and its port."""
+    """Why an address is unavailable, and what to do. ``keys`` are those of its host and its port."""
     host_key, port_key = keys
     number = error.errno if isinstance(error, OSError) else 0
     match number:

@@ -41,7 +41,7 @@ def gate():
 async def test_annotations_that_cannot_be_made_are_one_familys_problem(step, mistake):
     async with beside(changed(ODD_FAMILY, **{step: mistake})) as node:
         await node.the_other_is_served()
-        await node.says("node annotations", f"ODD: a mistake in what is odd's own, {step}: ")
+        await node.says("node annotations", f"ODD: vendor odd raised an unexpected error, {step}: ")
         assert f'hami_plugin_vendor_mistakes_total{{step="{step}",vendor="odd"}}' in node.metrics()
         assert ODD_KEYS.register not in node.api.node.annotations
 

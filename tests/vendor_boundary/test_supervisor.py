@@ -52,7 +52,7 @@ async def test_a_loop_that_fails_begins_again_and_is_well_after_a_while(supervis
     await until(lambda: loop.runs == 3)
 
     assert crashed == [supervisor.wrong["offers x"].replace(": b", ": a"), supervisor.wrong["offers x"]]
-    assert "a mistake in what is toy's own, offers: ZeroDivisionError: b" in supervisor.wrong["offers x"]
+    assert "vendor toy raised an unexpected error, offers: ZeroDivisionError: b" in supervisor.wrong["offers x"]
     assert counting.mistakes == [("toy", "offers")] * 2
     await until(lambda: not supervisor.wrong)
     await cancelled(task)

@@ -20,7 +20,7 @@ from hami_plugin.cli.options import profile_names, quietly, words_of
     "--profile",
     metavar="NAME",
     shell_complete=profile_names,
-    help="An idle machine instead, as the daemon on it would publish it: by name or file; several parted by commas.",
+    help="An idle machine instead, as the daemon on it would publish it: by name or file; several separated by commas.",
 )
 @click.option(
     "--simulate",

@@ -584,7 +584,7 @@ class Server:
         return int(self._socket.getsockname()[1]) if self._socket else self._address[1]
 
     async def start(self, context: ssl.SSLContext | None, *, stop_s: float) -> None:
-        """Listen, with TLS if there is a context. ``HamiError`` when the address is not to be had.
+        """Listen, with TLS if there is a context. ``HamiError`` when the address is unavailable.
 
         ``stop_s`` is how many seconds the calls that run have, once ``stop`` is called.
         """
