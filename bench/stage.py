@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,6 +15,7 @@ from bench.cluster import NODE, Cluster, cluster
 from bench.machines import BASE, write_profile
 from bench.processes import cpu_seconds, end, spawn
 from bench.shipped import packages
+from hami_plugin.demo.stage import reserved_port
 from hami_plugin.errors import HamiError
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate
@@ -124,6 +124,7 @@ async def staged(
     with (
         tempfile.TemporaryDirectory(prefix="hami-bench-") as name,
         tempfile.TemporaryDirectory(prefix="hami-bench-", dir=kubelet_in or name) as plugins,
+        reserved_port() as port,
     ):
         directory, kubelet_dir = Path(name), Path(plugins)
         profile = BASE if node == Node(split=node.split) else str(write_profile(directory / "machine.yaml", node.gpus))
@@ -142,7 +143,7 @@ async def staged(
                 cluster=api,
                 kubelet=kubelet,
                 command=_command(
-                    directory, kubelet_dir, {**(configuration or {}), "vendors": {hardware.vendor.name: settings}}
+                    directory, kubelet_dir, {**(configuration or {}), "vendors": {hardware.vendor.name: settings}}, port
                 ),
                 packages=packages(directory / "packages"),
             )
@@ -153,7 +154,9 @@ async def staged(
                 await kubelet.stop()
 
 
-def _command(directory: Path, kubelet_dir: Path, configuration: Mapping[str, object]) -> tuple[str | Path, ...]:
+def _command(
+    directory: Path, kubelet_dir: Path, configuration: Mapping[str, object], port: int
+) -> tuple[str | Path, ...]:
     """The simulated driver is reached as a real one is, by its settings: nothing of the simulation is in the daemon."""
     config = directory / "config.yaml"
     config.write_text(json.dumps(configuration), encoding="utf-8")
@@ -165,12 +168,7 @@ def _command(directory: Path, kubelet_dir: Path, configuration: Mapping[str, obj
         "--state-dir": directory / "state",
         "--hook-path": directory / "hook",
         "--kubeconfig": directory / "kubeconfig",
-        "--http": f"127.0.0.1:{_free_port()}",
+        "--http": f"127.0.0.1:{port}",
         "--log-format": "json",
     }
     return ("-m", "hami_plugin", "run", *(word for option in options.items() for word in option))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import random
-import socket
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ import aiohttp
 
 from bench.figures import Figure
 from bench.occupation import COUNT, cluster
+from hami_plugin.demo.stage import reserved_port
 from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
 
 NODES = 5000
@@ -170,8 +170,8 @@ async def _send(port: int, stack: AsyncExitStack) -> None:
 async def strained(nodes: int) -> AsyncIterator[Subject]:
     """A scheduler process that knows so many nodes of a packaged machine, and asks nobody else."""
     known = cluster("dgx-h100", nodes, random.Random(1))
-    port, probes = _free_port(), _free_port()
     async with AsyncExitStack() as stack:
+        port, probes = (stack.enter_context(reserved_port()) for _ in range(2))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = await stack.enter_async_context(SimulatedApiServer())
         for node in known.nodes:
@@ -244,8 +244,3 @@ def _many(count: int) -> dict[str, Any]:
     limits = {COUNT: "1", "nvidia.com/gpumem": "100"}
     containers = [{"name": f"c{number}", "resources": {"limits": limits}} for number in range(count)]
     return {"metadata": {"name": "many", "namespace": "bench"}, "spec": {"containers": containers}}
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -10,8 +10,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,7 @@ class Stage:
     kubelet: FakeKubelet
     scheduler: SimulatedScheduler
     options: Mapping[str, str]
+    ports: ExitStack
     log: str = "daemon.log"
     daemon: asyncio.subprocess.Process | None = None
     started: float = 0.0
@@ -195,7 +196,7 @@ class Stage:
         changed = {f"--{option.replace('_', '-')}": str(value) for option, value in options.items()}
         return replace(
             self,
-            options={**self.options, "--http": f"127.0.0.1:{free_port()}", **changed},
+            options={**self.options, "--http": f"127.0.0.1:{self.ports.enter_context(reserved_port())}", **changed},
             log=f"{name}.log",
             daemon=None,
         )
@@ -293,12 +294,14 @@ async def staged(
     Several profiles, separated by commas, make one node; the stage is then the first one's, and ``each`` has them all.
     """
     directory = Path(tempfile.mkdtemp(prefix="hami-plugin-"))
+    ports = ExitStack()
     try:
         install_core(directory / "hook" / "vgpu")
         kubelet = FakeKubelet(directory / "device-plugins", directory / "pod-resources" / "kubelet.sock", seed=seed)
         (directory / "config.yaml").write_text(json.dumps(configuration), encoding="utf-8")
         async with SimulatedApiServer() as api:
-            options = daemon_options(profile, node, directory, api.write_kubeconfig(directory / "kubeconfig"))
+            port = ports.enter_context(reserved_port())
+            options = daemon_options(profile, node, directory, api.write_kubeconfig(directory / "kubeconfig"), port)
             machines = served(options)
             api.create_node(node, labels=_labels(machines))
             await kubelet.start()
@@ -314,6 +317,7 @@ async def staged(
                 kubelet=kubelet,
                 scheduler=_scheduler(api, kubelet, node, first.family),
                 options=options,
+                ports=ports,
             )
             try:
                 yield stage
@@ -321,6 +325,7 @@ async def staged(
                 await stage.stop_daemon()
                 await kubelet.stop()
     finally:
+        ports.close()
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -339,8 +344,8 @@ def _labels(machines: Sequence[Served]) -> dict[str, str]:
     return {INSTANCE_TYPE: kind} if kind else {}
 
 
-def daemon_options(profile: str, node: str, directory: Path, kubeconfig: Path) -> dict[str, str]:
-    """The command line of a daemon whose node is all in ``directory``."""
+def daemon_options(profile: str, node: str, directory: Path, kubeconfig: Path, port: int) -> dict[str, str]:
+    """The command line of a daemon whose node is all in ``directory``; ``port`` is for its probes and metrics."""
     return {
         "--config": str(directory / "config.yaml"),
         "--simulate": profile,
@@ -351,7 +356,7 @@ def daemon_options(profile: str, node: str, directory: Path, kubeconfig: Path) -
         "--state-dir": str(directory / "state"),
         "--hook-path": str(directory / "hook"),
         "--kubeconfig": str(kubeconfig),
-        "--http": f"127.0.0.1:{free_port()}",
+        "--http": f"127.0.0.1:{port}",
         "--log-format": "json",
     }
 
@@ -364,10 +369,17 @@ def install_core(directory: Path) -> None:
     (directory / "ld.so.preload").write_text(f"{directory / 'libvgpu.so'}\n", encoding="utf-8")
 
 
-def free_port() -> int:
-    """A port of this host that nobody has at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of this host on which the daemon may listen, again and again, and that nobody else is given meanwhile.
+
+    The port stays bound to a socket that does not listen. The kernel then picks it for no other program, and lets a
+    server take it that sets SO_REUSEADDR and asks for it by number.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 def environment() -> dict[str, str]:
