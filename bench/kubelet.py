@@ -13,9 +13,9 @@ import grpc
 from bench.echo import METHOD
 from bench.processes import running
 from bench.stage import Node
-from hami_plugin.inventory.replicas import physical_id, replica_id
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+from hami_plugin.model.device import physical_id, replica_id
 
 DEADLINE_S = 30.0
 # Channels that share a connection would share its fate; the authority is what the kubelet's client sends.

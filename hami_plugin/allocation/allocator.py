@@ -27,10 +27,9 @@ from hami_plugin.allocation.settlement import Refusals, Settlement
 from hami_plugin.allocation.waiting import PendingPods
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.inventory.replicas import is_replica, physical_id, replica_ids
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
-from hami_plugin.model.device import Snapshot
+from hami_plugin.model.device import Snapshot, is_replica, physical_id, replica_ids
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView

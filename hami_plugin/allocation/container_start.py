@@ -9,8 +9,8 @@ from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
-from hami_plugin.inventory.replicas import physical_counts
 from hami_plugin.log import logger
+from hami_plugin.model.device import physical_counts
 from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder

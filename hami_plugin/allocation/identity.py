@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.errors import RefusalReason, WireError
-from hami_plugin.inventory.replicas import physical_counts, physical_id
-from hami_plugin.model.device import Snapshot
+from hami_plugin.model.device import Snapshot, physical_counts, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import Claim, Question, Reader, asking, claims, erase

@@ -11,8 +11,8 @@ from hami_plugin.allocation.ledger import Key, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.errors import HamiError, WireError
-from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.log import logger
+from hami_plugin.model.device import physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Holder
 from hami_plugin.model.views import ContainerView, PodView

@@ -25,8 +25,7 @@ from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.daemon.startup import Plan, plan, settled
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.inventory.replicas import physical_counts
-from hami_plugin.model.device import Device
+from hami_plugin.model.device import Device, physical_counts
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family

@@ -12,9 +12,9 @@ from functools import cache
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import HamiError
-from hami_plugin.inventory.replicas import physical_counts, physical_id, replica_ids
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.model.delivery import Answer
+from hami_plugin.model.device import physical_counts, physical_id, replica_ids
 from hami_plugin.model.ports import Offer
 
 API_VERSION = "v1beta1"

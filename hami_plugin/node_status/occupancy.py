@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from hami_plugin.allocation.identity import Held
 from hami_plugin.errors import HamiError
-from hami_plugin.inventory.replicas import physical_id
-from hami_plugin.model.device import Device
+from hami_plugin.model.device import Device, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.node_status.annotations import Source
 from hami_plugin.scheduler.engine.states import added

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.allocation.identity import pending, preferred
-from hami_plugin.inventory.replicas import physical_id
+from hami_plugin.model.device import physical_id
 from hami_plugin.model.links import Link, Links
 from tests.support.builders import COUNT, NODE, QUESTION, container, grant, held_by, ids, pod, snapshot, uuid
 

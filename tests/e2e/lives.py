@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.errors import HamiError
-from hami_plugin.inventory.replicas import physical_counts
+from hami_plugin.model.device import physical_counts
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol import keys
 from hami_plugin.simulation.apiserver import StatusError

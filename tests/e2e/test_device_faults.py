@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import vendors.nvidia
-from hami_plugin.inventory.replicas import physical_id
+from hami_plugin.model.device import physical_id
 from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up, offered, sound, take_down
 from vendors.nvidia.simulation.symbols import ALIASES, SYMBOLS

@@ -11,7 +11,7 @@ import pytest
 
 from hami_plugin.demo.stage import LAUNCHER, environment
 from hami_plugin.errors import HamiError
-from hami_plugin.inventory.replicas import physical_id
+from hami_plugin.model.device import physical_id
 from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import bring_up, confirm, offered, sound, start, take_down
 from tests.e2e.truth import journal

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.inventory.replicas import is_replica, physical_counts, physical_id, replica_id, replica_ids
+from hami_plugin.model.device import is_replica, physical_counts, physical_id, replica_id, replica_ids
 
 UUID = "GPU-e290caca-2f0c-9582-acab-67a142b61ffa"
 

@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
-from hami_plugin.inventory.replicas import replica_ids
 from hami_plugin.kubelet.messages import (
     MAX_LIST,
     OversizedListError,
@@ -16,6 +15,7 @@ from hami_plugin.kubelet.messages import (
     require_list_fits,
 )
 from hami_plugin.model.delivery import Answer
+from hami_plugin.model.device import replica_ids
 from hami_plugin.model.ports import Offer
 
 UUIDS = [f"GPU-e290caca-2f0c-9582-acab-67a142b6{n:04x}" for n in range(8)]

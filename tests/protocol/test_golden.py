@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from hami_plugin.errors import WireError
-from hami_plugin.inventory.replicas import physical_id
+from hami_plugin.model.device import physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.lock import NodeLock, parse_lock

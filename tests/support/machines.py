@@ -12,9 +12,8 @@ from cdi.edits import ContainerEdits
 from hami_plugin.demo.pods import part
 from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import RefusedError
-from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
-from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol.register import DeviceInfo, all_served

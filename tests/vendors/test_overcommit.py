@@ -16,7 +16,7 @@ import pytest
 from hami_plugin.allocation.overcommit import EXACTLY, Measure, registered
 from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.inventory.replicas import physical_counts, physical_id
+from hami_plugin.model.device import physical_counts, physical_id
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hami_plugin.allocation.identity import Found, Held, identify, pending, preferred, record
-from hami_plugin.inventory.replicas import replica_ids
-from hami_plugin.model.device import Snapshot
+from hami_plugin.model.device import Snapshot, replica_ids
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import Question, claims, decode_devices, encode_devices, excess

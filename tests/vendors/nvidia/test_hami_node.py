@@ -9,8 +9,7 @@ from functools import cache
 
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.identity import Found, Held, Identity, Pending, Unknown, identify, pending, preferred
-from hami_plugin.inventory.replicas import physical_id
-from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
