@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from hami_plugin.aio import happened
-from hami_plugin.allocation.journal import Journal, JournalWriter
-from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.recovery import KubeletAccount, Recovery
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age

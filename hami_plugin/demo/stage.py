@@ -19,8 +19,7 @@ from typing import Any
 import aiohttp
 
 from cdi.edits import ContainerEdits
-from hami_plugin.allocation.journal import Journal, JournalWriter
-from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.daemon.startup import Plan, plan, settled
 from hami_plugin.errors import ConfigError, HamiError

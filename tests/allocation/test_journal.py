@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.allocation import journal as module
-from hami_plugin.allocation.journal import Journal, JournalWriter
+from hami_plugin.allocation import ledger as module
+from hami_plugin.allocation.ledger import Journal, JournalWriter
 from hami_plugin.errors import HamiError
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.allocation.journal import Journal, JournalWriter
-from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from tests.support.builders import COUNT, grant, held_by, ids, pod, uuid
 from tests.support.scale import spread
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.allocation.allocator import ResourcePlugin
-from hami_plugin.allocation.journal import Journal
+from hami_plugin.allocation.ledger import Journal
 from hami_plugin.config.settings import Settings
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.device import Health

@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from hami_plugin import cli
 from hami_plugin.allocation import settlement
 from hami_plugin.allocation.allocator import Allocator
-from hami_plugin.allocation.journal import Journal
-from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.ledger import Journal, Ledger
 from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.cluster.client import ApiServer

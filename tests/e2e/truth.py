@@ -5,8 +5,7 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.allocation.identity import Held
-from hami_plugin.allocation.journal import Journal, JournalWriter
-from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.model.views import ContainerView, PodView, pod_view
 from hami_plugin.protocol import keys

@@ -26,8 +26,7 @@ from cdi.inject import inject
 from cdi.names import Kind, QualifiedName
 from cdi.registry import SpecFile, registry
 from hami_plugin.allocation.allocator import question_of
-from hami_plugin.allocation.journal import Journal, JournalWriter
-from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.cli.fit import manifests
 from hami_plugin.cluster.replies import Call, decoded, refused, retry_after
 from hami_plugin.config.load import load

@@ -17,8 +17,7 @@ from typing import Any
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched, cancelled
 from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin, question_of
-from hami_plugin.allocation.journal import Journal, JournalWriter
-from hami_plugin.allocation.ledger import Ledger
+from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.cluster.client import ApiServer, connect
