@@ -11,8 +11,7 @@ import pytest
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
-from hami_plugin.kubelet.registration import socket_name
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, socket_name
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer
 from hami_plugin.simulation.kubelet import Manners
