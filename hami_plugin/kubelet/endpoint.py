@@ -19,8 +19,7 @@ import grpc
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, dial, words
-from hami_plugin.kubelet.messages import API_VERSION, require_list_fits
-from hami_plugin.kubelet.servicer import DevicePluginServicer
+from hami_plugin.kubelet.servicer import API_VERSION, DevicePluginServicer, require_list_fits
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.kubelet.watch import DirectoryWatch

@@ -21,10 +21,10 @@ import grpc
 
 from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.messages import API_VERSION, allocate_response, answer_of, offers_of
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as resources_pb
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as podresources
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as resources_rpc
+from hami_plugin.kubelet.servicer import API_VERSION, allocate_response, answer_of, offers_of
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.model.delivery import Answer

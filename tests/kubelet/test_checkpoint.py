@@ -13,7 +13,7 @@ import pytest
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.checkpoint import MAX_BYTES, NAME, CheckpointFile
-from hami_plugin.kubelet.messages import allocate_response
+from hami_plugin.kubelet.servicer import allocate_response
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.ports import CheckpointEntry
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
-from hami_plugin.kubelet.messages import (
+from hami_plugin.kubelet.servicer import (
     MAX_LIST,
     OversizedListError,
     allocate_response,

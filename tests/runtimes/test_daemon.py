@@ -10,7 +10,7 @@ import pytest
 
 from cdi.annotations import annotated
 from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
-from hami_plugin.kubelet.messages import allocate_response
+from hami_plugin.kubelet.servicer import allocate_response
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol import keys
 from tests.e2e.manifests import idle, manifest, small
