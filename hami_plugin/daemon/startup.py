@@ -25,7 +25,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.sdk import Driver, Family, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure
-from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
+from hami_plugin.vendor_boundary.guard import CheckedDriver
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 
 OWN_OPTIONS = {

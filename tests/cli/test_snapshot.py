@@ -9,7 +9,7 @@ from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.daemon.startup import Served
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.sdk import Vendor
-from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
+from hami_plugin.vendor_boundary.guard import CheckedDriver
 from tests.support.beside import OddDriver
 
 

@@ -21,7 +21,7 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATIN
 from hami_plugin.sdk import AnnotationKeys, Resources, Vendor
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor_boundary.checked_driver import CheckedDriver
+from hami_plugin.vendor_boundary.guard import CheckedDriver
 
 from .builders import COUNT, FAMILY, NODE, REGISTER, container, device, grant, pod
 from .cluster import FakeCluster

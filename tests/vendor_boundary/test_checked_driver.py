@@ -12,7 +12,7 @@ from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.register import DeviceInfo, decode_json, encode_json
-from hami_plugin.vendor_boundary.checked_driver import MISTAKEN, plausible, plausible_fault, plausible_links
+from hami_plugin.vendor_boundary.guard import MISTAKEN, plausible, plausible_fault, plausible_links
 from tests.support.builders import device, grant, uuid
 
 ANYTHING = st.one_of(
