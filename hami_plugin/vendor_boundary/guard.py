@@ -268,8 +268,8 @@ def plausible(found: object) -> Discovery:
     answer = of_kind(Discovery, found)
     problems = [_words(problem) for problem in limited(answer.problems)]
     sightings: dict[str, Sighting] = {}
-    for one in limited(answer.sightings):
-        sighting = of_kind(Sighting, one)
+    for listed in limited(answer.sightings):
+        sighting = of_kind(Sighting, listed)
         device = of_kind(Device, sighting.device)
         unnamed = _unnamed(device.uuid)
         if unnamed:

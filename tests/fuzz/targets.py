@@ -36,7 +36,7 @@ from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.checkpoint import kept_in
-from hami_plugin.kubelet.podresources.client import holders_of
+from hami_plugin.kubelet.podresources import holders_of
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as resources
 from hami_plugin.kubelet.servicer import allocate_response, answer_of, list_response, offers_of
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as plugin

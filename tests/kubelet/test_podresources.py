@@ -4,8 +4,7 @@ import grpc
 import pytest
 
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.podresources import PodResourcesClient
-from hami_plugin.kubelet.podresources.client import holders_of
+from hami_plugin.kubelet.podresources import PodResourcesClient, holders_of
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as pb
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as rpc
 from hami_plugin.model.ports import Holder
