@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hami_plugin.aio import Watched
+from hami_plugin.allocation.capacity import AS_HAMI, Account, DeviceFacts, DeviceTable, Overcommitment, TooMuch
 from hami_plugin.allocation.container_start import StartCheck
 from hami_plugin.allocation.identity import (
     Found,
@@ -25,7 +26,6 @@ from hami_plugin.allocation.identity import (
     stand_ins,
 )
 from hami_plugin.allocation.ledger import Ledger
-from hami_plugin.allocation.overcommit import AS_HAMI, Account, DeviceFacts, DeviceTable, Overcommitment, TooMuch
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Refusals, Settlement

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
+from hami_plugin.allocation.capacity import DeviceFacts
 from hami_plugin.allocation.identity import Held
-from hami_plugin.allocation.overcommit import DeviceFacts
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.files import make_shared_directory, remove_files, write_shared

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin
+from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY
 from hami_plugin.allocation.container_start import StartCheck
 from hami_plugin.allocation.ledger import Ledger
-from hami_plugin.allocation.overcommit import AS_HAMI, EXACTLY
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.allocation.settlement import Settlement

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.allocation.overcommit import EXACTLY
+from hami_plugin.allocation.capacity import EXACTLY
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED
 from hami_plugin.sdk import Units

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin
+from hami_plugin.allocation.capacity import AS_HAMI, Account
 from hami_plugin.allocation.container_start import StartCheck
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
-from hami_plugin.allocation.overcommit import AS_HAMI, Account
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import LockReaper, Settlement
 from hami_plugin.host.paths import HostFiles, HostPaths
