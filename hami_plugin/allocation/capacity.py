@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import Found, Held, Identity
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
-from hami_plugin.allocation.settlement import Refusals
-from hami_plugin.errors import RefusalReason
+from hami_plugin.allocation.settlement import Refusals, Settlement
+from hami_plugin.errors import HamiError, RefusalReason
+from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
-from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.device import Device, Snapshot, physical_id, replica_ids
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.ports import Observer
-from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import Claim, Question, asking
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.model.ports import Checkpoint, Observer, Offer
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.protocol.decisions import Claim, Question, asking, excess
+from hami_plugin.protocol.register import DeviceInfo, Refuses
+from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.scheduler.engine.states import added, collapsed
 from hami_plugin.sdk import Family, Units
 
@@ -231,14 +234,18 @@ class DeviceFacts:
         return Measure.of(self._family, self.device, masks=self._masks)
 
 
+MAX_OFFERED = 200_000
+"""Ids of one resource. The kubelet reads no list of so many, and a list of all must not fill the memory."""
+
+
 class DeviceTable:
-    """The devices of the present snapshot. ``count`` is how many ids each has, ``masks`` as in ``Account``."""
+    """The devices of the present snapshot, counted in shares or in their ``units``. ``masks`` is as in ``Account``."""
 
     def __init__(
         self, family: Family, units: Units | None, snapshot: Watched[Snapshot], *, masks: bool = False
     ) -> None:
-        self.count = units.of_device if units else family.node.replicas
         self._family = family
+        self._count = units.of_device if units else family.node.replicas
         self._snapshot = snapshot
         self._masks = masks
         self._from: Snapshot | None = None
@@ -249,9 +256,33 @@ class DeviceTable:
         snapshot = self._snapshot.value
         if snapshot is not self._from:
             devices = reversed(snapshot.devices)
-            facts = {one.uuid: DeviceFacts(one, self._family, self.count, masks=self._masks) for one in devices}
+            facts = {one.uuid: DeviceFacts(one, self._family, self._count, masks=self._masks) for one in devices}
             self._from, self._facts = snapshot, facts
         return self._facts
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Every share of every device, sorted by device index; all shares of a device share its health.
+
+        ``HamiError`` when they are more than any kubelet takes.
+        """
+        counted = [(device, self._count(device)) for device in self._snapshot.value.devices]
+        total = sum(count for _device, count in counted)
+        if total > MAX_OFFERED:
+            raise HamiError(
+                f"{len(counted)} devices of {self._family.device_type} with {total} shares "
+                "are more than the kubelet takes",
+                hint=f"at most {MAX_OFFERED} are rendered; share each device among fewer containers",
+            )
+        hints = self._family.node.numa_hints
+        return tuple(
+            Offer(id=replica, healthy=device.health.offered, numa=device.numa if hints else None)
+            for device, count in counted
+            for replica in replica_ids(device.uuid, count)
+        )
+
+    def free_ids(self) -> Mapping[str, int]:
+        """How many ids of each healthy device the kubelet may hand out."""
+        return {device.uuid: self._count(device) for device in self._snapshot.value.devices if device.health.offered}
 
 
 log = logger(__name__)
@@ -262,48 +293,65 @@ Shares = Mapping[str, Grant]
 HINT = "no scheduler decides this beside what is held: find out who wrote the pod's annotations, or end a holder"
 
 
-class Overcommitment:
-    """Of one family. ``account`` says what a pod counts for; None: nothing is too much.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRules:
+    """What the operator decided. ``wait`` is in seconds; ``counted`` is what other pods count for, None for nothing."""
 
-    ``outdated`` says why what is known of pods may be old; empty while it is not.
+    node: str
+    wait: float = 2.0
+    serve_unannotated: bool = False
+    counted: Account | None = AS_HAMI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """What all resources of a node allocate from, and report to.
+
+    ``outdated`` says why the known pods may be old, and is empty while they are not. ``refresh`` has them read again,
+    and answers whether it is its turn.
     """
 
-    def __init__(
-        self,
-        question: Question,
-        *,
-        devices: DeviceTable,
-        pods: PodTable,
-        ledger: Ledger,
-        refusals: Refusals,
-        observer: Observer,
-        account: Account | None,
-        outdated: Callable[[], str],
-    ) -> None:
+    rules: AllocationRules
+    pods: PodTable
+    ledger: Ledger
+    settlement: Settlement
+    checkpoint: Checkpoint
+    events: EventRecorder
+    host: HostFiles
+    observer: Observer
+    outdated: Callable[[], str] = lambda: ""
+    refresh: Callable[[], bool] = lambda: False
+
+
+class Capacity:
+    """What a container of one family may hold: no more than it asked for, and no more than its devices have left.
+
+    Nothing is written here. ``RefusedError`` with the reason where a container can hold nothing.
+    """
+
+    def __init__(self, family: Family, question: Question, node: NodeState, devices: DeviceTable) -> None:
+        self._family = family
         self._question = question
+        self._node = node
         self._devices = devices
-        self._pods = pods
-        self._ledger = ledger
-        self._refusals = refusals
-        self._observer = observer
-        self._account = account
-        self._outdated = outdated
+        self._refusals = Refusals(node.settlement, node.events)
 
     def refuse(self, found: TooMuch, claim: Claim, *, again: bool) -> None:
         """``RefusedError``, or a warning where the API server does not say who has ended: once, not ``again``."""
         measure, excess = found
         words = excess.told(measure.device.uuid, measure.unit(excess.what), claim.pod.key)
-        if why := self._outdated():
+        if why := self._node.outdated():
             if again:
                 return
             log.warning("handed out beyond what is left", why=words, unknown=f"who has ended: {why}")
-            self._observer.unchecked(self._question.resource)
+            self._node.observer.unchecked(self._question.resource)
             return
         raise self._refusals.failed(RefusalReason.OVERCOMMITTED, words, claim.pod, hint=HINT)
 
     def excess(self, ids: Sequence[str], identity: Identity) -> TooMuch | None:
         """What a device would give away beyond what it has; None where all that was decided fits."""
-        if self._account is None or not isinstance(identity, Found):
+        account = self._node.rules.counted
+        if account is None or not isinstance(identity, Found):
             return None
         claim, devices = identity.claim, self._devices.now()
         own_key, names = (claim.pod.uid, claim.container.name), (self._question.resource, *self._question.also)
@@ -312,13 +360,13 @@ class Overcommitment:
             if measure is None:
                 continue
             # Each container once, as far as schedulers can know of them.
-            shares = {(one.uid, one.container): one for one in self._ledger.on(uuid) if one.resource in names}
+            shares = {(one.uid, one.container): one for one in self._node.ledger.on(uuid) if one.resource in names}
             holders = [one for whose, one in shares.items() if whose != own_key and not one.undecided]
             if measure.fits([claim.grants, *(one.grants for one in holders)]):
                 continue
             own, others = self._tenants(ids, claim, measure, holders)
-            asks = self._account.read(claim.pod, own, self._question, True)
-            beside = [self._account.read(pod, has, self._question, False) for pod, has in others]
+            asks = account.read(claim.pod, own, self._question, True)
+            beside = [account.read(pod, has, self._question, False) for pod, has in others]
             if found := overcommitted(measure.total, asks, beside):
                 return measure, found
         return None
@@ -329,13 +377,121 @@ class Overcommitment:
         """What the pod would have of the device, and what each of the others has that live."""
         shares: defaultdict[str, dict[str, Grant]] = defaultdict(dict)
         for one in holders:
-            shares[one.uid][one.container] = self._share(measure, self._pods.get(one.uid), one.container, one.grants)
+            pod = self._node.pods.get(one.uid)
+            shares[one.uid][one.container] = self._share(measure, pod, one.container, one.grants)
         own = shares.pop(claim.pod.uid, {})
         own[claim.container.name] = self._share(measure, claim.pod, claim.container.name, claim.grants)
-        gone = let_go(ids, self._ledger.held.values(), self._question.resource)
-        others = [(pod, has) for uid, has in shares.items() if uid not in gone and (pod := self._pods.get(uid))]
+        gone = let_go(ids, self._node.ledger.held.values(), self._question.resource)
+        others = [(pod, has) for uid, has in shares.items() if uid not in gone and (pod := self._node.pods.get(uid))]
         return own, [(pod, has) for pod, has in others if not pod.terminal]
 
     def _share(self, measure: Measure, pod: PodView | None, container: str, grants: Sequence[Grant]) -> Grant:
         percent = self._question.memory_percent
         return measure.together(grants, limitless=pod is not None and wants_none(pod, container, percent))
+
+    def decided(self, ids: Sequence[str], claim: Claim, devices: Mapping[str, DeviceFacts]) -> Held:
+        """As the decision has it, if that is not more than the container asked for."""
+        granted = [grant.uuid for grant in claim.grants if grant.uuid in devices]
+        registered = {uuid: devices[uuid].info for uuid in granted}
+        advertised = {uuid: info.devmem for uuid, info in registered.items()}
+        every_core = {uuid: devices[uuid].every_core for uuid in granted}
+        too_much = excess(claim, self._question, advertised, every_core)
+        if too_much:
+            raise self._refusals.failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)
+        if self._family.node.whole_only:
+            self._require_whole(claim, registered)
+        return self._held(ids, claim.pod, claim.container, claim.grants, devices)
+
+    def whole(
+        self, ids: Sequence[str], pod: PodView, container: ContainerView, devices: Mapping[str, DeviceFacts]
+    ) -> Held:
+        """For a pod without a decision: the kubelet's devices as they are, if nobody else has a share of them."""
+        if not self._node.rules.serve_unannotated:
+            raise self._refusals.refused(
+                RefusalReason.NOT_SCHEDULED,
+                f"pod {pod.key} asks for {self._question.resource}, "
+                f"but {pod.scheduler or 'its scheduler'} decided nothing",
+                (pod,),
+                hint="let HAMi's scheduler place it, or set unannotatedPods: serve",
+            )
+        uuids = list(dict.fromkeys(physical_id(replica) for replica in ids))
+        problem = self._not_whole(uuids, len(ids), pod)
+        if problem:
+            message = f"pod {pod.key} can only have whole devices, but got {problem}"
+            raise self._refusals.refused(RefusalReason.DEVICE_SHARED, message, (pod,))
+        held = self._held(ids, pod, container, [self._whole(devices[uuid]) for uuid in uuids], devices)
+        return replace(held, undecided=True)
+
+    def _require_whole(self, claim: Claim, registered: Mapping[str, DeviceInfo]) -> None:
+        """``RefusedError`` for a part of a device where this node hands out whole ones only, as it has announced."""
+        whole_only, policy = self._family.node.whole_only, self._family.rules.policy
+        if policy and policy.limited(claim.pod):
+            return
+        for grant in claim.grants:
+            info = registered.get(grant.uuid)
+            if info and is_part(info, grant.memory, grant.cores):
+                message = (
+                    f'container "{claim.container.name}" of pod {claim.pod.key} is granted a part of {grant.uuid} '
+                    f"({grant.memory} of {info.devmem} of its memory, {grant.cores} of {info.devcore} of its cores); "
+                    f"{Refuses(what='parts', why=whole_only)}"
+                )
+                hint = "let a scheduler place it that reads what the node says, or ask for whole devices"
+                raise self._refusals.failed(RefusalReason.NOT_PREPARED, message, claim.pod, hint=hint)
+
+    def _whole(self, facts: DeviceFacts) -> Grant:
+        return Grant(
+            uuid=facts.device.uuid,
+            device_type=self._family.device_type,
+            memory=facts.info.devmem,
+            cores=facts.every_core,
+        )
+
+    def _not_whole(self, uuids: Sequence[str], shares: int, pod: PodView) -> str:
+        """What keeps the pod from having these devices alone, in words; empty where nothing does."""
+        taken = {
+            grant.uuid: held for held in self._node.ledger.held.values() if held.uid != pod.uid for grant in held.grants
+        }
+        for uuid in uuids:
+            if uuid in taken:
+                return f"{uuid} is shared by {taken[uuid].namespace}/{taken[uuid].pod}"
+        return f"{shares} shares of {len(uuids)} devices" if len(uuids) < shares else ""
+
+    def _held(
+        self,
+        ids: Sequence[str],
+        pod: PodView,
+        container: ContainerView,
+        grants: Sequence[Grant],
+        devices: Mapping[str, DeviceFacts],
+    ) -> Held:
+        return Held(
+            uid=pod.uid,
+            namespace=pod.namespace,
+            pod=pod.name,
+            container=container.name,
+            resource=self._question.resource,
+            ids=frozenset(ids),
+            grants=tuple(self._placed(grant, pod, container, devices.get(grant.uuid)) for grant in grants),
+            init=container.init and not container.restartable,
+        )
+
+    def _placed(self, grant: Grant, pod: PodView, container: ContainerView, facts: DeviceFacts | None) -> Grant:
+        """Beside what all others hold of the same device. The journal keeps it, so that it is the same ever after.
+
+        The kubelet asks once for each resource: what the container has already by another one is its place.
+        """
+        if facts is None:
+            return grant
+        others: list[Grant] = []
+        for held in self._node.ledger.on(grant.uuid):
+            same = [one for one in held.grants if one.uuid == grant.uuid]
+            if same and (held.uid, held.container) == (pod.uid, container.name):
+                return replace(grant, notes=same[0].notes)
+            if not self._over(held):
+                others += same
+        return self._family.node.place(grant, facts.device, others)
+
+    def _over(self, held: Held) -> bool:
+        """Whether the container has ended: its pod has, or runs, which it does once its init containers are over."""
+        pod = self._node.pods.get(held.uid)
+        return pod is not None and (pod.terminal or (held.init and pod.phase == "Running"))

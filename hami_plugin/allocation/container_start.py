@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.allocation.identity import Held
-from hami_plugin.allocation.ledger import Ledger
-from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.device import physical_counts
-from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Observer
-from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.model.ports import CheckpointEntry
+from hami_plugin.model.views import ContainerView
 from hami_plugin.protocol.decisions import Question, claims
 
 log = logger(__name__)
@@ -29,24 +27,10 @@ class StartCheck:
     """
 
     def __init__(
-        self,
-        question: Question,
-        *,
-        checkpoint: Checkpoint,
-        pods: PodTable,
-        ledger: Ledger,
-        events: EventRecorder,
-        observer: Observer,
-        fail: Callable[[PodView], None] = lambda _pod: None,
-        afresh: Callable[[Iterable[tuple[str, str]]], Awaitable[None]],
+        self, question: Question, node: NodeState, *, afresh: Callable[[Iterable[tuple[str, str]]], Awaitable[None]]
     ) -> None:
         self._question = question
-        self._checkpoint = checkpoint
-        self._pods = pods
-        self._ledger = ledger
-        self._events = events
-        self._observer = observer
-        self._fail = fail
+        self._node = node
         self._afresh = afresh
 
     async def confirm(self, ids: Sequence[str]) -> None:
@@ -63,14 +47,14 @@ class StartCheck:
             log.warning("container start refused", resource=self._question.resource, why=refusal.message)
             raise
         finally:
-            self._observer.container_start(self._question.resource, outcome)
+            self._node.observer.container_start(self._question.resource, outcome)
 
     async def _owners(self, ids: frozenset[str]) -> list[CheckpointEntry]:
         """Who has exactly these ids: one container, or several of a pod where one takes an init container's."""
         if not ids:
             raise RefusedError(RefusalReason.INVALID_REQUEST, "no device ids were named", code="INVALID_ARGUMENT")
         try:
-            kept = await self._checkpoint.kept(self._question.resource)
+            kept = await self._node.checkpoint.kept(self._question.resource)
         except HamiError as error:
             raise _unknown(f"nobody can tell who has {min(ids)}: {error.message}", hint=error.hint) from error
         found = [one for one in kept if one.ids == ids]
@@ -91,7 +75,7 @@ class StartCheck:
 
     def _judge_by_decision(self, kept: CheckpointEntry) -> None:
         """The pod's own decision must name the devices that the container has."""
-        pod = self._pods.get(kept.uid)
+        pod = self._node.pods.get(kept.uid)
         if pod is None:
             raise _unknown(f"{self._named(kept)} is not known from the API server yet")
         if self._question.allocated not in pod.annotations:
@@ -108,39 +92,43 @@ class StartCheck:
     def _given(self, kept: CheckpointEntry) -> Held | None:
         """The share that reached another container than its own, if it is still on record."""
         uid, _, container = kept.answered_for.partition("/")
-        held = self._ledger.held.get((uid, container, self._question.resource))
+        held = self._node.ledger.held.get((uid, container, self._question.resource))
         return held if held and held.ids == kept.ids else None
 
     def _named(self, kept: CheckpointEntry) -> str:
-        pod = self._pods.get(kept.uid)
+        pod = self._node.pods.get(kept.uid)
         return f"container {kept.container} of {f'pod {pod.key}' if pod else f'the pod with UID {kept.uid}'}"
 
     def _wrong(self, message: str, kept: CheckpointEntry, given: Held | None = None) -> RefusedError:
         """Take back what was ``given`` to the wrong one, so that it can be handed out again, and say so."""
         if given and not given.settled:
-            self._ledger.drop([given.key])
+            self._node.ledger.drop([given.key])
         if given:
             self._fail_if_shifted(given)
         refusal = RefusedError(
             RefusalReason.WRONG_HOLDER, message, hint="delete the pod; its controller will start another one"
         )
-        pod = self._pods.get(kept.uid)
+        pod = self._node.pods.get(kept.uid)
         if pod:
-            self._events.refused([pod], RefusalReason.WRONG_HOLDER, str(refusal))
-            self._fail(pod)  # its admission is over: what it still seems to wait for, it will never ask for
+            self._node.events.refused([pod], RefusalReason.WRONG_HOLDER, str(refusal))
+            self._node.settlement.fail(
+                pod
+            )  # its admission is over: what it still seems to wait for, it will never ask for
         return refusal
 
     def _fail_if_shifted(self, lost: Held) -> None:
         """Fail a pod that got shares after the one that it ``lost``: each of them reached the container before."""
-        pod = self._pods.get(lost.uid)
+        pod = self._node.pods.get(lost.uid)
         order = [container.name for container in pod.containers] if pod else []
         if pod is None or lost.container not in order:
             return
         later = order[order.index(lost.container) + 1 :]
-        shifted = [h for h in self._ledger.of_pod(lost.uid) if h.resource == lost.resource and h.container in later]
+        shifted = [
+            h for h in self._node.ledger.of_pod(lost.uid) if h.resource == lost.resource and h.container in later
+        ]
         if shifted:
-            self._ledger.drop([held.key for held in shifted])
-            self._fail(pod)
+            self._node.ledger.drop([held.key for held in shifted])
+            self._node.settlement.fail(pod)
 
 
 def _passes_on(container: ContainerView) -> bool:

@@ -22,6 +22,7 @@ class PodTable:
     ) -> None:
         self.changes: Watched[bool] = Watched(value=False)
         self.ranks: dict[str, int] = {}
+        self.pods: tuple[PodView, ...] = ()
         self._pods: dict[str, PodView] = {}
         self._gone = gone
         self._first = first
@@ -29,10 +30,6 @@ class PodTable:
     @property
     def feed(self) -> PodFeed:
         return PodFeed(replace=self.replace, update=self.update, delete=self.delete)
-
-    @property
-    def pods(self) -> tuple[PodView, ...]:
-        return tuple(self._pods.values())
 
     def get(self, uid: str) -> PodView | None:
         return self._pods.get(uid)
@@ -46,7 +43,7 @@ class PodTable:
         missing = [pod for uid, pod in self._pods.items() if uid not in listed]
         kept = [uid for uid in self._pods if uid in listed]
         new = {uid: pod for uid, pod in listed.items() if uid not in self._pods}
-        self._pods = {uid: self._newer(listed[uid]) for uid in kept} | new
+        self._take({uid: self._newer(listed[uid]) for uid in kept} | new)
         self.ranks = {uid: self.ranks[uid] for uid in kept}
         self._rank(new.values())
         for pod in missing:
@@ -63,7 +60,7 @@ class PodTable:
 
         Creation is told in seconds. Within one, the kubelet's order is chance.
         """
-        self._pods = dict(sorted(self._pods.items(), key=lambda item: item[1].created))
+        self._take(dict(sorted(self._pods.items(), key=lambda item: item[1].created)))
         self.ranks = {}
         self._rank(self._pods.values())
         self.changes.touch()
@@ -72,7 +69,7 @@ class PodTable:
         """A pod was added or changed, by the watch or by our own patch; an older version is dropped."""
         if pod.uid not in self._pods:
             self.ranks[pod.uid] = self._last_rank() + 1
-        self._pods[pod.uid] = self._newer(pod)
+        self._take({**self._pods, pod.uid: self._newer(pod)})
         self._note_end(pod)
         self.changes.touch()
 
@@ -83,10 +80,14 @@ class PodTable:
 
     def delete(self, pod: PodView) -> None:
         """A pod is gone."""
-        known = self._pods.pop(pod.uid, None)
+        known = self._pods.get(pod.uid)
+        self._take({uid: one for uid, one in self._pods.items() if uid != pod.uid})
         self.ranks.pop(pod.uid, None)
         self._gone(known or pod)
         self.changes.touch()
+
+    def _take(self, pods: dict[str, PodView]) -> None:
+        self._pods, self.pods = pods, tuple(pods.values())
 
     def _rank(self, pods: Iterable[PodView]) -> None:
         """Rank pods that came together, in their order; a pod whose creation is not told shares its rank with none."""

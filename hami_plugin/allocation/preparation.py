@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
-from hami_plugin.allocation.capacity import DeviceFacts
+from hami_plugin.allocation.capacity import DeviceFacts, NodeState
 from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
@@ -21,7 +21,6 @@ from hami_plugin.log import logger
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way, whose
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
-from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.sdk import Family, Leftovers
@@ -30,7 +29,7 @@ from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 def answered(delivery: Delivery, assignment: Assignment, own: ContainerEdits, described: ContainerEdits) -> Answer:
     """``own`` travels in any case; ``described`` is what the devices add where the answer must carry it itself."""
-    names = tuple(delivery.name(share.device.uuid) for share in assignment.shares)
+    names = tuple(delivery.name(share.device.uuid) for share in assignment.shares) if delivery.cdi else ()
     annotations = {ANSWERED_FOR: whose(assignment.pod.uid, assignment.container.name)}
     if Way.CDI_ANNOTATIONS in delivery.ways:
         annotations[_key(delivery, assignment)] = ",".join(names)
@@ -117,22 +116,13 @@ class HostCheck:
 class Preparation:
     """One family's. ``RefusedError`` with the reason where the grants cannot be carried out on this host."""
 
-    def __init__(
-        self,
-        family: Family,
-        resource: str,
-        *,
-        host: HostFiles,
-        guard: Guard,
-        refusals: Refusals,
-        observer: Observer,
-    ) -> None:
+    def __init__(self, family: Family, resource: str, node: NodeState, guard: Guard) -> None:
         self._family = family
         self._resource = resource
-        self._host = host
+        self._host = node.host
+        self._observer = node.observer
         self._guard = guard
-        self._refusals = refusals
-        self._observer = observer
+        self._refusals = Refusals(node.settlement, node.events)
         self._thread = WorkThread(f"starts of {resource}")
 
     async def require(self) -> None:

@@ -170,7 +170,8 @@ class Settlement:
         self._together = together
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
-        self._failed: set[str] = set()
+        self.failed: set[str] = set()
+        """UIDs of pods whose decision has failed, before the API server has heard of it."""
         self.failures = 0
         """Moves with every pod whose decision fails."""
         self._unlocked: set[str] = set()
@@ -188,18 +189,14 @@ class Settlement:
 
     def fail(self, pod: PodView) -> None:
         """The pod's decision cannot be carried out: say so at the pod, and let the next pod have the lock."""
-        self._failed.add(pod.uid)
+        self.failed.add(pod.uid)
         self.failures += 1
         self.note(pod.uid)
-
-    def failed(self, uid: str) -> bool:
-        """Whether the pod's decision has failed. True before the API server has heard of it."""
-        return uid in self._failed
 
     def forget(self, uid: str) -> None:
         """The pod is gone or has ended. One that failed just now still gives back the lock, and is forgotten then."""
         if uid not in self._tasks:
-            self._failed.discard(uid)
+            self.failed.discard(uid)
             self._unlocked.discard(uid)
             self._again.discard(uid)
 
@@ -240,7 +237,7 @@ class Settlement:
     async def _record(self, pod: PodView) -> None:
         keys = [held.key for held in self._ledger.of_pod(pod.uid)]
         wanted = record(pod, self.questions, self._ledger.held)
-        failed = pod.uid in self._failed
+        failed = pod.uid in self.failed
         changes = dict(wanted.changes)
         if failed and not wanted.finished and pod.annotations.get(BIND_PHASE) not in (PHASE_FAILED, PHASE_SUCCESS):
             changes[BIND_PHASE] = PHASE_FAILED

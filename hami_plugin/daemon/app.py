@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from hami_plugin.aio import happened
+from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY, AllocationRules, NodeState
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.recovery import KubeletAccount, Recovery
@@ -45,6 +46,7 @@ from hami_plugin.telemetry.metrics import Condition, Devices, Metrics
 
 log = logger(__name__)
 
+COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 STUCK_AFTER_S = 60.0
 STATE_CHECK_S = 5.0
 FLUSH_S = 2.0
@@ -86,18 +88,27 @@ class Daemon:
             process.vendors,
             VendorBuilder(
                 settings=settings,
-                pods=self._pods,
-                ledger=self._ledger,
-                settlement=self._settlement,
-                checkpoint=self._checkpoint,
-                events=self._events,
-                host=HostFiles(paths=process.host),
+                node=NodeState(
+                    rules=AllocationRules(
+                        node=settings.node_name,
+                        wait=settings.decision_wait_seconds,
+                        serve_unannotated=settings.unannotated_pods == "serve",
+                        counted=COUNTED[settings.overcommit_check],
+                    ),
+                    pods=self._pods,
+                    ledger=self._ledger,
+                    settlement=self._settlement,
+                    checkpoint=self._checkpoint,
+                    events=self._events,
+                    host=HostFiles(paths=process.host),
+                    observer=metrics,
+                    outdated=lambda: cluster.pods_outdated,
+                    refresh=cluster.refresh_pods,
+                ),
                 memory=self._memory,
                 watch=DirectoryWatch(settings.kubelet_dir),
                 directory=PluginDirectory(started=self._pods.by_creation),
                 metrics=metrics,
-                outdated=lambda: cluster.pods_outdated,
-                refresh=cluster.refresh_pods,
             ),
         )
         self._settlement.questions = [one.plugin.question for one in self._serving.resources]

@@ -6,22 +6,18 @@ A vendor's driver feeds its inventory; the inventory shows each family in one sn
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hami_plugin.aio import Watched
-from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin
-from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY
+from hami_plugin.allocation.allocator import Allocator, ResourcePlugin
+from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.allocation.container_start import StartCheck
-from hami_plugin.allocation.ledger import Ledger
-from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.preparation import HostCheck
-from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.startup import Served
 from hami_plugin.daemon.supervisor import ServedResource, Serving, VendorTasks
 from hami_plugin.errors import ConfigError, HamiError
-from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import BoundedCalls, once
 from hami_plugin.inventory.cdi_specs import SpecFiles, SpecStage
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
@@ -31,15 +27,12 @@ from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
-from hami_plugin.model.ports import Checkpoint
 from hami_plugin.node_status.annotations import Source
-from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.sdk import Family, Units
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors, guarded
 from hami_plugin.vendor_boundary.supervisor import VendorSupervisor
 
-COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 CALL_TIMEOUT_S = 2.0
 """How long a vendor's function may look at the host. Until it returns, the next calls are refused."""
 FAMILIES_TIMEOUT_S = 20.0
@@ -54,24 +47,14 @@ def build(vendors: Sequence[Served], builder: VendorBuilder) -> Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorBuilder:
-    """Makes a vendor's objects, from its driver to its endpoints, over those that all vendors share.
-
-    ``outdated`` says why the known pods may be old, if so; ``refresh`` has them read again, if it is its turn.
-    """
+    """Makes a vendor's objects, from its driver to its endpoints, over those that all vendors share."""
 
     settings: Settings
-    pods: PodTable
-    ledger: Ledger
-    settlement: Settlement
-    checkpoint: Checkpoint
-    events: EventRecorder
-    host: HostFiles
+    node: NodeState
     memory: HealthMemory
     watch: DirectoryWatch
     directory: PluginDirectory
     metrics: Metrics
-    outdated: Callable[[], str]
-    refresh: Callable[[], bool]
 
     def vendor(self, served: Served) -> VendorTasks:
         """One vendor's. One whose families cannot be listed is served without any, and reports it."""
@@ -119,7 +102,7 @@ class VendorBuilder:
             inventory,
             timing=DiscoveryTiming(rescan=settings.rescan_seconds, probe=settings.health.probe_seconds),
             observer=self.metrics,
-            events=self.events,
+            events=self.node.events,
             remember=lambda: self.memory.note(name, inventory.conditions),
         )
 
@@ -134,15 +117,15 @@ class VendorBuilder:
         if family.node.delivery.cdi:
             specs = SpecStage(
                 family.node.delivery.kind,
-                SpecFiles(family, self.settings.cdi_dirs, self.host),
-                events=self.events,
+                SpecFiles(family, self.settings.cdi_dirs, self.node.host),
+                events=self.node.events,
                 observe=lambda: self.metrics.snapshot(vendor, tasks.inventory.shown),
             )
             tasks.specs.append(specs)
         snapshot = tasks.inventory.view("" if alone else family.device_type, specs)
         if family.node.needs_host:
             tasks.hosts.append(
-                HostCheck(family, snapshot=snapshot, host=self.host, events=self.events, mistakes=errors)
+                HostCheck(family, snapshot=snapshot, host=self.node.host, events=self.node.events, mistakes=errors)
             )
         safe = guarded(family, guard)
         tasks.sources.append(Source(vendor=vendor, family=safe, snapshot=snapshot, mistakes=errors))
@@ -154,51 +137,18 @@ class VendorBuilder:
     ) -> ServedResource:
         """One resource, from the family's snapshot to the kubelet."""
         settings = self.settings
-        allocator = Allocator(
-            family,
-            snapshot=snapshot,
-            pods=self.pods,
-            ledger=self.ledger,
-            settlement=self.settlement,
-            events=self.events,
-            checkpoint=self.checkpoint,
-            host=self.host,
-            guard=guard,
-            rules=AllocationRules(
-                node=settings.node_name,
-                wait=settings.decision_wait_seconds,
-                serve_unannotated=settings.unannotated_pods == "serve",
-                counted=COUNTED[settings.overcommit_check],
-            ),
-            observer=self.metrics,
-            units=units,
-            outdated=self.outdated,
-            refresh=self.refresh,
-        )
-        plugin = ResourcePlugin(allocator, self._start_check(allocator), snapshot)
+        allocator = Allocator(family, self.node, snapshot=snapshot, guard=guard, units=units)
+        check = StartCheck(allocator.question, self.node, afresh=allocator.afresh)
+        plugin = ResourcePlugin(allocator, check if settings.identity_check == "required" else None, snapshot)
         endpoint = Endpoint(
             plugin,
             settings.kubelet_dir,
             self.metrics,
             watch=self.watch,
             company=self.directory,
-            displaced=lambda why: self.events.node("Displaced", why),
+            displaced=lambda why: self.node.events.node("Displaced", why),
         )
         return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=endpoint)
-
-    def _start_check(self, allocator: Allocator) -> StartCheck | None:
-        if self.settings.identity_check != "required":
-            return None
-        return StartCheck(
-            allocator.question,
-            checkpoint=self.checkpoint,
-            pods=self.pods,
-            ledger=self.ledger,
-            events=self.events,
-            observer=self.metrics,
-            fail=self.settlement.fail,
-            afresh=allocator.afresh,
-        )
 
 
 def _require_distinct_names(serving: Serving) -> None:

@@ -140,7 +140,7 @@ async def test_what_another_pod_had_instead_is_handed_out_to_its_own_pod_and_the
     node.checkpoint.list = [kept(A, again)]
     await node.plugin.pre_start(again)
 
-    assert node.settlement.failed(b.uid)
+    assert b.uid in node.settlement.failed
     node.cluster.down = False
     await node.settled()
 
@@ -183,7 +183,7 @@ async def test_a_share_that_another_pod_got_takes_all_later_shares_of_its_pod_wi
 
     assert (await refused(node, ONE)).reason is RefusalReason.WRONG_HOLDER
     assert node.ledger.held == {}  # before anybody asks for the second
-    assert node.settlement.failed(victim.uid)
+    assert victim.uid in node.settlement.failed
 
     assert (await refused(node, TWO)).reason is RefusalReason.WRONG_HOLDER
 

@@ -16,7 +16,7 @@ def stalled(node):
         node.cluster.catch_up()
         return node.asked == 1
 
-    node.allocator._waiting._refresh = refresh
+    node.refresh = refresh
     return node
 
 

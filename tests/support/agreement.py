@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.aio import Watched
-from hami_plugin.allocation.allocator import Allocator, Offering, question_of
+from hami_plugin.allocation.allocator import Allocator, question_of
+from hami_plugin.allocation.capacity import DeviceTable
 from hami_plugin.cli.fit.inquiry import Inquiry, answered
 from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import HamiError, RefusedError
@@ -83,7 +84,7 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
     sources = [Source(family=family, snapshot=own, vendor=vendor.name) for family, own in parts]
     said = {key: text for wish in wishes(sources, Style(), frozenset()) for key, text in wish.wanted.items()}
     offers = {
-        (units.resource if units else family.resources.count): Offering(family, units, own).offers()
+        (units.resource if units else family.resources.count): DeviceTable(family, units, own).offers()
         for family, own in parts
         for units in (None, *family.resources.units)
     }

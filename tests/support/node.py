@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hami_plugin.aio import Backoff, Watched
-from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin
-from hami_plugin.allocation.capacity import AS_HAMI, Account
+from hami_plugin.allocation.allocator import Allocator, ResourcePlugin
+from hami_plugin.allocation.capacity import AS_HAMI, Account, AllocationRules, NodeState
 from hami_plugin.allocation.container_start import StartCheck
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
@@ -56,6 +56,7 @@ class Node:
     devices: int = 4
     counted: Account | None = AS_HAMI
     outdated: str = ""
+    refresh: Callable[[], bool] = lambda: False
     first: Callable[[], None] = lambda: None
 
     def __post_init__(self):
@@ -78,12 +79,7 @@ class Node:
         self.allocator = self._allocator(FAMILY)
         check = StartCheck(
             QUESTION,
-            checkpoint=self.checkpoint,
-            pods=self.pods,
-            ledger=self.ledger,
-            events=self.events,
-            observer=self.observer,
-            fail=self.settlement.fail,
+            self._state(),
             afresh=lambda starting: self.allocator.afresh(starting),  # noqa: PLW0108  # ``use`` sets another allocator
         )
         self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
@@ -131,22 +127,22 @@ class Node:
         self.ledger.drop([held.key for held in self.ledger.of_pod(pod.uid)])
 
     def _allocator(self, family, units=None, snapshot=None):
-        return Allocator(
-            family,
-            units=units,
-            snapshot=snapshot or self.snapshot,
-            pods=self.pods,
-            ledger=self.ledger,
-            settlement=self.settlement,
-            events=self.events,
-            checkpoint=self.checkpoint,
-            host=self.host,
-            guard=self.guard,
+        return Allocator(family, self._state(), snapshot=snapshot or self.snapshot, guard=self.guard, units=units)
+
+    def _state(self) -> NodeState:
+        return NodeState(
             rules=AllocationRules(
                 node=NODE, wait=self.wait, serve_unannotated=self.serve_unannotated, counted=self.counted
             ),
+            pods=self.pods,
+            ledger=self.ledger,
+            settlement=self.settlement,
+            checkpoint=self.checkpoint,
+            events=self.events,
+            host=self.host,
             observer=self.observer,
             outdated=lambda: self.outdated,
+            refresh=lambda: self.refresh(),  # noqa: PLW0108  # a test may set another one
         )
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched, cancelled
-from hami_plugin.allocation.allocator import AllocationRules, Allocator, ResourcePlugin, question_of
+from hami_plugin.allocation.allocator import Allocator, ResourcePlugin, question_of
+from hami_plugin.allocation.capacity import AllocationRules, NodeState
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
@@ -233,19 +234,18 @@ async def _plugin(
     settlement = Settlement(cluster, pods=pods, ledger=ledger, node=live)
     settlement.questions = [question_of(family)]
     stack.push_async_callback(settlement.close)
-    allocator = Allocator(
-        family,
-        snapshot=snapshot,
+    state = NodeState(
+        rules=AllocationRules(node=NODE),
         pods=pods,
         ledger=ledger,
         settlement=settlement,
-        events=EventRecorder(cluster, NODE),
         checkpoint=CheckpointFile(kubelet),
+        events=EventRecorder(cluster, NODE),
         host=ScratchHost(paths=HostPaths(), scratch=scratch / "host"),
-        guard=Guard(BoundedCalls("gpu-check", patience=DEADLINE_S), VendorErrors("nvidia")),
-        rules=AllocationRules(node=NODE),
         observer=NullObserver(),
     )
+    guard = Guard(BoundedCalls("gpu-check", patience=DEADLINE_S), VendorErrors("nvidia"))
+    allocator = Allocator(family, state, snapshot=snapshot, guard=guard)
     return ResourcePlugin(allocator, None, snapshot)
 
 
