@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -178,7 +178,7 @@ class Allocator:
         self._devices = DeviceTable(family, units, snapshot, masks=counted is not None and counted.masks)
         self._waiting = PendingPods(self.question, node, self._devices)
         self._capacity = Capacity(family, self.question, node, self._devices)
-        self._preparation = Preparation(family, self.resource, node, guard)
+        self.preparation = Preparation(family, self.resource, node, guard)
         self._refusals = Refusals(node.settlement, node.events)
 
     def offers(self) -> tuple[Offer, ...]:
@@ -217,14 +217,6 @@ class Allocator:
             self._node.observer.allocation(self.resource, outcome, time.perf_counter() - start)
         return answer
 
-    async def require_host(self) -> None:
-        """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again."""
-        await self._preparation.require()
-
-    async def afresh(self, starting: Iterable[tuple[str, str]]) -> None:
-        """Remove what former starts of these containers left on the host; each by its pod's UID and its name."""
-        await self._preparation.afresh(starting)
-
     def holders(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """The containers that these ids were handed out to, as far as is known."""
         wanted = frozenset(ids)
@@ -243,7 +235,7 @@ class Allocator:
         plan = self._plan(ids, identity, excess, devices)
         for _ in range(MAX_PREPARED):
             seen, prepared = self._seen(), plan.assignment
-            answer = await self._preparation.answer(prepared)
+            answer = await self.preparation.answer(prepared)
             if plan.unsure or self._seen() != seen:
                 still = self._still(ids, identity)
                 plan = self._plan(ids, still, self._capacity.excess(ids, still), devices, again=True)
@@ -341,7 +333,7 @@ class Allocator:
                 held = self._capacity.decided(ids, claim, devices)
                 if excess:
                     self._capacity.refuse(excess, claim, again=again)
-        assignment = self._preparation.assigned(held, pod, container, devices)
+        assignment = self.preparation.assigned(held, pod, container, devices)
         return _Plan(held=held, assignment=assignment, unsure=excess is not None)
 
     async def _commit(self, plan: _Plan) -> None:
@@ -356,11 +348,11 @@ class Allocator:
             if plan.new:
                 node.ledger.drop([held.key])
             if isinstance(error, OSError):
-                raise self._preparation.unprepared(pod, container, error) from error
+                raise self.preparation.unprepared(pod, container, error) from error
             raise
         if held.key not in node.ledger.held and not plan.new:
             gone = HamiError("the share was taken back meanwhile")
-            raise self._preparation.unprepared(pod, container, gone)
+            raise self.preparation.unprepared(pod, container, gone)
         node.settlement.note(pod.uid)
         if plan.new:
             devices = [share.device.uuid for share in plan.assignment.shares]
@@ -373,7 +365,7 @@ class Allocator:
         if pod is None or container is None or pod.phase != "Pending":
             message = f"these devices are held by {held.namespace}/{held.pod}, which is not starting"
             raise self._refusals.refused(RefusalReason.NO_PENDING_POD, message, (pod,) if pod else ())
-        assignment = self._preparation.assigned(held, pod, container, devices)
+        assignment = self.preparation.assigned(held, pod, container, devices)
         return _Plan(held=held, assignment=assignment, new=False)
 
 
@@ -413,8 +405,8 @@ class ResourcePlugin:
         self.rendered.set()
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        await self._allocator.require_host()
+        await self._allocator.preparation.require()
         if self._check is not None:
             await self._check.confirm(ids)
         else:
-            await self._allocator.afresh(self._allocator.holders(ids))
+            await self._allocator.preparation.clean(self._allocator.holders(ids))

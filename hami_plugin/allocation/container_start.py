@@ -20,18 +20,18 @@ log = logger(__name__)
 class StartCheck:
     """Reads in the kubelet's checkpoint which container has the ids, and for which one they were answered.
 
-    What a former start of that container left on the host is then removed by ``afresh``.
+    What a former start of that container left on the host is then removed by ``clean``.
 
     The answer itself says so, so neither a restart nor a lost journal, nor a pod's end, can hide an exchange. Answers
     of another plugin, from before this one served the node, say nothing: there the pod's own decision counts.
     """
 
     def __init__(
-        self, question: Question, node: NodeState, *, afresh: Callable[[Iterable[tuple[str, str]]], Awaitable[None]]
+        self, question: Question, node: NodeState, *, clean: Callable[[Iterable[tuple[str, str]]], Awaitable[None]]
     ) -> None:
         self._question = question
         self._node = node
-        self._afresh = afresh
+        self._clean = clean
 
     async def confirm(self, ids: Sequence[str]) -> None:
         """Return if the container may start; ``RefusedError`` otherwise. The kubelet will ask again at each start."""
@@ -40,7 +40,7 @@ class StartCheck:
             owners = await self._owners(frozenset(ids))
             for kept in owners:
                 self._judge(kept)
-            await self._afresh([(kept.uid, kept.container) for kept in owners])
+            await self._clean([(kept.uid, kept.container) for kept in owners])
             outcome = "ok"
         except RefusedError as refusal:
             outcome = refusal.reason

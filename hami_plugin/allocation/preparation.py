@@ -29,7 +29,7 @@ from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 def answered(delivery: Delivery, assignment: Assignment, own: ContainerEdits, described: ContainerEdits) -> Answer:
     """``own`` travels in any case; ``described`` is what the devices add where the answer must carry it itself."""
-    names = tuple(delivery.name(share.device.uuid) for share in assignment.shares) if delivery.cdi else ()
+    names = tuple(delivery.name(share.device.uuid) for share in assignment.shares)
     annotations = {ANSWERED_FOR: whose(assignment.pod.uid, assignment.container.name)}
     if Way.CDI_ANNOTATIONS in delivery.ways:
         annotations[_key(delivery, assignment)] = ",".join(names)
@@ -139,7 +139,7 @@ class Preparation:
                 RefusalReason.NOT_PREPARED, problem, code="UNAVAILABLE", hint="the kubelet tries again by itself"
             )
 
-    async def afresh(self, starting: Iterable[tuple[str, str]]) -> None:
+    async def clean(self, starting: Iterable[tuple[str, str]]) -> None:
         """Remove what former starts have left of these containers, each by its pod's UID and its name.
 
         None of them runs: the kubelet asks before it starts one, and one of several is an init container that has

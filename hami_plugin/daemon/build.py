@@ -138,7 +138,7 @@ class VendorBuilder:
         """One resource, from the family's snapshot to the kubelet."""
         settings = self.settings
         allocator = Allocator(family, self.node, snapshot=snapshot, guard=guard, units=units)
-        check = StartCheck(allocator.question, self.node, afresh=allocator.afresh)
+        check = StartCheck(allocator.question, self.node, clean=allocator.preparation.clean)
         plugin = ResourcePlugin(allocator, check if settings.identity_check == "required" else None, snapshot)
         endpoint = Endpoint(
             plugin,

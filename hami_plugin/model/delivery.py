@@ -26,7 +26,10 @@ class Way(StrEnum):
 
     @property
     def cdi(self) -> bool:
-        return self in (Way.CDI_ANNOTATIONS, Way.CDI_CRI)
+        return self in CDI_WAYS
+
+
+CDI_WAYS = frozenset({Way.CDI_ANNOTATIONS, Way.CDI_CRI})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Delivery:
     @property
     def cdi(self) -> bool:
         """Whether a runtime must find the devices in CDI specs."""
-        return any(way.cdi for way in self.ways)
+        return not CDI_WAYS.isdisjoint(self.ways)
 
     def name(self, device: str) -> str:
         """A device's fully qualified CDI name."""

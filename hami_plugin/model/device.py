@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from hami_plugin.model.links import NO_LINKS, Links
 
@@ -14,16 +15,20 @@ MAX_DEVICES = 1024
 
 
 class Health(StrEnum):
-    """Only ``HEALTHY`` and ``SUSPECT`` devices are offered; a suspect one has failed one look and gets another."""
+    """A device's health, and whether it is ``offered``. A suspect device has failed one look and gets another."""
 
-    HEALTHY = "healthy"
-    SUSPECT = "suspect"
-    UNHEALTHY = "unhealthy"
-    PROBATION = "probation"
+    offered: bool
 
-    @property
-    def offered(self) -> bool:
-        return self in (Health.HEALTHY, Health.SUSPECT)
+    HEALTHY = "healthy", True
+    SUSPECT = "suspect", True
+    UNHEALTHY = "unhealthy", False
+    PROBATION = "probation", False
+
+    def __new__(cls, value: str, offered: bool = False) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.offered = offered
+        return member
 
 
 class Action(StrEnum):
@@ -103,7 +108,7 @@ UUID_DASHES = 5
 
 
 def replica_id(uuid: str, number: int) -> str:
-    """Where a device's name is no UUID behind a word, a dash would not tell the name's end from the number."""
+    """``<uuid>-<k>`` for a type and a UUID (``GPU-…``). Any other name may end like a number, so it gets ``::<k>``."""
     return f"{uuid}-{number}" if uuid.count("-") == UUID_DASHES else f"{uuid}::{number}"
 
 

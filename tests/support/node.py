@@ -80,7 +80,7 @@ class Node:
         check = StartCheck(
             QUESTION,
             self._state(),
-            afresh=lambda starting: self.allocator.afresh(starting),  # noqa: PLW0108  # ``use`` sets another allocator
+            clean=lambda starting: self.allocator.preparation.clean(starting),  # noqa: PLW0108  # ``use`` sets another one
         )
         self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
         self.cluster.attach(self.pods, self.live)
