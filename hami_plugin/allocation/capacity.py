@@ -252,12 +252,16 @@ class DeviceTable:
         self._facts: Mapping[str, DeviceFacts] = {}
 
     def now(self) -> Mapping[str, DeviceFacts]:
-        """By UUID. The same object as long as the snapshot is the same."""
-        snapshot = self._snapshot.value
+        """By UUID. The same object as long as the snapshot is the same; what is known of a device stays with it."""
+        snapshot, known = self._snapshot.value, self._facts
         if snapshot is not self._from:
-            devices = reversed(snapshot.devices)
-            facts = {one.uuid: DeviceFacts(one, self._family, self._count, masks=self._masks) for one in devices}
-            self._from, self._facts = snapshot, facts
+            self._facts = {
+                one.uuid: known[one.uuid]
+                if one.uuid in known and known[one.uuid].device == one
+                else DeviceFacts(one, self._family, self._count, masks=self._masks)
+                for one in reversed(snapshot.devices)
+            }
+            self._from = snapshot
         return self._facts
 
     def offers(self) -> tuple[Offer, ...]:
@@ -265,7 +269,8 @@ class DeviceTable:
 
         ``HamiError`` when they are more than any kubelet takes.
         """
-        counted = [(device, self._count(device)) for device in self._snapshot.value.devices]
+        facts = self.now()
+        counted = [(device, facts[device.uuid].ids) for device in self._snapshot.value.devices]
         total = sum(count for _device, count in counted)
         if total > MAX_OFFERED:
             raise HamiError(
@@ -282,7 +287,7 @@ class DeviceTable:
 
     def free_ids(self) -> Mapping[str, int]:
         """How many ids of each healthy device the kubelet may hand out."""
-        return {device.uuid: self._count(device) for device in self._snapshot.value.devices if device.health.offered}
+        return {uuid: facts.ids for uuid, facts in self.now().items() if facts.device.health.offered}
 
 
 log = logger(__name__)

@@ -37,14 +37,6 @@ class Condition:
     relapses: int = 0
     recovered: float = NEVER
 
-    @property
-    def reason(self) -> str:
-        return self.fault.reason if self.fault else ""
-
-    @property
-    def message(self) -> str:
-        return self.fault.message if self.fault else ""
-
 
 WELL = Condition()
 

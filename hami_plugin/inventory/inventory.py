@@ -16,6 +16,7 @@ from hami_plugin.inventory.health import WELL, Condition, HealthLimits, after_ev
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import NO_LINKS, Links
 
+NO_FAULT = Fault(reason="")
 GONE = Fault(reason="DeviceGone", message="the driver no longer lists this device", action=Action.DRAIN)
 
 
@@ -177,9 +178,11 @@ class Inventory:
 
     def _publish(self, base: Snapshot) -> list[Change]:
         before = {device.uuid: device.health for device in self.found.devices}
+        listed = sorted(self._known.values(), key=lambda known: (known.device.index, known.device.uuid))
+        faults = [(known, known.condition.fault or NO_FAULT) for known in listed]
         devices = tuple(
-            replace(k.device, health=k.condition.health, reason=k.condition.reason, message=k.condition.message)
-            for k in sorted(self._known.values(), key=lambda known: (known.device.index, known.device.uuid))
+            replace(known.device, health=known.condition.health, reason=fault.reason, message=fault.message)
+            for known, fault in faults
         )
         self.found = replace(base, devices=devices, links=self._links)
         for view in self._views:

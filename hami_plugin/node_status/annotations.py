@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, VendorError, WireError
-from hami_plugin.model.device import Snapshot
+from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.protocol.grammar import bounded, shown
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.protocol.register import Refuses, encode_json, encode_legacy, unhealthy_key
+from hami_plugin.protocol.register import DeviceInfo, Refuses, encode_json, encode_legacy, unhealthy_key
 from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.protocol.scores import score_annotation
-from hami_plugin.sdk import Family
+from hami_plugin.sdk import Family, NodeSide
 from hami_plugin.vendor_boundary.guard import VendorErrors
 
 MAX_ANNOTATION_BYTES = 256 * 1024
@@ -26,17 +26,29 @@ Wanted = dict[str, str | None]
 _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
-class ScoreText:
-    """The score annotation, made anew when links or devices change only: a fault changes neither."""
+class Rendered:
+    """The parts of one family's annotations, each made anew only when its device, or the links, have changed."""
 
     def __init__(self) -> None:
-        self._of: tuple[Links, Sequence[str]] | None = None
-        self._text: str | None = None
+        self._entries: dict[str, tuple[Device, DeviceInfo]] = {}
+        self._scored: tuple[Links, Sequence[str]] | None = None
+        self._scores: str | None = None
 
-    def of(self, links: Links, uuids: Sequence[str]) -> str | None:
-        if self._of != (links, uuids):
-            self._of, self._text = (links, uuids), score_annotation(links, uuids)
-        return self._text
+    def entries(self, node: NodeSide, devices: Sequence[Device], *, legacy: bool) -> list[DeviceInfo]:
+        """What each device registers."""
+        known, self._entries = self._entries, {}
+        for device in devices:
+            entry = known.get(device.uuid)
+            if entry is None or entry[0] != device:
+                entry = (device, node.register(device, legacy))
+            self._entries[device.uuid] = entry
+        return [self._entries[device.uuid][1] for device in devices]
+
+    def scores(self, links: Links, uuids: Sequence[str]) -> str | None:
+        """The score annotation. A fault changes nothing in it."""
+        if self._scored != (links, uuids):
+            self._scored, self._scores = (links, uuids), score_annotation(links, uuids)
+        return self._scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +59,7 @@ class Source:
     snapshot: Watched[Snapshot]
     vendor: str = ""
     mistakes: VendorErrors = field(default_factory=lambda: VendorErrors(""))
-    scores: ScoreText = field(default_factory=ScoreText)
+    rendered: Rendered = field(default_factory=Rendered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +106,14 @@ def wanted_annotations(
     snapshot: Snapshot,
     style: Style,
     taken: AbstractSet[str] = frozenset(),
-    scores: ScoreText | None = None,
+    rendered: Rendered | None = None,
 ) -> Wanted:
     """What a family wants the node to say, None for what it should say no more. ``taken`` are devices in use.
 
     Nothing before its devices are known: a former value stays until then, and goes when there are none.
     """
     where, keys, node = refuses_key(family.device_type), family.annotations, family.node
+    rendered = rendered or Rendered()
     if not snapshot.devices:
         ours = (keys.register, keys.score, keys.handshake)
         none: Wanted = {where: Refuses(what="all", why=node.absent).text if node.absent else None}
@@ -111,12 +124,12 @@ def wanted_annotations(
     sick = [str(one.index) for one in snapshot.devices if not one.health.offered and not keys.register]
     wanted[unhealthy_key(family.device_type)] = ",".join(sick) or None
     if keys.register:
-        infos = [node.register(device, style.legacy) for device in snapshot.devices]
+        infos = rendered.entries(node, snapshot.devices, legacy=style.legacy)
         encode = node.encode or (encode_legacy if style.legacy else encode_json)
         wanted[keys.register] = encode(infos)
     if style.scores and keys.score:
         uuids = [device.uuid for device in snapshot.devices]
-        wanted[keys.score] = (scores or ScoreText()).of(snapshot.links, uuids)
+        wanted[keys.score] = rendered.scores(snapshot.links, uuids)
     return wanted
 
 
@@ -125,7 +138,7 @@ def wishes(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> 
     said: dict[str, tuple[str, str | None]] = {}
     for source in sources:
         try:
-            wanted = wanted_annotations(source.family, source.snapshot.value, style, taken, source.scores)
+            wanted = wanted_annotations(source.family, source.snapshot.value, style, taken, source.rendered)
             _require_own(source, wanted, sources, said)
         except HamiError as error:
             mistaken = isinstance(error, VendorError)

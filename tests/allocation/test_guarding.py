@@ -50,7 +50,7 @@ async def test_what_is_handed_the_host_is_called_on_the_vendors_thread_when_a_co
     node.use(guarded(changed(FAMILY, delivery=delivery, **{name: noting}), node.guard))
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
-    await node.allocator.require_host()
+    await node.allocator.preparation.require()
     await node.allocator.allocate(ids((0, 0)))
 
     assert set(ran_on) == {"node-test"}

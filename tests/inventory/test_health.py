@@ -177,9 +177,9 @@ def test_an_hour_without_a_relapse_forgets_the_former_ones():
 
 
 @given(histories)
-def test_reason_and_message_are_there_exactly_while_something_is_wrong(history):
+def test_a_device_has_a_fault_exactly_while_it_is_not_healthy(history):
     for _before, _what, _fault, after, _now in lived(history):
-        assert bool(after.reason) == (after.health is not Health.HEALTHY)
+        assert (after.fault is not None) == (after.health is not Health.HEALTHY)
 
 
 def test_a_suspicion_that_a_reload_met_does_not_excuse_a_later_fault():
