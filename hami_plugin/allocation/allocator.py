@@ -1,4 +1,7 @@
-"""One resource's answers to the kubelet: which ids it should take, what a container receives, who really holds it."""
+"""One resource's answers to the kubelet: which ids it should take, and what a container receives.
+
+``Allocator.allocate`` matches the ids with a pod, checks what it may hold, prepares the host and commits the share.
+"""
 
 from __future__ import annotations
 
@@ -392,7 +395,7 @@ class ResourcePlugin:
 
     @property
     def pre_start_required(self) -> bool:
-        """Always: whoever holds the devices, the host must have what was promised."""
+        """Always: whoever holds the devices, the host must have what the answer mounts."""
         return True
 
     async def follow(self) -> None:

@@ -1,4 +1,7 @@
-"""Keeps a device from being given away twice, whatever pods' annotations say: what was handed out here counts."""
+"""What a container may hold: no more than it asked for, and no more than its devices have left.
+
+What was handed out here counts, whatever pods' annotations say, so that no device is given away twice.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +72,8 @@ class Excess:
     asked: int
     held: tuple[tuple[str, int], ...]
 
-    def told(self, uuid: str, unit: str, name: str) -> str:
-        """In words. ``name`` is the pod's that is to have it."""
+    def message(self, uuid: str, unit: str, name: str) -> str:
+        """``name`` is the pod that is to have it."""
         parts = [f"{holder} holds {amount}" for holder, amount in self.held[:MAX_NAMED]]
         if rest := self.held[MAX_NAMED:]:
             parts.append(f"{len(rest)} more hold {sum(amount for _holder, amount in rest)}")
@@ -188,7 +191,7 @@ class Measure:
         )
 
     def unit(self, what: str) -> str:
-        """What ``memory`` and ``cores`` are counted in, for people."""
+        """What ``memory`` and ``cores`` are counted in, for messages."""
         if what == "memory":
             return "MiB of memory" if self.family.resources.memory else "% of memory"
         return "% of cores" if self.family.node.every_core(self.device) == ALL_PERCENT else "cores"
@@ -344,14 +347,14 @@ class Capacity:
     def refuse(self, found: TooMuch, claim: Claim, *, again: bool) -> None:
         """``RefusedError``, or a warning where the API server does not say who has ended: once, not ``again``."""
         measure, excess = found
-        words = excess.told(measure.device.uuid, measure.unit(excess.what), claim.pod.key)
+        message = excess.message(measure.device.uuid, measure.unit(excess.what), claim.pod.key)
         if why := self._node.outdated():
             if again:
                 return
-            log.warning("handed out beyond what is left", why=words, unknown=f"who has ended: {why}")
+            log.warning("handed out beyond what is left", why=message, unknown=f"who has ended: {why}")
             self._node.observer.unchecked(self._question.resource)
             return
-        raise self._refusals.failed(RefusalReason.OVERCOMMITTED, words, claim.pod, hint=HINT)
+        raise self._refusals.failed(RefusalReason.OVERCOMMITTED, message, claim.pod, hint=HINT)
 
     def excess(self, ids: Sequence[str], identity: Identity) -> TooMuch | None:
         """What a device would give away beyond what it has; None where all that was decided fits."""
@@ -452,7 +455,7 @@ class Capacity:
         )
 
     def _not_whole(self, uuids: Sequence[str], shares: int, pod: PodView) -> str:
-        """What keeps the pod from having these devices alone, in words; empty where nothing does."""
+        """What keeps the pod from having these devices alone; empty where nothing does."""
         taken = {
             grant.uuid: held for held in self._node.ledger.held.values() if held.uid != pod.uid for grant in held.grants
         }

@@ -102,13 +102,13 @@ def pending(
 ) -> Pending:
     """Look at all starting pods, in their order of arrival."""
     following: list[Claim] = []
-    strangers: list[Unannotated] = []
+    unscheduled: list[Unannotated] = []
     unreadable: list[Unknown] = []
     for pod in pods:
         if pod.node != node or pod.phase != "Pending" or pod.deleted:
             continue
         if question.decision not in pod.annotations:
-            strangers.extend(_next_stranger(pod, held, question))
+            unscheduled.extend(_next_unscheduled(pod, held, question))
             continue
         if pod.annotations.get(BIND_PHASE) == PHASE_FAILED:
             continue
@@ -125,7 +125,9 @@ def pending(
             if claim.piece is not None and (pod.uid, claim.container.name, question.resource) not in held:
                 following.append(claim)
                 break
-    return Pending(next=tuple(following), unannotated=tuple(strangers), unreadable=tuple(unreadable), ranks=ranks or {})
+    return Pending(
+        next=tuple(following), unannotated=tuple(unscheduled), unreadable=tuple(unreadable), ranks=ranks or {}
+    )
 
 
 def identify(
@@ -138,30 +140,30 @@ def identify(
     wanted = frozenset(ids)
     owners = [h for h in held.values() if h.resource == question.resource and h.ids & wanted]
     # A container that outlives its pod's start keeps its ids: no other container of the pod can come with them.
-    keepers = {owner.uid for owner in owners if not owner.init}
-    heir = reusing(ids, waiting, held, question.resource)
-    if heir is not None and len(heir.devices) == len(ids) and heir.pod.uid not in keepers:
-        return Found(claim=heir)
+    holder_uids = {owner.uid for owner in owners if not owner.init}
+    inheriting = reusing(ids, waiting, held, question.resource)
+    if inheriting is not None and len(inheriting.devices) == len(ids) and inheriting.pod.uid not in holder_uids:
+        return Found(claim=inheriting)
     physical = physical_counts(ids)
     uuids = tuple(sorted(physical.elements()))
-    same_count = [c for c in waiting.next if len(c.devices) == len(ids) and c.pod.uid not in keepers]
+    same_count = [c for c in waiting.next if len(c.devices) == len(ids) and c.pod.uid not in holder_uids]
     fitting = [
         claim
         for claim in same_count
         if claim.devices == uuids or (not owners and tuple(sorted(waiting.instead(claim))) == uuids)
     ]
-    strangers = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
+    unscheduled = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
     if fitting:
-        if len({_shares(claim) for claim in fitting}) > 1 or strangers:
-            return _ambiguous(len(ids), [claim.pod for claim in fitting] + [s.pod for s in strangers])
+        if len({_shares(claim) for claim in fitting}) > 1 or unscheduled:
+            return _ambiguous(len(ids), [claim.pod for claim in fitting] + [s.pod for s in unscheduled])
         return _first(fitting[0], same_count, waiting.ranks, held)
     again = [owner for owner in owners if owner.ids == wanted]
     if again:
         return Repeated(held=again[-1])  # the latest: an init container's ids have gone to a later one
-    if strangers:
+    if unscheduled:
         others = [claim.pod for claim in same_count]
-        return _ambiguous(len(ids), others + [s.pod for s in strangers]) if others else strangers[0]
-    kept = [owner for owner in owners if owner.uid in {claim.pod.uid for claim in waiting.next} & keepers]
+        return _ambiguous(len(ids), others + [s.pod for s in unscheduled]) if others else unscheduled[0]
+    kept = [owner for owner in owners if owner.uid in {claim.pod.uid for claim in waiting.next} & holder_uids]
     return _kept(kept) if kept else _nobody(ids, physical, same_count, waiting)
 
 
@@ -204,7 +206,7 @@ def _first(
     return _unordered([claim.pod, *tied]) if tied else Found(claim=claim)
 
 
-def _next_stranger(
+def _next_unscheduled(
     pod: PodView, held: Mapping[tuple[str, str, str], Held], question: Question
 ) -> tuple[Unannotated, ...]:
     for container in asking(pod, question.resource):
@@ -283,10 +285,10 @@ def preferred(
     """
     if size <= 0 or len(must_include) > size or len(set(available) | set(must_include)) < size:
         return ()
-    heir = reusing(must_include, waiting, held, resource) if must_include else None
-    for claim in (heir,) if heir else waiting.next:
+    inheriting = reusing(must_include, waiting, held, resource) if must_include else None
+    for claim in (inheriting,) if inheriting else waiting.next:
         if len(claim.devices) == size:
-            decided = _decided(must_include, claim, strict=heir is None)
+            decided = _decided(must_include, claim, strict=inheriting is None)
             if ids := _of(decided, available, must_include, size):
                 return ids
             if ids := _of(waiting.instead(claim), available, must_include, size):

@@ -38,7 +38,7 @@ class EntryLog(Protocol):
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """What was passed over when it was read, in words."""
+        """Why lines were skipped when it was read."""
 
     def read(self) -> list[dict[str, Any]]: ...
 
@@ -69,21 +69,21 @@ class Ledger:
 
     @property
     def problem(self) -> str:
-        """Why what is held is not on file, in words; empty while it is."""
+        """Why what is held is not on file; empty while it is."""
         return self._journal.problem
 
     def load(self) -> int:
         """Read the journal: what a former life of the daemon handed out. Answers how many shares."""
         entries = self._journal.read()
-        for words in self._journal.unreadable[:MAX_NAMED]:
-            log.warning("journal line passed over", problem=words)
+        for reason in self._journal.unreadable[:MAX_NAMED]:
+            log.warning("journal line skipped", problem=reason)
         if len(self._journal.unreadable) > MAX_NAMED:
-            log.warning("journal lines passed over", more=len(self._journal.unreadable) - MAX_NAMED)
+            log.warning("journal lines skipped", more=len(self._journal.unreadable) - MAX_NAMED)
         for entry in entries:
             try:
                 self._replay(entry)
             except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-                log.warning("journal entry passed over", problem=repr(error)[:200])
+                log.warning("journal entry skipped", problem=repr(error)[:200])
         return len(self._held)
 
     def reserve(self, held: Held) -> None:
@@ -263,10 +263,10 @@ class Journal:
         self._torn = False
         self.lines = 0
         self.unreadable: tuple[str, ...] = ()
-        """What was passed over when the file was read, in words."""
+        """Why lines were skipped when the file was read."""
 
     def read(self) -> list[dict[str, Any]]:
-        """All entries. A line that is torn, too long, too deep or foreign is passed over, and named."""
+        """All entries. A line that is torn, too long, too deep or foreign is skipped, and named."""
         data = self._bytes()
         entries: list[dict[str, Any]] = []
         unreadable: list[str] = []
@@ -413,7 +413,7 @@ class JournalWriter:
         self._missed = self._owed = self._closed = False
         self._since: list[Entry] | None = None
         self.problem = ""
-        """Why the newest entry is not on file, in words; empty while all are."""
+        """Why the newest entry is not on file; empty while all are."""
         self.renewals = 0
         """How often the file was gone or changed, and was written anew."""
 

@@ -1,4 +1,4 @@
-"""The node's pods as the API server tells them, in their order of arrival."""
+"""The node's pods as the API server lists them, in their order of arrival."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PodTable:
     def by_creation(self) -> None:
         """A kubelet has started: it admits what it finds by creation, in whatever order the pods were bound.
 
-        Creation is told in seconds. Within one, the kubelet's order is chance.
+        Creation times are in seconds. Within one, the kubelet's order is chance.
         """
         self._take(dict(sorted(self._pods.items(), key=lambda item: item[1].created)))
         self.ranks = {}
@@ -74,7 +74,7 @@ class PodTable:
         self.changes.touch()
 
     def patched(self, pod: PodView) -> None:
-        """The answer to a patch of ours. It may come after the watch has told the pod's end, and then is no news."""
+        """The answer to a patch of ours. It may come after the watch has deleted the pod, and is then ignored."""
         if pod.uid in self._pods:
             self.update(pod)
 
@@ -90,7 +90,7 @@ class PodTable:
         self._pods, self.pods = pods, tuple(pods.values())
 
     def _rank(self, pods: Iterable[PodView]) -> None:
-        """Rank pods that came together, in their order; a pod whose creation is not told shares its rank with none."""
+        """Rank pods that came together, in their order; a pod without a creation time shares its rank with none."""
         rank, created = self._last_rank(), ""
         for pod in pods:
             rank += not created or pod.created != created

@@ -67,7 +67,7 @@ class HostCheck:
         snapshot: Watched[Snapshot],
         host: HostFiles,
         events: EventRecorder,
-        mistakes: VendorErrors,
+        errors: VendorErrors,
         period: float = 2.0,
     ) -> None:
         self.resource = family.resources.count
@@ -76,7 +76,7 @@ class HostCheck:
         self._family = family
         self._host = host
         self._events = events
-        self._mistakes = mistakes
+        self._errors = errors
         self._period = period
         self._thread = WorkThread(f"host of {self.resource}")
         self._asked: asyncio.Future[str] | None = None
@@ -84,7 +84,7 @@ class HostCheck:
     async def run(self) -> None:
         """Until the snapshot is closed."""
         while not self.snapshot.closed:
-            self._tell(await self._look())
+            self._report(await self._look())
             await self.snapshot.changed(self.snapshot.version, timeout=self._period)
         self._thread.close()
 
@@ -102,9 +102,9 @@ class HostCheck:
         return problem if isinstance(problem, str) else self._wrong(TypeError(f"{problem!r:.64} is no text"))
 
     def _wrong(self, error: Exception) -> str:
-        return str(self._mistakes.made("host problem", error))
+        return str(self._errors.made("host problem", error))
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem and problem != self.problem:
             log.warning("host not prepared", resource=self.resource, problem=problem)
             self._events.node("HostNotPrepared", problem)
@@ -126,7 +126,7 @@ class Preparation:
         self._thread = WorkThread(f"starts of {resource}")
 
     async def require(self) -> None:
-        """``RefusedError`` while the host lacks what containers were promised; the kubelet will ask again.
+        """``RefusedError`` while the host lacks what containers need; the kubelet will ask again.
 
         A runtime need not miss a mount's source: containerd makes an empty directory of it, and the container would run
         without limits.
@@ -182,10 +182,10 @@ class Preparation:
         try:
             return await self._guard.ask("inject", partial(self._prepared, assignment))
         except RefusedError as refusal:
-            told = self._refusals.failed(
+            failed = self._refusals.failed(
                 refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint
             )
-            raise told from refusal
+            raise failed from refusal
         except (OSError, HamiError) as error:  # also a device that cannot be described, as its node has gone
             raise self.unprepared(assignment.pod, assignment.container, error) from error
 

@@ -95,7 +95,7 @@ class Recovery:
             await asyncio.sleep(self._period)
 
     def _drop_ended(self) -> None:
-        """Shares of pods that are gone or have ended while nobody looked."""
+        """Shares of pods that are gone or have ended while the daemon was down."""
         pods = {pod.uid: pod for pod in self._pods.pods}
         ended = [h.key for h in self._ledger.held.values() if h.uid not in pods or pods[h.uid].terminal]
         if ended:
@@ -235,18 +235,18 @@ class KubeletAccount:
                 return
             try:
                 async with asyncio.timeout(self._deadline):
-                    told = await self._holdings.everything()
+                    answer = await self._holdings.everything()
             except (HamiError, TimeoutError):
                 self._known = None
                 return
         self._known = frozenset(
             (resource, one.namespace, one.pod, one.container, one.ids)
-            for resource, holders in told.items()
+            for resource, holders in answer.items()
             for one in holders
         )
 
     def confirms(self, held: Held) -> bool | None:
-        """Whether the kubelet says that this container has exactly these ids. None: it does not tell.
+        """Whether the kubelet says that this container has exactly these ids. None: it does not say.
 
         Plain init containers are never in its account.
         """

@@ -29,7 +29,7 @@ RETRY = Backoff(first=0.02, cap=3.0)
 async def release_lock(
     cluster: Cluster, node: LiveNode, namespace: str, name: str, *, backoff: Backoff = RETRY
 ) -> bool:
-    """Remove the node lock if this pod owns it, and only the version of it that was looked at. True: it was removed."""
+    """Remove the node lock if this pod owns it, and only if nobody has changed the node since. True: it was removed."""
     return await _released(cluster, node, NODE_LOCK, lambda text: owned_by(text, namespace, name), backoff)
 
 
@@ -127,7 +127,7 @@ class LockReaper:
         return text if pod.phase != "Pending" or (done.finished and not done.changes) else ""
 
     def _predates(self, lock: NodeLock) -> bool:
-        """Whether the node's lock is older than the last word of an owner that is gone: its own, not a successor's."""
+        """Whether the lock is older than the last version of the pod that is gone, so that no successor took it."""
         last = self._gone.get((lock.namespace, lock.pod), "")
         now = self._node.value.resource_version if self._node.value else ""
         return 0 < revision(now) < revision(last)
@@ -252,7 +252,7 @@ class Settlement:
 
 
 class Refusals:
-    """Makes the error and tells of it; whoever asked for it raises it."""
+    """Makes the error and writes it to the pods as Events; the caller raises it."""
 
     def __init__(self, settlement: Settlement, events: EventRecorder) -> None:
         self._settlement = settlement
@@ -275,6 +275,6 @@ class Refusals:
     def failed(
         self, reason: RefusalReason, message: str, pod: PodView, *, code: str = "FAILED_PRECONDITION", hint: str = ""
     ) -> RefusedError:
-        """As ``refused``, for the one pod that has asked: its decision cannot be carried out, which it will tell."""
+        """As ``refused``, for the pod that asked. Its decision cannot be carried out, so it is marked failed."""
         self._settlement.fail(pod)
         return self.refused(reason, message, (pod,), code=code, hint=hint)

@@ -44,7 +44,7 @@ def seen(vendors: Iterable[Served]) -> Iterator[Seen]:
             problems.append(f"{served.vendor.title}: {error.reason}: {error}")
             continue
         except Exception as error:
-            log.exception("mistake of a vendor", vendor=served.vendor.name, step="discover")
+            log.exception("vendor raised an unexpected error", vendor=served.vendor.name, step="discover")
             problems.append(f"{served.vendor.title}: {type(error).__name__}: {error}")
             continue
         finally:
@@ -60,7 +60,7 @@ def _close(served: Served) -> None:
     try:
         served.driver.close()
     except Exception:
-        log.exception("mistake of a vendor", vendor=served.vendor.name, step="close")
+        log.exception("vendor raised an unexpected error", vendor=served.vendor.name, step="close")
 
 
 def vendor_facts() -> list[dict[str, Any]]:

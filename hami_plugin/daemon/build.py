@@ -125,10 +125,10 @@ class VendorBuilder:
         snapshot = tasks.inventory.view("" if alone else family.device_type, specs)
         if family.node.needs_host:
             tasks.hosts.append(
-                HostCheck(family, snapshot=snapshot, host=self.node.host, events=self.node.events, mistakes=errors)
+                HostCheck(family, snapshot=snapshot, host=self.node.host, events=self.node.events, errors=errors)
             )
         safe = guarded(family, guard)
-        tasks.sources.append(Source(vendor=vendor, family=safe, snapshot=snapshot, mistakes=errors))
+        tasks.sources.append(Source(vendor=vendor, family=safe, snapshot=snapshot, errors=errors))
         for units in (None, *safe.resources.units):
             tasks.resources.append(self._resource(safe, snapshot, units, guard))
 
@@ -145,7 +145,7 @@ class VendorBuilder:
             settings.kubelet_dir,
             self.metrics,
             watch=self.watch,
-            company=self.directory,
+            plugins=self.directory,
             displaced=lambda why: self.node.events.node("Displaced", why),
         )
         return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=endpoint)

@@ -137,7 +137,7 @@ def _present(vendor: Vendor, settings: VendorSettings, host: HostPaths) -> bool:
     try:
         return bool(once(f"presence of {vendor.name}", partial(vendor.present, settings, host), patience=PRESENCE_S))
     except Exception:
-        log.exception("mistake of a vendor", vendor=vendor.name, step="present")
+        log.exception("vendor raised an unexpected error", vendor=vendor.name, step="present")
         return True
 
 

@@ -72,13 +72,13 @@ def _fault(spec: Spec, file: str, uuid: str, ours: Mapping[str, ContainerEdits],
     definitions = found.definitions.get(name, ())
     others = sorted({one.source.file for one in definitions} - {file})
     if others:
-        words = f"{name} is defined by {' and '.join((file, *others))}; remove one of them"
-        return Fault(reason=CONFLICT, message=words, action=Action.DRAIN)
+        message = f"{name} is defined by {' and '.join((file, *others))}; remove one of them"
+        return Fault(reason=CONFLICT, message=message, action=Action.DRAIN)
     if uuid not in ours:
         return Fault(reason=MISSING, message=f"{name} cannot be described", action=Action.DRAIN)
     if not definitions:
-        words = "; ".join((f"{file} does not define {name}", *_about(file, found)))
-        return Fault(reason=MISSING, message=words, action=Action.DRAIN)
+        message = "; ".join((f"{file} does not define {name}", *_about(file, found)))
+        return Fault(reason=MISSING, message=message, action=Action.DRAIN)
     (definition,) = definitions
     if (definition.device.edits, definition.source.spec.edits) != (ours[uuid], spec.edits):
         return Fault(reason=MISSING, message=f"{file} describes {name} as it no longer is", action=Action.DRAIN)
@@ -107,7 +107,7 @@ def tidy(directory: Path, kinds: Iterable[str]) -> Changes:
 
 
 def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tuple[Spec, tuple[str, ...]]:
-    """The spec of a family's devices, and what could not be described, in words."""
+    """The spec of a family's devices, and why the others could not be described."""
     node, problems = family.node, list[str]()
     if node.specification:
         try:
@@ -134,7 +134,7 @@ def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is wrong, by UUID of the device, and what could not be done, in words.
+    """What is wrong, by UUID of the device, and what could not be done.
 
     ``beside`` are files of others that no runtime can use. They take nothing away from our devices.
     """
@@ -277,10 +277,10 @@ class SpecStage:
         try:
             return await self._thread.call(lambda: self._files.publish(snapshot.devices), self._timing.timeout)
         except StuckError as error:
-            words = f"the disk with the CDI specs does not answer: {error}"
+            message = f"the disk with the CDI specs does not answer: {error}"
             known = {device.uuid for device in self.snapshot.value.devices}
-            new = {d.uuid: Fault(reason=MISSING, message=words) for d in snapshot.devices if d.uuid not in known}
-            return replace(self._verdict, faults={**self._verdict.faults, **new}, trouble=words)
+            new = {d.uuid: Fault(reason=MISSING, message=message) for d in snapshot.devices if d.uuid not in known}
+            return replace(self._verdict, faults={**self._verdict.faults, **new}, trouble=message)
 
     def _judge(self, verdict: Verdict, snapshot: Snapshot) -> None:
         """Report what is new, once."""

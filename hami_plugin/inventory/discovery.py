@@ -164,7 +164,7 @@ class DiscoveryLoop:
     async def _call(self, function: Callable[[], T], *, waits: float = 0.0) -> T:
         """Run one driver call, however long it takes; an overdue one makes its device doubtful, then unhealthy.
 
-        One that ``waits`` on purpose is first looked at after that: a wait without events wakes the loop once.
+        One that ``waits`` on purpose is first checked after that: a wait without events wakes the loop once.
         """
         answer = self._thread.start(function)
         begin = since = time.monotonic()
@@ -225,13 +225,13 @@ class DiscoveryLoop:
             device = change.device
             if change.before is None and device.health is Health.HEALTHY:
                 continue
-            words = f"{device.family} device {device.index} ({device.uuid}) is {device.health}"
+            subject = f"{device.family} device {device.index} ({device.uuid}) is {device.health}"
             why = f"{device.reason} {device.message}".strip()
             log.info("device health", device=device.uuid, health=device.health.value, why=why)
             if device.health is not Health.SUSPECT:
                 reason = device.reason or "DeviceHealthy"
                 self._events.node(
-                    reason, f"{words}: {why}" if why else words, warning=device.health is not Health.HEALTHY
+                    reason, f"{subject}: {why}" if why else subject, warning=device.health is not Health.HEALTHY
                 )
         self._remember()
         self._observer.snapshot(self.vendor, self._inventory.shown)

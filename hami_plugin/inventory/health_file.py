@@ -1,4 +1,4 @@
-"""What a restart must not forget: devices that are not healthy. A reboot of the machine wipes the slate."""
+"""What a restart must remember: devices that are not healthy. A reboot of the machine clears it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HealthMemory:
             try:
                 found[uuid] = _condition(noted)
             except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-                log.warning("remembered condition passed over", device=uuid, problem=repr(error))
+                log.warning("remembered condition skipped", device=uuid, problem=repr(error))
         return found
 
     def note(self, vendor: str, conditions: Mapping[str, Condition]) -> None:
@@ -57,7 +57,7 @@ class HealthMemory:
 
     @property
     def problem(self) -> str:
-        """Why it is not on file, in words; empty when it is."""
+        """Why it is not on file; empty when it is."""
         return self._file.failed
 
     def check(self) -> None:

@@ -73,12 +73,12 @@ def kept_in(text: bytes, resource: str) -> Iterator[CheckpointEntry]:
             )
 
 
-def _ids(told: Any) -> frozenset[str]:
-    lists = told.values() if isinstance(told, dict) else [told or ()]
+def _ids(value: Any) -> frozenset[str]:
+    lists = value.values() if isinstance(value, dict) else [value or ()]
     return frozenset(_text(device) for one in lists for device in one or ())
 
 
-def _text(told: Any) -> str:
-    if not isinstance(told, str):
-        raise TypeError(f"{told!r:.80} is no text")
-    return told
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no text")
+    return value

@@ -18,7 +18,7 @@ import grpc
 
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, dial, words
+from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, dial, status_text
 from hami_plugin.kubelet.servicer import API_VERSION, DevicePluginServicer, require_list_fits
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
@@ -78,7 +78,7 @@ def _explained(error: grpc.aio.AioRpcError, kubelet: Path, resource: str, timeou
             )
         case _:
             return RegistrationError(
-                f"the kubelet refuses to register {resource} ({words(error)})",
+                f"the kubelet refuses to register {resource} ({status_text(error)})",
                 hint=f"this daemon speaks {API_VERSION}; the kubelet's log says more",
                 refused=True,
             )
@@ -149,8 +149,8 @@ log = logger(__name__)
 class Endpoint:
     """Serves ``plugin`` in the kubelet's ``directory``. ``run`` it as a task; ``close`` ends it.
 
-    ``displaced`` is told, in words, when another plugin took the resource over. Endpoints of one directory should share
-    one ``watch`` and one ``company``.
+    ``displaced`` is called with the reason when another plugin takes the resource over. Endpoints of one directory
+    should share one ``watch`` and one ``plugins``.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Endpoint:
         observer: Observer,
         *,
         watch: DirectoryWatch | None = None,
-        company: PluginDirectory | None = None,
+        plugins: PluginDirectory | None = None,
         displaced: Callable[[str], None] | None = None,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -169,12 +169,12 @@ class Endpoint:
         self._directory = directory
         self._observer = observer
         self._watch = watch or DirectoryWatch(directory)
-        self._company = company or PluginDirectory()
+        self._plugins = plugins or PluginDirectory()
         self._displaced = displaced
         self._timing = timing or Timing()
         self._clock = clock
         self._name = socket_name(plugin.resource)
-        self._company.join(self._name)
+        self._plugins.join(self._name)
         self._kubelet = directory / KUBELET_SOCKET
         self._log = log.bind(resource=plugin.resource)
         self._wake = asyncio.Event()
@@ -238,7 +238,7 @@ class Endpoint:
     async def _hold(self, listener: Listener) -> None:
         """Be registered with whichever kubelet is there, until ``listener`` has lost its place."""
         kubelet: FileIdentity | None = None
-        patience = Backoffs(self._timing)
+        backoffs = Backoffs(self._timing)
 
         def lost() -> bool:
             return not listener.intact or FileIdentity.of(self._kubelet) != kubelet
@@ -246,26 +246,26 @@ class Endpoint:
         while listener.intact:
             present = FileIdentity.of(self._kubelet)
             if present != kubelet:
-                kubelet, patience = present, Backoffs(self._timing)
+                kubelet, backoffs = present, Backoffs(self._timing)
             if kubelet is None:
                 self._complain(_absent(self._kubelet))
                 await self._until(lost)
                 continue
-            self._company.meet(kubelet)
-            others = self._company.others(self._directory)
+            self._plugins.meet(kubelet)
+            others = self._plugins.others(self._directory)
             try:
                 await self._join(lost)
             except RegistrationError as error:
                 self._complain(error)
-                await self._until(lost, within=next(patience.refused if error.refused else patience.again))
+                await self._until(lost, within=next(backoffs.refused if error.refused else backoffs.again))
                 continue
             since = self._clock()
             while await self._streaming(lost):
                 pass
             if self._clock() - since > self._timing.dial_back:
-                patience = Backoffs(self._timing)
+                backoffs = Backoffs(self._timing)
             if not lost():
-                await self._step_back(lost, others, patience)
+                await self._step_back(lost, others, backoffs)
 
     async def _join(self, lost: Callable[[], bool]) -> None:
         """Register, and wait until the kubelet listens to us."""
@@ -293,16 +293,16 @@ class Endpoint:
         return back and not lost()
 
     async def _step_back(
-        self, lost: Callable[[], bool], before: Mapping[Path, FileIdentity], patience: Backoffs
+        self, lost: Callable[[], bool], before: Mapping[Path, FileIdentity], backoffs: Backoffs
     ) -> None:
         """The kubelet is there, unchanged, and ended our stream: find out why, and wait accordingly."""
         self._report(registered=False)
         if not await accepts(self._kubelet):
             return  # it is stopping; its socket goes, or registering fails, until it is back
-        patience.losses += 1
-        rivals = await self._rivals({} if patience.losses > 1 else before)
+        backoffs.losses += 1
+        rivals = await self._rivals({} if backoffs.losses > 1 else before)
         if not rivals:
-            await self._until(lost, within=next(patience.again))
+            await self._until(lost, within=next(backoffs.again))
             return
         why = (
             f"displaced: the kubelet left us for another plugin of {self._plugin.resource}, "
@@ -312,13 +312,13 @@ class Endpoint:
         self._log.error("displaced", rivals=rivals, why=why)
         if self._displaced:
             self._displaced(why)
-        await self._until(lost, within=next(patience.pause))
+        await self._until(lost, within=next(backoffs.pause))
 
     async def _rivals(self, before: Mapping[Path, FileIdentity]) -> list[str]:
         """Live sockets of other plugins that were not there ``before``."""
         return [
             path.name
-            for path, identity in self._company.others(self._directory).items()
+            for path, identity in self._plugins.others(self._directory).items()
             if before.get(path) != identity and await accepts(path)
         ]
 

@@ -61,7 +61,7 @@ async def accepts(socket: Path, *, within: float = 1.0) -> bool:
     return False
 
 
-def words(error: grpc.aio.AioRpcError) -> str:
+def status_text(error: grpc.aio.AioRpcError) -> str:
     """Status and text of a failed call, short enough for a log line."""
     return f"{error.code().name}: {(error.details() or 'no details')[:500]}"
 
@@ -153,7 +153,7 @@ async def _bind(server: grpc.aio.Server, path: Path) -> FileIdentity:
         bound.chmod(0o600)
         bound.rename(path)
         cradle.rmdir()
-    except (OSError, RuntimeError) as error:  # RuntimeError is gRPC's word for a bind that failed
+    except (OSError, RuntimeError) as error:  # gRPC raises RuntimeError when a bind fails
         raise ListenError(
             f"cannot serve {path}: {error}",
             hint="mount the kubelet's device-plugins directory read-write into this container",
@@ -169,4 +169,4 @@ async def _check(path: Path, timeout: float) -> None:  # noqa: ASYNC109  # hande
         try:
             await rpc.DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty(), timeout=timeout)
         except grpc.aio.AioRpcError as error:
-            raise ListenError(f"{path} does not answer our own call: {words(error)}") from error
+            raise ListenError(f"{path} does not answer our own call: {status_text(error)}") from error

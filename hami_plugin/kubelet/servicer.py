@@ -1,4 +1,8 @@
-"""The device plugin service: the kubelet's calls, checked, handed to one plugin, and answered."""
+"""The device plugin service: the kubelet's calls, checked, handed to one plugin, and answered.
+
+The kubelet reads at most 4 MiB at once; a longer list silently takes the resource down until the next registration. So
+the size of a list is computed first, and a list that is too long is an error that says how many shares fit.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +103,7 @@ def answer_of(response: pb.ContainerAllocateResponse) -> Answer:
 
 
 def list_size(offers: Iterable[Offer]) -> int:
-    """Bytes of the list with every device unhealthy, the longer word: a fault must not push a list over the limit."""
+    """Bytes of the list when every device is unhealthy, its longest form: a fault must not exceed the limit."""
     return sum(_entry_size(len(offer.id.encode()), offer.numa) for offer in offers)
 
 

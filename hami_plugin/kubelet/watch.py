@@ -27,7 +27,7 @@ from hami_plugin.log import logger
 
 log = logger(__name__)
 
-FAREWELL_S = 1.0
+STOP_TIMEOUT_S = 1.0
 """How long the event loop waits for watchdog's threads to end. They are daemons, and may end later, or never."""
 
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -119,7 +119,7 @@ def _end(observer: BaseObserver) -> bool:
 
     ending = threading.Thread(target=end, name="end of file events", daemon=True)
     ending.start()
-    ending.join(FAREWELL_S)
+    ending.join(STOP_TIMEOUT_S)
     return not ending.is_alive()
 
 

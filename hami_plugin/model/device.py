@@ -42,7 +42,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something wrong with a device. ``reason`` is one CamelCase word for metrics and Events."""
+    """Something wrong with a device. ``reason`` is one CamelCase name for metrics and Events."""
 
     reason: str
     message: str = ""
@@ -51,7 +51,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One physical device. ``family`` is its family's word, ``memory`` in MiB, ``cores`` in percent of the card."""
+    """One physical device. ``family`` is its device type, ``memory`` is in MiB, ``cores`` in percent of the card."""
 
     uuid: str
     family: str

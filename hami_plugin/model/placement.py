@@ -15,7 +15,7 @@ class Grant:
     """One device's share for one container: ``memory`` in MiB (0 = no limit), ``cores`` in percent (0 = no limit).
 
     The last three are a scheduler's and are not in the annotation: the device's number, how many of its slots, and
-    the family's own words.
+    the family's own notes.
     """
 
     uuid: str

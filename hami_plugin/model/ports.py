@@ -37,7 +37,7 @@ class Cluster(Protocol):
 
     @property
     def reachable(self) -> Watched[str]:
-        """Empty while the API server answers, else what is wrong, in words."""
+        """Empty while the API server answers, else what is wrong."""
 
     async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
         """Merge-patch a pod's annotations, only if it still has this UID."""
@@ -58,7 +58,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A container that holds devices of a resource, as the kubelet's PodResources socket tells it."""
+    """A container that holds devices of a resource, by the kubelet's PodResources socket."""
 
     namespace: str
     pod: str
@@ -70,7 +70,7 @@ class Holder:
 class CheckpointEntry:
     """What the kubelet keeps for one container of a resource: its ids, and the answer that it will start it with.
 
-    ``answered_for`` is whom that answer was made for, as ``whose`` tells it; empty for an answer that is not ours.
+    ``answered_for`` is whom that answer was made for, as ``whose`` writes it; empty for an answer that is not ours.
     """
 
     uid: str
@@ -165,7 +165,7 @@ class Observer(Protocol):
         """A kubelet endpoint after a change."""
 
     def mistake(self, vendor: str, step: str) -> None:
-        """A vendor's own code failed unexpectedly. ``step`` is one of few words."""
+        """A vendor's own code failed unexpectedly. ``step`` is one of a few names."""
 
 
 class NullObserver:

@@ -247,7 +247,7 @@ def _as_text(value: object) -> str | None:
 
 
 def _kind(value: object) -> str:
-    """What a value is, in JSON's words."""
+    """What a value is in JSON."""
     match value:
         case None:
             return "null"

@@ -58,7 +58,7 @@ class Source:
     family: Family
     snapshot: Watched[Snapshot]
     vendor: str = ""
-    mistakes: VendorErrors = field(default_factory=lambda: VendorErrors(""))
+    errors: VendorErrors = field(default_factory=lambda: VendorErrors(""))
     rendered: Rendered = field(default_factory=Rendered)
 
 
@@ -73,12 +73,12 @@ class Style:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What one family wants, or why it wants nothing: ``mistaken`` when that is worth another try soon."""
+    """What one family wants, or why it wants nothing: ``retry`` when it may succeed soon."""
 
     source: Source
     wanted: Mapping[str, str | None] = field(default_factory=dict)
     problem: str = ""
-    mistaken: bool = False
+    retry: bool = False
 
     @property
     def size(self) -> int:
@@ -95,7 +95,7 @@ class Fitting:
     dropped: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
+    def problem(self) -> str:
         """What was left out; empty when nothing was."""
         more = f", and what {', '.join(self.dropped)} would say" if self.dropped else ""
         return f"{self.total} bytes of annotations; the scores are left out{more}" if self.total else ""
@@ -135,19 +135,19 @@ def wanted_annotations(
 
 def wishes(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> Iterator[Wish]:
     """Each family's wish. One that cannot be written down is that family's problem: its annotations stay."""
-    said: dict[str, tuple[str, str | None]] = {}
+    written: dict[str, tuple[str, str | None]] = {}
     for source in sources:
         try:
             wanted = wanted_annotations(source.family, source.snapshot.value, style, taken, source.rendered)
-            _require_own(source, wanted, sources, said)
+            _require_own(source, wanted, sources, written)
         except HamiError as error:
-            mistaken = isinstance(error, VendorError)
-            yield Wish(source=source, problem=f"{source.family.device_type}: {error}", mistaken=mistaken)
+            retry = isinstance(error, VendorError)
+            yield Wish(source=source, problem=f"{source.family.device_type}: {error}", retry=retry)
         except Exception as error:  # noqa: BLE001  # what the vendor reported does not fit what is made of it
-            reported = source.mistakes.made("register", error)
-            yield Wish(source=source, problem=f"{source.family.device_type}: {reported}", mistaken=True)
+            reported = source.errors.made("register", error)
+            yield Wish(source=source, problem=f"{source.family.device_type}: {reported}", retry=True)
         else:
-            said |= {key: (source.vendor, value) for key, value in wanted.items()}
+            written |= {key: (source.vendor, value) for key, value in wanted.items()}
             yield Wish(source=source, wanted=wanted)
 
 
@@ -182,15 +182,15 @@ def _require_own(
     source: Source,
     wanted: Mapping[str, str | None],
     sources: Sequence[Source],
-    said: Mapping[str, tuple[str, str | None]],
+    written: Mapping[str, tuple[str, str | None]],
 ) -> None:
-    """``WireError`` for what is no annotation, and for keys that another family or the scheduler speaks by."""
+    """``WireError`` for what is no annotation, and for keys that another family or the scheduler uses."""
     for key, value in wanted.items():
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise WireError(f"{shown(key)} cannot be the key of an annotation")
-        vendor, before = said.get(key, (source.vendor, value))
+        vendor, before = written.get(key, (source.vendor, value))
         if vendor != source.vendor and before != value:
-            raise WireError(f"{key} says something else of {vendor} already")
+            raise WireError(f"{key} already has another value from vendor {vendor}")
         if key == NODE_LOCK or key in _others(source, sources):
             raise WireError(f"{key} is not this family's to write")
         if value is not None:

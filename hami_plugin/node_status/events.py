@@ -21,7 +21,7 @@ from hami_plugin.model.views import PodView
 log = logger(__name__)
 
 AWAY = (0, HTTPStatus.TOO_MANY_REQUESTS)
-"""Answers of a server that takes nothing from anybody: none at all, and a request for patience."""
+"""Answers of a server that takes nothing from anybody: none at all, and too many requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,5 +166,5 @@ class EventRecorder:
 
 
 def _worth_another_try(problem: ClusterError) -> bool:
-    """Whether the same Event may be taken later. A 403 is admission's last word, or a right that is missing for all."""
+    """Whether the same Event may be taken later. A 403 is final: admission, or a missing permission."""
     return problem.temporary and problem.status != HTTPStatus.FORBIDDEN

@@ -104,7 +104,7 @@ def _portion(source: Source, device: Device, held: Held, memory: int, counted: i
 
 
 def _limited(grant: Grant) -> bool:
-    """Whether anything is said of how much a container has; else it has the whole device."""
+    """Whether a container has a limit; else it has the whole device."""
     return bool(grant.memory or grant.cores)
 
 

@@ -77,7 +77,7 @@ class Registration:
         self._together = together
         self._wake = asyncio.Event()
         self._beat = float("-inf")
-        self._mistaken = False
+        self._retry = False
         self._needs_taken = any(source.family.node.tells_taken for source in sources)
 
     async def run(self) -> None:
@@ -108,7 +108,7 @@ class Registration:
                 self._wake.set()
             await asyncio.sleep(pause)
             waits = [self._until_beat()] if again else []
-            if self._mistaken:  # nothing need change for a vendor's code to succeed another time
+            if self._retry:  # nothing need change for a vendor's code to succeed another time
                 waits.append(next(retries))
             else:
                 retries = self._backoff.delays()
@@ -141,12 +141,12 @@ class Registration:
         problems = [wish.problem for wish in made if wish.problem]
         for problem in problems:
             self._events.node("NotRegistered", problem)
-        self._mistaken = any(wish.mistaken for wish in made)
+        self._retry = any(wish.retry for wish in made)
         fitting = together([wish for wish in made if wish.wanted], live)
-        if fitting.words:
-            self._events.node("AnnotationsTooLarge", fitting.words)
+        if fitting.problem:
+            self._events.node("AnnotationsTooLarge", fitting.problem)
         if fitting.dropped:
-            problems.append(fitting.words)
+            problems.append(fitting.problem)
         return fitting.wanted, "; ".join(problems)
 
     def _heartbeat(self, *, written: bool) -> dict[str, str | None]:

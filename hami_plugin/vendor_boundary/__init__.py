@@ -1,4 +1,1 @@
-"""A driver in a process of its own: what a vendor's library does to its process, it does to nobody else.
-
-``driver`` is this side of the pipe, ``child`` the other, and ``messages`` are all that passes between them.
-"""
+"""What keeps one vendor's errors from the others: checked answers, restarted tasks, a process of its own for a driver."""

@@ -1,7 +1,9 @@
-"""A vendor's family as the daemon may rely on it: what fails is an error, and what is answered was asked for.
+"""A vendor's driver and families as the daemon may rely on them: what fails is an error, and every answer is checked.
 
-All that is shared by vendors calls a family through this. What the vendor's code does wrong becomes a
-``VendorMistakeError``, handled where any other ``HamiError`` is: one Allocate, or one vendor's annotations fail.
+All that vendors share calls them through here. An unexpected error in a vendor's code becomes a ``VendorError``, and is
+handled as any other ``HamiError``: one Allocate fails, or one vendor's annotations do. Of a driver, a device with a
+usable name stays, unhealthy and with the reason; one without is a problem. An answer of the wrong type raises
+``TypeError`` or ``ValueError``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from hami_plugin.sdk.family import anywhere, nothing, nothing_missing, nothing_m
 log = logger(__name__)
 
 AGAIN_S = 600.0
-"""After how long the same mistake is logged once more."""
+"""After how long the same error is logged once more."""
 
 
 class VendorErrors:
@@ -42,18 +44,18 @@ class VendorErrors:
         self.vendor = vendor
         self._observer = observer or NullObserver()
         self._clock = clock
-        self._told: dict[str, tuple[str, float]] = {}
+        self._logged: dict[str, tuple[str, float]] = {}
 
     def made(self, step: str, error: Exception) -> VendorError:
         """Count it, log it with its traceback if that is new, and answer with what users may read of it."""
-        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        words = " ".join(words.split())[:500]
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = " ".join(text.split())[:500]
         self._observer.mistake(self.vendor, step)
-        told, when = self._told.get(step, ("", 0.0))
-        if told != words or self._clock() - when >= AGAIN_S:
-            self._told[step] = (words, self._clock())
-            log.error("mistake of a vendor", vendor=self.vendor, step=step, why=words, exc_info=error)
-        return VendorError(self.vendor, step, words)
+        logged, when = self._logged.get(step, ("", 0.0))
+        if logged != text or self._clock() - when >= AGAIN_S:
+            self._logged[step] = (text, self._clock())
+            log.error("vendor raised an unexpected error", vendor=self.vendor, step=step, why=text, exc_info=error)
+        return VendorError(self.vendor, step, text)
 
 
 MAX_SHARES = 100_000
@@ -77,22 +79,22 @@ class Guard:
     asked for every pod that waits, and a change of threads for each would cost an Allocate many times what it takes.
     """
 
-    def __init__(self, calls: BoundedCalls, mistakes: VendorErrors) -> None:
+    def __init__(self, calls: BoundedCalls, errors: VendorErrors) -> None:
         self._calls = calls
-        self._mistakes = mistakes
+        self._errors = errors
 
     async def ask(self, step: str, function: Callable[[], T]) -> T:
-        """What ``function`` returns, called on the vendor's thread. ``VendorMistakeError`` when it takes too long."""
+        """What ``function`` returns, called on the vendor's thread. ``VendorError`` when it takes too long."""
         try:
             return await self._calls.ask(function)
         except StuckError as error:
-            raise self._mistakes.made(step, error) from error
+            raise self._errors.made(step, error) from error
 
     def counts(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
         return self._guarded(step, function, check)
 
     def prepares(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
-        """As ``counts``, before a container starts: that a file is missing is no mistake, and ``OSError`` passes."""
+        """As ``counts``, before a container starts. A file may be missing, so ``OSError`` passes."""
         return self._guarded(step, function, check, passes=OSError)
 
     def _guarded(
@@ -112,11 +114,11 @@ class Guard:
                 raise
             except BaseException as error:  # noqa: BLE001  # an exit is an error like any other
                 problem = carried(error)
-                raise self._mistakes.made(step, problem) from problem
+                raise self._errors.made(step, problem) from problem
             wrong = check(answer, *given, **more)
             if wrong:
                 problem = ValueError(wrong)
-                raise self._mistakes.made(step, problem) from problem
+                raise self._errors.made(step, problem) from problem
             return answer
 
         return guarded
@@ -203,7 +205,7 @@ MAX_EVENTS = 2_000
 MAX_LETTERS = 320
 """Of a device's name, which may have its node's in it, of up to 253."""
 MAX_NUMBER = 2**31 - 1
-MISTAKEN = "Implausible"
+IMPLAUSIBLE = "Implausible"
 """Reason of a device that its driver describes as no device can be."""
 TWICE = "DuplicateUuid"
 
@@ -266,22 +268,22 @@ def _event(reported: object) -> HealthEvent:
 def plausible(found: object) -> Discovery:
     """``found`` with what is wrong in it as faults and problems. Ends every iteration that the driver left open."""
     answer = of_kind(Discovery, found)
-    problems = [_words(problem) for problem in limited(answer.problems)]
+    problems = [_one_line(problem) for problem in limited(answer.problems)]
     sightings: dict[str, Sighting] = {}
     for listed in limited(answer.sightings):
         sighting = of_kind(Sighting, listed)
         device = of_kind(Device, sighting.device)
         unnamed = _unnamed(device.uuid)
         if unnamed:
-            problems.append(f"the driver tells of a device without a usable name: {unnamed}")
+            problems.append(f"the driver reports a device without a usable name: {unnamed}")
         elif device.uuid in sightings:
-            fault = Fault(reason=TWICE, message=f"the driver tells of {device.uuid} twice")
+            fault = Fault(reason=TWICE, message=f"the driver reports {device.uuid} twice")
             sightings[device.uuid] = replace(sightings[device.uuid], fault=fault)
         else:
             sightings[device.uuid] = _sighted(device, sighting.fault)
     if problems and not sightings and answer.sightings:
         raise DriverUnavailableError(DriverReason.FAILED, "; ".join(problems))
-    facts = {str(key): _words(value) for key, value in dict(answer.facts).items()}
+    facts = {str(key): _one_line(value) for key, value in dict(answer.facts).items()}
     return Discovery(sightings=tuple(sightings.values()), problems=tuple(problems), facts=facts)
 
 
@@ -292,17 +294,17 @@ def plausible_links(found: object) -> Links:
     return Links(
         pairs=pairs,
         asymmetric=tuple(_pair(pair) for pair in limited(answer.asymmetric, MAX_DEVICES**2)),
-        problems=tuple(_words(problem) for problem in limited(answer.problems, MAX_DEVICES**2)),
+        problems=tuple(_one_line(problem) for problem in limited(answer.problems, MAX_DEVICES**2)),
     )
 
 
 def plausible_fault(fault: object) -> Fault:
     """``fault`` as metrics and Events can tell it; where it is none, a fault that says so."""
     if not isinstance(fault, Fault):
-        return Fault(reason=MISTAKEN, message=f"the driver tells {fault!r:.{_SHOWN}} where a fault is expected")
-    reason = fault.reason if isinstance(fault.reason, str) and _REASON.fullmatch(fault.reason) else MISTAKEN
+        return Fault(reason=IMPLAUSIBLE, message=f"the driver reports {fault!r:.{_SHOWN}} where a fault is expected")
+    reason = fault.reason if isinstance(fault.reason, str) and _REASON.fullmatch(fault.reason) else IMPLAUSIBLE
     action = fault.action if isinstance(fault.action, Action) else Action.DRAIN
-    return Fault(reason=reason, message=_words(fault.message), action=action)
+    return Fault(reason=reason, message=_one_line(fault.message), action=action)
 
 
 def _sighted(device: Device, fault: object) -> Sighting:
@@ -314,10 +316,10 @@ def _sighted(device: Device, fault: object) -> Sighting:
         if not fits(value):
             wrong[name], plain[name] = f"{value!r:.{_SHOWN}}", instead
     if wrong:
-        words = " and ".join(f"{name} {value}" for name, value in wrong.items())
+        text = " and ".join(f"{name} {value}" for name, value in wrong.items())
         return Sighting(
             device=replace(device, **plain),  # type: ignore[arg-type]  # each field has its own type, as given below
-            fault=Fault(reason=MISTAKEN, message=f"the driver tells of {words}"),
+            fault=Fault(reason=IMPLAUSIBLE, message=f"the driver reports {text}"),
         )
     return Sighting(device=device, fault=None if fault is None else plausible_fault(fault))
 
@@ -370,7 +372,7 @@ def _link(link: object) -> Link:
     return answer
 
 
-def _words(text: object) -> str:
+def _one_line(text: object) -> str:
     """One line, whatever it was."""
     return " ".join(str(text).split())[:1000]
 
@@ -379,12 +381,12 @@ def limited(items: Iterable[T], most: int = MAX_DEVICES) -> list[T]:
     """All of ``items``; ValueError when they are more than ``most``, or never end."""
     found = list(islice(items, most + 1))
     if len(found) > most:
-        raise ValueError(f"the driver tells of more than {most} at once")
+        raise ValueError(f"the driver reports more than {most} at once")
     return found
 
 
 def of_kind(kind: type[T], value: object) -> T:
     """``value``, if it is a ``kind``; TypeError otherwise."""
     if not isinstance(value, kind):
-        raise TypeError(f"the driver tells {value!r:.{_SHOWN}} where a {kind.__name__} is expected")
+        raise TypeError(f"the driver reports {value!r:.{_SHOWN}} where a {kind.__name__} is expected")
     return value

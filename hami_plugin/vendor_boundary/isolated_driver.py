@@ -67,7 +67,7 @@ class IsolatedDriver:
     """``opening`` opens the real driver, in the other process: a function or value that can be pickled.
 
     A process that ends, hangs longer than ``deadline`` seconds or talks nonsense is a ``DriverUnavailableError``; the
-    next ``discover`` starts another one. Who asks decides how soon.
+    next ``discover`` starts another one. The caller decides how soon.
     """
 
     def __init__(self, opening: Callable[[], Driver], *, deadline: float = 60.0) -> None:
@@ -97,7 +97,7 @@ class IsolatedDriver:
         return links
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
-        events: Sequence[HealthEvent] = self._ask("poll", timeout, patience=timeout)
+        events: Sequence[HealthEvent] = self._ask("poll", timeout, waits=timeout)
         return events
 
     def close(self) -> None:
@@ -113,10 +113,10 @@ class IsolatedDriver:
         with suppress(OSError):  # it has ended already, which the first call finds out
             send(child.pipe, self._opening)
 
-    def _ask(self, method: str, *arguments: Any, patience: float = 0.0, deadline: float | None = None) -> Any:
+    def _ask(self, method: str, *arguments: Any, waits: float = 0.0, deadline: float | None = None) -> Any:
         if self._child is None:
             raise DriverUnavailableError(DriverReason.FAILED, "the driver has no process", hint="discover starts one")
-        until = time.monotonic() + (deadline or self._deadline) + patience
+        until = time.monotonic() + (deadline or self._deadline) + waits
         call = Call(method=method, arguments=arguments)
         try:
             match self._exchange(self._child.pipe, call, until):
@@ -152,7 +152,7 @@ class IsolatedDriver:
         return DriverUnavailableError(
             DriverReason.CRASHED,
             f"the driver's process {_manner(status)} in a call of {method}{self._about()}",
-            hint="it is started anew; its last words are in the daemon's log",
+            hint="it is started anew; the daemon's log has what it printed last",
         )
 
     def _hung(self, method: str) -> DriverUnavailableError:
@@ -163,10 +163,10 @@ class IsolatedDriver:
             hint="it is started anew",
         )
 
-    def _confused(self, words: str) -> DriverUnavailableError:
+    def _confused(self, why: str) -> DriverUnavailableError:
         self._end(at_once=True)
         return DriverUnavailableError(
-            DriverReason.CRASHED, f"the driver's process wrote nonsense: {words}", hint="it is started anew"
+            DriverReason.CRASHED, f"the driver's process wrote nonsense: {why}", hint="it is started anew"
         )
 
     def _about(self) -> str:
@@ -178,7 +178,7 @@ class IsolatedDriver:
 
 
 def _manner(status: int | None) -> str:
-    """How a process ended, as ``subprocess`` tells it."""
+    """How a process ended, by ``subprocess``'s return code."""
     if status is None:
         return "cannot be ended"
     if status >= 0:

@@ -71,6 +71,6 @@ class VendorSupervisor:
         try:
             crashed(why)
         except HamiError as error:
-            log.warning("vendor's devices not withdrawn", vendor=self.vendor, why=str(error))
+            log.warning("vendor's devices not marked unhealthy", vendor=self.vendor, why=str(error))
         except Exception as error:  # noqa: BLE001  # the vendor's own objects may fail to be compared
             self._errors.made("withdrawal", error)

@@ -53,7 +53,7 @@ def test_one_unit_more_than_is_left_is_too_much_and_says_who_has_the_rest(memory
 def test_the_words_name_the_device_what_it_has_who_holds_it_and_what_was_asked():
     found = overcommitted(CARD, alone(4000), [alone(3000, name="x/b"), alone(5000, name="x/c")])
 
-    assert found.told("CARD-0", "MiB of memory", "x/a") == (
+    assert found.message("CARD-0", "MiB of memory", "x/a") == (
         "CARD-0 has 8000 MiB of memory, of which x/c holds 5000, x/b holds 3000; pod x/a is to have 4000"
     )
 
@@ -61,7 +61,7 @@ def test_the_words_name_the_device_what_it_has_who_holds_it_and_what_was_asked()
 def test_many_holders_are_summed_up_in_the_words():
     found = overcommitted(CARD, alone(4000), [alone(1000 - n, name=f"p{n}") for n in range(8)])
 
-    assert found.told("D", "MiB", "a").endswith("p4 holds 996, 3 more hold 2982; pod a is to have 4000")
+    assert found.message("D", "MiB", "a").endswith("p4 holds 996, 3 more hold 2982; pod a is to have 4000")
 
 
 def test_what_a_family_does_not_limit_is_never_too_much():

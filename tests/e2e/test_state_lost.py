@@ -79,8 +79,8 @@ async def test_files_that_nobody_can_read_do_not_keep_the_daemon_from_starting(r
     await a_forged_pod_gets_nothing_of(stage, kept)
 
     log = stage.log_lines()
-    assert sum("journal line passed over" in line for line in log) == 2
-    assert sum("journal entry passed over" in line for line in log) == 3
+    assert sum("journal line skipped" in line for line in log) == 2
+    assert sum("journal entry skipped" in line for line in log) == 3
     assert any("remembered health not read" in line for line in log)
     await bring_up(stage, small("more", stage.family.resources))
 

@@ -82,7 +82,7 @@ async def test_a_health_change_reaches_the_kubelet(site, plugin, until):
 async def test_each_new_kubelet_is_told_of_once_and_before_it_hears_of_us(site, plugin, until):
     kubelet = await site.kubelet()
     told = []
-    endpoint = await site.endpoint(plugin, company=PluginDirectory(lambda: told.append(len(kubelet.registrations))))
+    endpoint = await site.endpoint(plugin, plugins=PluginDirectory(lambda: told.append(len(kubelet.registrations))))
     await until(endpoint.state, ready)
 
     endpoint.socket.unlink()

@@ -119,7 +119,7 @@ class Deaf(EventEmitter):
 
 
 async def test_threads_of_file_events_that_do_not_end_are_left_behind(tmp_path, woken, monkeypatch):
-    monkeypatch.setattr(watch_module, "FAREWELL_S", 0.1)
+    monkeypatch.setattr(watch_module, "STOP_TIMEOUT_S", 0.1)
     made = []
 
     def observer():

@@ -1,4 +1,4 @@
-"""Is whatever a driver tells either a device that the others can rely on, or a reason?"""
+"""Is whatever a driver reports either a device that the others can rely on, or a reason?"""
 
 import math
 from dataclasses import replace
@@ -12,7 +12,7 @@ from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.register import DeviceInfo, decode_json, encode_json
-from hami_plugin.vendor_boundary.guard import MISTAKEN, plausible, plausible_fault, plausible_links
+from hami_plugin.vendor_boundary.guard import IMPLAUSIBLE, plausible, plausible_fault, plausible_links
 from tests.support.builders import device, grant, uuid
 
 ANYTHING = st.one_of(
@@ -71,7 +71,7 @@ def test_of_one_name_there_is_one_device_and_it_is_unhealthy():
 def test_everything_that_is_wrong_with_a_device_is_told_at_once():
     (sighting,) = plausible(found(device(0, memory=-1, numa="x"))).sightings
 
-    assert sighting.fault == Fault(reason=MISTAKEN, message="the driver tells of memory -1 and numa 'x'")
+    assert sighting.fault == Fault(reason=IMPLAUSIBLE, message="the driver reports memory -1 and numa 'x'")
     assert (sighting.device.memory, sighting.device.numa, sighting.device.index) == (0, None, 0)
 
 
@@ -83,7 +83,7 @@ def test_a_driver_that_tells_of_nothing_at_all_is_believed():
     "fault", [math.nan, "bad", Fault(reason="two words"), Fault(reason="x" * 200), Fault(reason=7)]
 )
 def test_a_fault_that_cannot_be_told_is_one_that_can(fault):
-    assert plausible_fault(fault).reason == MISTAKEN
+    assert plausible_fault(fault).reason == IMPLAUSIBLE
 
 
 def test_what_a_fault_asks_for_is_kept_if_it_is_known():

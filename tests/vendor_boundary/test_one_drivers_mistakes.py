@@ -35,17 +35,17 @@ def of(**fields):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (of(memory=-5), "the driver tells of memory -5"),
-        (of(memory=math.nan), "the driver tells of memory nan"),
-        (of(memory=10**30), "the driver tells of memory 1000000000"),
-        (of(index=-1), "the driver tells of index -1"),
-        (of(numa="0"), "the driver tells of numa '0'"),
-        (of(numa=10**20), "the driver tells of numa"),
-        (of(model="a\nb"), r"the driver tells of model 'a\nb'"),
-        (of(family=None), "the driver tells of family None"),
-        (one({"fault": math.nan}), "the driver tells nan where a fault is expected"),
+        (of(memory=-5), "the driver reports memory -5"),
+        (of(memory=math.nan), "the driver reports memory nan"),
+        (of(memory=10**30), "the driver reports memory 1000000000"),
+        (of(index=-1), "the driver reports index -1"),
+        (of(numa="0"), "the driver reports numa '0'"),
+        (of(numa=10**20), "the driver reports numa"),
+        (of(model="a\nb"), r"the driver reports model 'a\nb'"),
+        (of(family=None), "the driver reports family None"),
+        (one({"fault": math.nan}), "the driver reports nan where a fault is expected"),
         (one({"fault": Fault(reason="a\nb", message="x\ny")}), "x y"),
-        (lambda seen: (*seen, seen[0]), "the driver tells of odd-0 twice"),
+        (lambda seen: (*seen, seen[0]), "the driver reports odd-0 twice"),
     ],
 )
 async def test_a_device_that_none_can_be_is_unhealthy_and_says_why(change, words):
@@ -72,7 +72,7 @@ async def test_a_name_that_would_break_the_wire_is_left_out_with_the_reason(name
 async def test_a_driver_whose_devices_all_lack_names_is_not_ready():
     async with beside(driver=OddDriver(0, change=of(uuid="a;b"))) as node:
         await node.the_other_is_served()
-        await node.says("driver odd", "DriverFailed: the driver tells of a device without a usable name: 'a;b'")
+        await node.says("driver odd", "DriverFailed: the driver reports a device without a usable name: 'a;b'")
 
 
 def then_raises(seen):
@@ -89,7 +89,7 @@ def without_end(seen):
     ("change", "words"),
     [
         (then_raises, "ZeroDivisionError: by nought"),
-        (without_end, "the driver tells of more than 1024 at once"),
+        (without_end, "the driver reports more than 1024 at once"),
         (lambda _seen: next(iter(())), "StopIteration"),
         (leaves, "SystemExit: 3"),
         (lambda _seen: None, "TypeError"),

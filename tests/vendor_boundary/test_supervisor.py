@@ -116,5 +116,5 @@ def test_the_same_mistake_is_logged_once_and_counted_each_time(counting, capsys)
     now[0] = AGAIN_S
     mistakes.made("register", ValueError("b"))
 
-    assert capsys.readouterr().out.count("mistake of a vendor") == 3
+    assert capsys.readouterr().out.count("vendor raised an unexpected error") == 3
     assert len(counting.mistakes) == 4

@@ -10,7 +10,7 @@ import grpc
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.listener import dial, words
+from hami_plugin.kubelet.listener import dial, status_text
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as pb
 from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as rpc
 from hami_plugin.model.ports import Holder
@@ -49,7 +49,7 @@ class PodResourcesClient:
                         return await self._ask()
                     except grpc.aio.AioRpcError as error:
                         if not _temporary(error):
-                            raise self._failed(words(error)) from error
+                            raise self._failed(status_text(error)) from error
                     await asyncio.sleep(delay)
         except TimeoutError as error:
             raise self._failed(f"no answer within {self._timeout:g} s") from error
