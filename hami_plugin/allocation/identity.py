@@ -141,7 +141,7 @@ def identify(
     owners = [h for h in held.values() if h.resource == question.resource and h.ids & wanted]
     # A container that outlives its pod's start keeps its ids: no other container of the pod can come with them.
     holder_uids = {owner.uid for owner in owners if not owner.init}
-    inheriting = reusing(ids, waiting, held, question.resource)
+    inheriting = reusing(ids, waiting, held, question.resource) if owners else None
     if inheriting is not None and len(inheriting.devices) == len(ids) and inheriting.pod.uid not in holder_uids:
         return Found(claim=inheriting)
     physical = physical_counts(ids)
@@ -154,7 +154,8 @@ def identify(
     ]
     unscheduled = [s for s in waiting.unannotated if s.container.amount(question.resource) == len(ids)]
     if fitting:
-        if len({_shares(claim) for claim in fitting}) > 1 or unscheduled:
+        differ = len(fitting) > 1 and len({_shares(claim) for claim in fitting}) > 1
+        if differ or unscheduled:
             return _ambiguous(len(ids), [claim.pod for claim in fitting] + [s.pod for s in unscheduled])
         return _first(fitting[0], same_count, waiting.ranks, held)
     again = [owner for owner in owners if owner.ids == wanted]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from hami_plugin.allocation.identity import Held
 from hami_plugin.errors import HamiError
@@ -31,32 +31,13 @@ MAX_TEXT = 4096
 MAX_AMOUNT = 1 << 63
 
 
-class EntryLog(Protocol):
-    """Where the ledger writes itself down. ``hami_plugin.allocation.ledger.JournalWriter`` is one."""
-
-    problem: str
-
-    @property
-    def unreadable(self) -> tuple[str, ...]:
-        """Why lines were skipped when it was read."""
-
-    def read(self) -> list[dict[str, Any]]: ...
-
-    def append(self, entry: Mapping[str, Any], held: int, whole: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Have an entry written after those before it. Where these are lost, the ``whole`` is written anew."""
-
-    def check(self, whole: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Have the ``whole`` written anew, if what was written is lost."""
-
-    async def written(self) -> None:
-        """Wait until the last entry is on file. OSError when the disk refuses."""
-
-
 class Ledger:
     """Shares by (pod UID, container, resource). A share is reserved on the event loop, then written, then answered."""
 
-    def __init__(self, journal: EntryLog) -> None:
+    def __init__(self, journal: JournalWriter) -> None:
         self._journal = journal
+        self.written = journal.written
+        """Wait until all that was noted is on file. OSError when the disk refuses."""
         self._held: dict[Key, Held] = {}
         self._devices: dict[str, dict[Key, Held]] = {}
         self.held: Mapping[Key, Held] = MappingProxyType(self._held)
@@ -99,10 +80,6 @@ class Ledger:
     def write(self, held: Held) -> None:
         """Have a reserved share put on file. The kubelet must not hear of it before ``written``."""
         self._journal.append({"op": "hold", **_entry(held)}, len(self._held), self._whole())
-
-    async def written(self) -> None:
-        """Wait until all that was noted is on file. OSError when the disk refuses."""
-        await self._journal.written()
 
     def check(self) -> None:
         """Have the journal written anew, if somebody took it away."""

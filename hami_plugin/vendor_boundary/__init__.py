@@ -1,1 +1,1 @@
-"""What keeps one vendor's errors from the others: checked answers, restarted tasks, a process of its own for a driver."""
+"""Keeps one vendor's errors from the others: checked answers, restarted tasks, a process of its own for a driver."""
