@@ -102,7 +102,7 @@ class HostCheck:
         return problem if isinstance(problem, str) else self._wrong(TypeError(f"{problem!r:.64} is no text"))
 
     def _wrong(self, error: Exception) -> str:
-        return str(self._errors.made("host problem", error))
+        return str(self._errors.record("host problem", error))
 
     def _report(self, problem: str) -> None:
         if problem and problem != self.problem:

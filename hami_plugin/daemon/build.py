@@ -79,7 +79,7 @@ class VendorBuilder:
         except HamiError:
             raise
         except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
-            why = errors.made("families", error).message
+            why = errors.record("families", error).message
             tasks.supervisor.note("families", f"{why}; nothing of it is served until the daemon is started anew")
             return replace(tasks, specs=[], sources=[], resources=[], hosts=[], broken=True)
         return tasks

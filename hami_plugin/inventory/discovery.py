@@ -100,7 +100,7 @@ class DiscoveryLoop:
         except (StuckError, DriverUnavailableError):
             log.warning("driver left open: it does not answer", vendor=self.vendor)
         except Exception as error:  # noqa: BLE001  # the other vendors' drivers are to be closed too
-            self._errors.made("driver", error)
+            self._errors.record("driver", error)
 
     async def _serve(self) -> None:
         """From one discovery to the next, until the driver fails."""
@@ -192,7 +192,7 @@ class DiscoveryLoop:
         except DriverUnavailableError:
             raise
         except Exception as error:
-            self._errors.made("driver", error)
+            self._errors.record("driver", error)
             raise DriverUnavailableError(DriverReason.FAILED, f"{type(error).__name__}: {error}") from error
 
     def _doubt(self, uuid: str | None, seconds: float, *, first: bool) -> None:

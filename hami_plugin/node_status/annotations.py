@@ -72,7 +72,7 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Desired:
     """What one family wants, or why it wants nothing: ``retry`` when it may succeed soon."""
 
     source: Source
@@ -87,7 +87,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
+class Fitted:
     """What is to be written. ``total`` bytes were too many, unless it is 0; ``dropped`` families change nothing."""
 
     wanted: Wanted
@@ -133,8 +133,8 @@ def wanted_annotations(
     return wanted
 
 
-def wishes(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> Iterator[Wish]:
-    """Each family's wish. One that cannot be written down is that family's problem: its annotations stay."""
+def desired_annotations(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> Iterator[Desired]:
+    """Each family's desired annotations. Where they cannot be written, the family's old ones stay."""
     written: dict[str, tuple[str, str | None]] = {}
     for source in sources:
         try:
@@ -142,36 +142,36 @@ def wishes(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> 
             _require_own(source, wanted, sources, written)
         except HamiError as error:
             retry = isinstance(error, VendorError)
-            yield Wish(source=source, problem=f"{source.family.device_type}: {error}", retry=retry)
+            yield Desired(source=source, problem=f"{source.family.device_type}: {error}", retry=retry)
         except Exception as error:  # noqa: BLE001  # what the vendor reported does not fit what is made of it
-            reported = source.errors.made("register", error)
-            yield Wish(source=source, problem=f"{source.family.device_type}: {reported}", retry=True)
+            reported = source.errors.record("register", error)
+            yield Desired(source=source, problem=f"{source.family.device_type}: {reported}", retry=True)
         else:
             written |= {key: (source.vendor, value) for key, value in wanted.items()}
-            yield Wish(source=source, wanted=wanted)
+            yield Desired(source=source, wanted=wanted)
 
 
-def together(made: Sequence[Wish], live: Mapping[str, str]) -> Fitting:
+def fitted(desired: Sequence[Desired], live: Mapping[str, str]) -> Fitted:
     """What of it fits on the node, whose annotations are ``live``.
 
     Scores go first, then whole families, the largest first: the API server would refuse the changes of all.
     """
-    wanted = _merged(made)
+    wanted = _merged(desired)
     total = _bytes({**live, **wanted})
     if total <= MAX_ANNOTATION_BYTES:
-        return Fitting(wanted=wanted)
-    scores = {wish.source.family.annotations.score for wish in made}
-    kept = sorted(made, key=lambda wish: wish.size)
+        return Fitted(wanted=wanted)
+    scores = {one.source.family.annotations.score for one in desired}
+    kept = sorted(desired, key=lambda one: one.size)
     dropped: list[str] = []
     while True:
         wanted = {key: None if key in scores else value for key, value in _merged(kept).items()}
         if not kept or _bytes({**live, **wanted}) <= MAX_ANNOTATION_BYTES:
-            return Fitting(wanted=wanted, total=total, dropped=tuple(dropped))
+            return Fitted(wanted=wanted, total=total, dropped=tuple(dropped))
         dropped.append(kept.pop().source.family.device_type)
 
 
-def _merged(made: Sequence[Wish]) -> Wanted:
-    return {key: value for wish in made for key, value in wish.wanted.items()}
+def _merged(desired: Sequence[Desired]) -> Wanted:
+    return {key: value for one in desired for key, value in one.wanted.items()}
 
 
 def _bytes(annotations: Mapping[str, str | None]) -> int:

@@ -15,7 +15,7 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Cluster
 from hami_plugin.model.views import NodeView, revision
-from hami_plugin.node_status.annotations import Source, Style, Wanted, together, wishes
+from hami_plugin.node_status.annotations import Source, Style, Wanted, desired_annotations, fitted
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.handshake import reported
 from hami_plugin.sdk import Family
@@ -137,17 +137,17 @@ class Registration:
     def _wanted(self, live: Mapping[str, str]) -> tuple[Wanted, str]:
         """What all families want, and what is wrong with those that cannot be written down: these stay."""
         taken = self._taken() if self._needs_taken else frozenset()
-        made = list(wishes(self._sources, self._style, taken))
-        problems = [wish.problem for wish in made if wish.problem]
+        desired = list(desired_annotations(self._sources, self._style, taken))
+        problems = [one.problem for one in desired if one.problem]
         for problem in problems:
             self._events.node("NotRegistered", problem)
-        self._retry = any(wish.retry for wish in made)
-        fitting = together([wish for wish in made if wish.wanted], live)
-        if fitting.problem:
-            self._events.node("AnnotationsTooLarge", fitting.problem)
-        if fitting.dropped:
-            problems.append(fitting.problem)
-        return fitting.wanted, "; ".join(problems)
+        self._retry = any(one.retry for one in desired)
+        patch = fitted([one for one in desired if one.wanted], live)
+        if patch.problem:
+            self._events.node("AnnotationsTooLarge", patch.problem)
+        if patch.dropped:
+            problems.append(patch.problem)
+        return patch.wanted, "; ".join(problems)
 
     def _heartbeat(self, *, written: bool) -> dict[str, str | None]:
         """HAMi 2.7's scheduler forgets a node that does not report itself; later ones do so with some families only."""

@@ -46,7 +46,7 @@ class VendorErrors:
         self._clock = clock
         self._logged: dict[str, tuple[str, float]] = {}
 
-    def made(self, step: str, error: Exception) -> VendorError:
+    def record(self, step: str, error: Exception) -> VendorError:
         """Count it, log it with its traceback if that is new, and answer with what users may read of it."""
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         text = " ".join(text.split())[:500]
@@ -88,7 +88,7 @@ class Guard:
         try:
             return await self._calls.ask(function)
         except StuckError as error:
-            raise self._errors.made(step, error) from error
+            raise self._errors.record(step, error) from error
 
     def counts(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
         return self._guarded(step, function, check)
@@ -114,11 +114,11 @@ class Guard:
                 raise
             except BaseException as error:  # noqa: BLE001  # an exit is an error like any other
                 problem = carried(error)
-                raise self._errors.made(step, problem) from problem
+                raise self._errors.record(step, problem) from problem
             wrong = check(answer, *given, **more)
             if wrong:
                 problem = ValueError(wrong)
-                raise self._errors.made(step, problem) from problem
+                raise self._errors.record(step, problem) from problem
             return answer
 
         return guarded

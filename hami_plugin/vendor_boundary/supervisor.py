@@ -62,7 +62,7 @@ class VendorSupervisor:
 
     def _reason(self, name: str, step: str, error: Exception) -> str:
         if not isinstance(error, HamiError):
-            return self._errors.made(step, error).message
+            return self._errors.record(step, error).message
         if self._wrong.get(name) != str(error):
             log.warning("not served", vendor=self.vendor, what=name, why=str(error))
         return str(error)
@@ -73,4 +73,4 @@ class VendorSupervisor:
         except HamiError as error:
             log.warning("vendor's devices not marked unhealthy", vendor=self.vendor, why=str(error))
         except Exception as error:  # noqa: BLE001  # the vendor's own objects may fail to be compared
-            self._errors.made("withdrawal", error)
+            self._errors.record("withdrawal", error)

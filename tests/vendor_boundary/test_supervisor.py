@@ -112,9 +112,9 @@ def test_the_same_mistake_is_logged_once_and_counted_each_time(counting, capsys)
     now = [0.0]
     mistakes = VendorErrors("toy", counting, clock=lambda: now[0])
     for text in ("a", "a", "b"):
-        mistakes.made("register", ValueError(text))
+        mistakes.record("register", ValueError(text))
     now[0] = AGAIN_S
-    mistakes.made("register", ValueError("b"))
+    mistakes.record("register", ValueError("b"))
 
     assert capsys.readouterr().out.count("vendor raised an unexpected error") == 3
     assert len(counting.mistakes) == 4
