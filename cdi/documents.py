@@ -34,7 +34,7 @@ YamlReader: TypeAlias = Callable[[str], object]
 """Text to plain values. It must build plain values only, as ``yaml.safe_load`` of PyYAML does, and bound its own depth:
 PyYAML's loaders in C do not, and a few kilobytes of brackets end the process.
 
-Runtimes refuse a mapping in which a key is there twice; PyYAML takes the last one.
+It must refuse duplicate keys as runtimes do; PyYAML takes the last one.
 """
 
 
@@ -109,7 +109,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f'"{repeated}" is there twice in one mapping')
+        raise ValueError(f'"{repeated}" is set twice in one mapping')
     return found
 
 

@@ -1,4 +1,4 @@
-"""YAML and JSON text as plain values, each with the line it came from. What is doubtful is refused, not guessed."""
+"""YAML and JSON files as plain values, each with its line. Ambiguous input is refused, not guessed at."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from typing import BinaryIO
 import yaml
 
 from hami_plugin.errors import ConfigError
-from hami_plugin.host.bounded_yaml import MAX_LEVELS, BoundedLoader, TooDeepError, TooLargeError
+from hami_plugin.host.bounded_yaml import MAX_LEVELS, BoundedLoader, DuplicateKeyError, TooDeepError, TooLargeError
 
 MAX_BYTES = 1024 * 1024
 ATTEMPTS, PAUSE_S = 50, 0.002
-"""How often a link is followed that leads nowhere, and how long in between."""
+"""How often a dangling link is followed again, and the pause in between."""
 
 
 class MissingFileError(ConfigError):
-    """Nothing is at this path, not even a link that leads nowhere."""
+    """Nothing is at this path, not even a dangling link."""
 
 
 def read_text(path: Path) -> str:
-    """The file's text without a byte-order mark. One open file is read, so a ConfigMap that is swapped does no harm."""
+    """The file's text without a byte-order mark. It is opened once, so a ConfigMap that is swapped does no harm."""
     raw = _read(path)
     if len(raw) > MAX_BYTES:
         raise ConfigError(
-            [f"{path}: is larger than {MAX_BYTES // 1024} KiB; a configuration is not, so check what is mounted there"]
+            [f"{path}: is larger than {MAX_BYTES // 1024} KiB, too large for a configuration; check the mounted file"]
         )
     try:
         return raw.decode("utf-8-sig")
@@ -58,7 +58,7 @@ def _read(path: Path) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The file. A link may lead nowhere for a moment: it is followed into a volume's old version, which is removed."""
+    """Open the file. A link may dangle for a moment, while a volume's old version is removed."""
     for _ in range(ATTEMPTS if path.is_symlink() else 0):
         with suppress(FileNotFoundError):
             return open(path, "rb", opener=_without_waiting)
@@ -67,7 +67,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    # Opening a named pipe would otherwise wait for somebody to write into it.
+    # Otherwise opening a named pipe waits until someone writes to it.
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -80,7 +80,7 @@ def _missing(path: Path) -> ConfigError:
 
 
 Keys = tuple[str | int, ...]
-"""Where a value stands in a document: keys of mappings and positions in lists, from the outside in."""
+"""The path of a value in a document: keys of mappings and positions in lists, from the outside in."""
 
 _MAX_DIGITS = 30
 
@@ -102,19 +102,22 @@ def read_yaml(path: Path) -> Document:
         root = loader.get_single_node()
         if root is None:
             return Document(path=path, value=None)
-        survey = _Survey(path)
-        survey.visit(root, ())
-        return Document(path=path, value=loader.construct_document(root), lines=survey.lines)
+        lines = _Lines(path)
+        lines.visit(root, ())
+        return Document(path=path, value=loader.construct_document(root), lines=lines.found)
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax(path, error)]) from error
     except yaml.YAMLError as error:
         why = " ".join(str(error).split())
         raise ConfigError([f"{path}: is not YAML: {why}; remove the character"]) from error
+    except DuplicateKeyError as error:
+        where = f"{path}:{error.line}: {error.key}"
+        raise ConfigError([f"{where}: is set twice, first on line {error.first_line}; remove one of them"]) from error
     except TooDeepError as error:
         raise ConfigError([_too_deep(path)]) from error
     except TooLargeError as error:
         raise ConfigError(
-            [f"{path}: holds more than {_Loader.most_nodes} values, aliases included; shorten it"]
+            [f"{path}: has more than {_Loader.most_nodes} values, aliases included; shorten it"]
         ) from error
     except ValueError as error:  # a date or number that looks right and is not, as 2024-13-45
         raise ConfigError([f"{path}: has an impossible value: {error}; put text in quotes"]) from error
@@ -124,7 +127,9 @@ def read_json(path: Path) -> Document:
     """Read one JSON document. Duplicate keys, NaN and Infinity are errors."""
     text = read_text(path)
     try:
-        value = json.loads(text, object_pairs_hook=_once_each, parse_constant=_not_a_constant, parse_int=_whole)
+        value = json.loads(
+            text, object_pairs_hook=_without_duplicates, parse_constant=_not_a_constant, parse_int=_integer
+        )
         if _deeper(value, MAX_LEVELS):
             raise ConfigError([_too_deep(path)])
         return Document(path=path, value=value)
@@ -139,7 +144,7 @@ def read_json(path: Path) -> Document:
 
 
 def section(document: Document, keys: Keys, value: object) -> Mapping[str, object]:
-    """A mapping, which is empty when nothing was written. Anything else raises at once: a later layer would hide it."""
+    """The mapping at ``keys``, empty if absent. Anything else raises at once: a later layer would hide it."""
     if value is None:
         return {}
     if isinstance(value, Mapping):
@@ -155,15 +160,15 @@ class _Loader(BoundedLoader):
     most_nodes = 50_000
 
 
-class _Survey:
-    """Walks a YAML tree before it becomes values: lines and duplicates."""
+class _Lines:
+    """The line of each value in a YAML tree. Keys must be scalars."""
 
     def __init__(self, path: Path) -> None:
-        self.lines: dict[Keys, int] = {}
+        self.found: dict[Keys, int] = {}
         self._path = path
 
     def visit(self, node: yaml.Node, keys: Keys) -> None:
-        self.lines.setdefault(keys, node.start_mark.line + 1)
+        self.found.setdefault(keys, node.start_mark.line + 1)
         match node:
             case yaml.MappingNode():
                 self._mapping(node, keys)
@@ -174,18 +179,12 @@ class _Survey:
                 pass
 
     def _mapping(self, node: yaml.MappingNode, keys: Keys) -> None:
-        seen: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError([f"{self._path}:{line}: a list or mapping is used as a key; write a plain word"])
+                raise ConfigError([f"{self._path}:{line}: a list or mapping is used as a key; use plain text"])
             name = str(key.value)
-            if name in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise ConfigError(
-                    [f"{self._path}:{line}: {name}: stands twice, first in line {seen[name]}; remove one of them"]
-                )
-            seen[name] = line
-            self.lines[*keys, name] = line
+            self.found[*keys, name] = line
             self.visit(value, (*keys, name))
 
 
@@ -201,11 +200,11 @@ def _too_deep(path: Path) -> str:
     return f"{path}: is nested more than {MAX_LEVELS} levels deep, or contains itself; flatten it"
 
 
-def _once_each(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+def _without_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
     result: dict[str, object] = {}
     for key, value in pairs:
         if key in result:
-            raise ValueError(f"{key}: stands twice in one object; remove one of them")
+            raise ValueError(f"{key}: is set twice in one object; remove one of them")
         result[key] = value
     return result
 
@@ -215,11 +214,11 @@ def _deeper(value: object, levels: int) -> bool:
     return levels < 0 or any(_deeper(item, levels - 1) for item in inner)
 
 
-def _whole(digits: str) -> int:
+def _integer(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"a number has {len(digits)} digits; {_MAX_DIGITS} are enough for everything here")
+        raise ValueError(f"a number has {len(digits)} digits; the limit is {_MAX_DIGITS}")
     return int(digits)
 
 
 def _not_a_constant(text: str) -> object:
-    raise ValueError(f"{text} is no JSON number; write a finite one")
+    raise ValueError(f"{text} is not a JSON number; write a finite one")

@@ -1,4 +1,4 @@
-"""A validation error in the words of whoever wrote the value: place, value, what is wrong, what to do."""
+"""Validation errors as lines for users: place, value, what is wrong, what to do."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def fields(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
 
 
 def section(field: FieldInfo) -> type[BaseModel] | None:
-    """The settings class that a key's value follows, directly or as an item of a list."""
+    """The settings class of a key's value, or of the items of its list."""
     return next((kind for kind in _types(field.annotation) if issubclass(kind, BaseModel)), None)
 
 
 def field_at(model: type[BaseModel], keys: Keys) -> FieldInfo | None:
-    """The field behind ``keys``; None when no field is there."""
+    """The field at ``keys``, or None."""
     inner: type[BaseModel] | None = model
     found: FieldInfo | None = None
     for key in keys:
@@ -47,35 +47,35 @@ def field_at(model: type[BaseModel], keys: Keys) -> FieldInfo | None:
 
 
 def model_at(model: type[BaseModel], keys: Keys) -> type[BaseModel] | None:
-    """The settings class whose keys may stand under ``keys``."""
+    """The settings class of the section at ``keys``, or None."""
     field = field_at(model, keys)
     return model if not keys else section(field) if field else None
 
 
 def takes_list(field: FieldInfo) -> bool:
-    """Whether a key holds a list, so that text from the environment is split at commas."""
+    """Whether a key holds a list, which the environment gives as comma-separated text."""
     origin = get_origin(field.annotation) or field.annotation
     return isinstance(origin, type) and issubclass(origin, (tuple, list, set, frozenset))
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """``did you mean x?``, or all that is known when nothing is near."""
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``did you mean x?``, or all known names when none is close."""
     names = sorted(known)
-    near = nearest(word, names)
+    near = nearest(name, names)
     if near:
         return f"did you mean {near}?"
-    return f"known here: {', '.join(names)}" if names else "nothing can be set here"
+    return f"known keys: {', '.join(names)}" if names else "nothing can be set here"
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """The known word that ``word`` probably means, whatever its case and separators; empty when none is near."""
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The known name closest to ``name``, ignoring case and separators; empty when none is close."""
     plain = {_plain(name): name for name in known}
-    close = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.75)
     return plain[close[0]] if close else ""
 
 
-def _plain(word: str) -> str:
-    return word.replace("_", "").replace("-", "").lower()
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def _types(annotation: Any) -> Iterable[type[Any]]:
@@ -92,14 +92,14 @@ _WRONG = {
     "model_attributes_type": "must be a section of keys",
     "dict_type": "must be a section of keys",
     "mapping_type": "must be a section of keys",
-    "invalid_key": "is not a key in text; put it in quotes",
+    "invalid_key": "is not a text key; put it in quotes",
     "list_type": "must be a list",
     "tuple_type": "must be a list",
     "set_type": "must be a list",
     "frozen_set_type": "must be a list",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a whole number of a sensible size",
+    "int_parsing_size": "must be a smaller whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
@@ -126,8 +126,8 @@ _WRONG = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, as a line. ``unknown``: the key at ``keys`` is one that nobody knows. ``shape``: what
-    stands there could be no value of the key at all, whatever its range.
+    """One thing that is wrong, as a line. ``unknown``: the key at ``keys`` does not exist. ``shape``: the value has the
+    wrong type, and is not merely out of range.
     """
 
     keys: Keys
@@ -138,7 +138,7 @@ class Problem:
 
 
 def explain(error: ValidationError, model: type[BaseModel], layers: Layers, prefix: Keys = ()) -> Iterator[Problem]:
-    """One problem for each place. ``prefix`` is where ``model`` stands in the layers."""
+    """One problem for each place. ``prefix`` is the path of ``model`` in the layers."""
     found: dict[Keys, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         if details["type"] != "default_factory_not_called":  # a consequence of another error in the list
@@ -149,7 +149,7 @@ def explain(error: ValidationError, model: type[BaseModel], layers: Layers, pref
 
 
 def shown(value: object) -> str:
-    """A value as JSON writes it, cut to a readable length; control characters are escaped."""
+    """A value as JSON, cut to a readable length, with control characters escaped."""
     try:
         text = json.dumps(to_jsonable_python(value, fallback=str))
     except (ValueError, RecursionError):
@@ -158,7 +158,7 @@ def shown(value: object) -> str:
 
 
 def unknown_key(keys: Keys, known: Iterable[str], layers: Layers) -> str:
-    """The line for a key that nobody knows."""
+    """The line for a key that does not exist."""
     place = layers.place(keys)
     source = layers.source(keys)
     effect = " and has no effect" if source and source.lenient else ""
@@ -179,10 +179,10 @@ def _problem(keys: Keys, group: list[ErrorDetails], model: type[BaseModel], laye
         return Problem(keys=keys, text=text, missing=True)
     wrong = " or ".join(dict.fromkeys(_wrong(details) for details in group))
     value = group[0]["input"]
-    said = "has no value" if value is None else f"{shown(value)}: {wrong}"
+    complaint = "has no value" if value is None else f"{shown(value)}: {wrong}"
     if not inside and value is not None and isinstance(value, Mapping):
-        said = wrong  # a rule about several keys; the whole section is no help as a value
-    text = f"{place.where}: {place.path}: {said}{_remedy(model, inside, value)}"
+        complaint = wrong  # the rule is about several keys, and the whole section would not help
+    text = f"{place.where}: {place.path}: {complaint}{_remedy(model, inside, value)}"
     return Problem(keys=keys, text=text, shape=all(kind.endswith(_SHAPE) for kind in kinds))
 
 
@@ -199,11 +199,11 @@ def _remedy(model: type[BaseModel], inside: Keys, value: object) -> str:
     if field is None:
         return ""
     default = field.get_default()
-    parts = ["give one, or delete the line"] if value is None else []
+    parts = ["set one, or delete the line"] if value is None else []
     if default is not PydanticUndefined and not isinstance(default, Section) and default is not None:
         parts.append(f"the default is {shown(default)}")
     elif not parts and field.description:
-        parts.append(f"it is for: {field.description}")
+        parts.append(f"its purpose: {field.description}")
     return f"; {'; '.join(parts)}" if parts else ""
 
 
@@ -215,7 +215,7 @@ def _how_to_give(model: type[BaseModel], inside: Keys) -> str:
 
 
 def _written(keys: Keys, layers: Layers, kind: str) -> Keys:
-    """The part of an error's location that stands in the source. A union adds the names of its branches at the end."""
+    """The part of an error's location that the source has. A union appends the names of its branches."""
     missing = 1 if kind == "missing" else 0
     for size in range(len(keys), 0, -1):
         if layers.source(keys[: size - missing]) is not None:

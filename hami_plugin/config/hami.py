@@ -1,4 +1,4 @@
-"""HAMi's two files as layers: ``device-config.yaml`` for the cluster, ``config.json`` for single nodes."""
+"""HAMi's two files as layers: ``device-config.yaml`` of the cluster, and ``config.json`` with entries of nodes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 from hami_plugin.config.documents import Document, Keys, section
 from hami_plugin.config.explain import fields, nearest, shown, suggestion
-from hami_plugin.config.layers import Layer, Place, dotted, nested, without_nothing
+from hami_plugin.config.layers import Layer, Place, dotted, nested, without_none
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError
 
 Models = Mapping[str, type[VendorSettings]]
 Reading = tuple[tuple[Layer, ...], tuple[str, ...]]
-"""The layers that a file makes, and warnings about what in it looks meant and has no effect."""
+"""The layers of a file, and warnings about keys that have no effect."""
 
-# HAMi's own plugin reads the same file a second time, for these. Here they would change nothing.
-_SECOND_READING = ("flags", "sharing", "imex", "resources")
+# HAMi's own plugin reads these from the same file. Here they have no effect.
+_PLUGIN_SECTIONS = ("flags", "sharing", "imex", "resources")
 
-# In HAMi's sample of an entry. It never uses the first; what the second switches on is always on here.
-_IDLE = ("migstrategy", "enablegetpreferredallocation")
+# In HAMi's sample of an entry. HAMi never uses the first; what the second enables is always enabled here.
+_UNUSED_KEYS = ("migstrategy", "enablegetpreferredallocation")
 
 
 def device_config(document: Document, models: Models) -> Reading:
-    """The sections of ``device-config.yaml`` that are the names of vendors here.
+    """The sections of ``device-config.yaml`` whose names are vendors here.
 
-    Sections of vendors that this daemon does not serve are HAMi's business. A key without a value says nothing.
+    Sections of other vendors are ignored. A key without a value sets nothing.
     """
     content = section(document, (), document.value)
     vendors = {model.hami_section or name: name for name, model in models.items()}
@@ -41,18 +41,18 @@ def device_config(document: Document, models: Models) -> Reading:
             places["vendors", name, *listed, *keys[1:]] = place
     layer = Layer(
         name=str(document.path),
-        values={"vendors": {name: without_nothing(values) for name, values in sections.items()}},
+        values={"vendors": {name: without_none(values) for name, values in sections.items()}},
         places=places,
         lenient=True,
     )
-    return (layer,), tuple(_odd_sections(document, content, vendors))
+    return (layer,), tuple(_unused_sections(document, content, vendors))
 
 
 def node_config(document: Document, models: Models, node: str) -> Reading:
-    """One layer for each entry of ``config.json`` that is named like this node, in order: a later one wins.
+    """One layer for each entry of ``config.json`` with this node's name, in order: a later one wins.
 
-    HAMi merges in a way that cannot set 0, false or an empty list; here what is written counts. Keys are matched
-    whatever their case, as Go does.
+    HAMi's merge cannot set 0, false or an empty list; here every written value counts. Keys match regardless of case,
+    as in Go.
     """
     entries = _lower(section(document, (), document.value)).get("nodeconfig")
     if not isinstance(entries, list):
@@ -68,9 +68,11 @@ def node_config(document: Document, models: Models, node: str) -> Reading:
             warnings += _unknown_keys(document, at, entry, models)
             layers.append(_entry(document, at, entry, models))
         elif not isinstance(name, str) or not name:
-            warnings.append(f'{document.path}: {at}: has no "name" and serves no node; add the node\'s name')
+            warnings.append(f'{document.path}: {at}: has no "name" and applies to no node; add the node\'s name')
         elif _short(name) == _short(node):
-            warnings.append(f"{document.path}: {at}.name: {name!r} is not this node, {node!r}; names must be equal")
+            warnings.append(
+                f"{document.path}: {at}.name: {name!r} is not the name of this node, {node!r}; use the full name"
+            )
     return tuple(layers), tuple(warnings)
 
 
@@ -87,18 +89,18 @@ def _entry(document: Document, at: str, entry: Mapping[str, object], models: Mod
 
 
 def _unknown_keys(document: Document, at: str, entry: Mapping[str, object], models: Models) -> Iterator[str]:
-    known = {"name", *_IDLE, *(key for model in models.values() for key in model.node_config)}
+    known = {"name", *_UNUSED_KEYS, *(key for model in models.values() for key in model.node_config)}
     for key in entry:
         if key.lower() not in known:
             yield f"{document.path}: {at}.{key}: is not a known key and has no effect; {suggestion(key, known)}"
 
 
-def _odd_sections(document: Document, content: Mapping[str, object], known: Collection[str]) -> Iterator[str]:
+def _unused_sections(document: Document, content: Mapping[str, object], known: Collection[str]) -> Iterator[str]:
     for key in content:
         where = f"{document.path}:{document.lines.get((key,), 1)}: {key}"
         meant = nearest(str(key), list(known))
-        if key in _SECOND_READING:
-            yield f"{where}: is read by HAMi's own plugin only and has no effect here; use the vendor's section"
+        if key in _PLUGIN_SECTIONS:
+            yield f"{where}: is read only by HAMi's own plugin and has no effect here; use the vendor's section"
         elif meant and key not in known and meant not in content:
             yield f"{where}: is not a vendor here and has no effect; did you mean {meant}?"
 
@@ -115,16 +117,18 @@ def _short(name: str) -> str:
     return name.strip().lower().partition(".")[0]
 
 
-def respelt(layer: Layer, models: Mapping[str, type[VendorSettings]]) -> tuple[Layer, Mapping[str, Sequence[str]]]:
-    """The layer with each vendor's keys as its settings have them. Where a value was written is still known.
+def rename_helm_keys(
+    layer: Layer, models: Mapping[str, type[VendorSettings]]
+) -> tuple[Layer, Mapping[str, Sequence[str]]]:
+    """The layer with Helm values renamed to the keys of each vendor's settings. Places of values are kept.
 
-    Beside it, by vendor, what cannot be so where the vendor is served.
+    Also problems by vendor, which count only if the vendor is served.
     """
     written: Any = layer.values.get("vendors", {})
     sections: dict[str, Mapping[str, object]] = dict(written)
     places: dict[Keys, Place] = dict(layer.places)
     problems: dict[str, list[str]] = {}
-    shapeless: list[str] = []
+    not_scalar: list[str] = []
     for vendor in models.keys() & sections.keys():
         section = dict(sections[vendor])
         for name in [name for name in section if name not in fields(models[vendor])]:
@@ -133,7 +137,7 @@ def respelt(layer: Layer, models: Mapping[str, type[VendorSettings]]) -> tuple[L
             where = f"{place.where}: {place.path}"
             if key in section:
                 problems.setdefault(vendor, []).append(
-                    f"{where}: means the same as {key}, which is there too; leave one of them out"
+                    f"{where}: means the same as {key}, which is set too; remove one of them"
                 )
                 del section[name]
             elif key:
@@ -142,14 +146,14 @@ def respelt(layer: Layer, models: Mapping[str, type[VendorSettings]]) -> tuple[L
             elif name in models[vendor].fixed:
                 value, fixed = section.pop(name), models[vendor].fixed[name]
                 if isinstance(value, (Mapping, list)):
-                    shapeless.append(f"{where}: {shown(value)}: must be one value; leave it out")
+                    not_scalar.append(f"{where}: {shown(value)}: must be a single value; remove it")
                 elif value != fixed.value(section) or isinstance(value, bool):
                     problems.setdefault(vendor, []).append(
-                        f"{where}: {shown(value)}: cannot be set for this vendor, where {fixed.served}; leave it out"
+                        f"{where}: {shown(value)}: cannot be set for this vendor, where {fixed.served}; remove it"
                     )
         sections[vendor] = section
-    if shapeless:
-        raise ConfigError(shapeless)
+    if not_scalar:
+        raise ConfigError(not_scalar)
     if not written:
         return layer, {}
     return replace(layer, values={**layer.values, "vendors": sections}, places=places), problems

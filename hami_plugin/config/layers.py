@@ -1,4 +1,4 @@
-"""Several sources of values on top of each other: what results, and which source said it."""
+"""Several sources of values, merged in order of precedence, and which source set each value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hami_plugin.config.documents import Keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a value was written: a file with its line, and the path in the words of that file."""
+    """Where a value was written: the file and line, and the path as that file spells it."""
 
     where: str
     path: str
@@ -19,9 +19,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One source. ``places`` is told for keys that are written differently there, or whose line is known.
+    """One source. ``places`` has the keys that the source spells differently, or whose line is known.
 
-    ``lenient`` marks HAMi's files, where an unknown key deserves a warning and no more.
+    ``lenient`` marks HAMi's files, where an unknown key is a warning and no error.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Layer:
 
 
 class Layers:
-    """A stack, lowest first. ``values`` is the result: mappings are merged key by key, everything else is replaced."""
+    """A stack, lowest precedence first. ``values`` is the result: mappings merge key by key, all else is replaced."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = tuple(layers)
@@ -47,11 +47,11 @@ class Layers:
             _overlay(self.values, layer.values)
 
     def source(self, keys: Keys) -> Layer | None:
-        """The layer that has the last word on what stands at ``keys``."""
+        """The layer that sets the value at ``keys``."""
         return next((layer for layer in reversed(self._layers) if _holds(layer.values, keys)), None)
 
     def place(self, keys: Keys) -> Place:
-        """Where the value at ``keys``, or else the section around it, was written; ``configuration`` if nowhere."""
+        """Where the value at ``keys``, or the section around it, was written; ``configuration`` if nowhere."""
         for size in range(len(keys), 0, -1):
             layer = self.source(keys[:size])
             if layer:
@@ -59,11 +59,11 @@ class Layers:
         return Place(where="configuration", path=dotted(keys))
 
     def at(self, keys: Keys) -> object:
-        """The value at ``keys``; None when nothing is there."""
+        """The value at ``keys``, or None."""
         return _walk(self.values, keys)
 
     def drop(self, keys: Keys) -> None:
-        """Take one key out of the result."""
+        """Remove one key from the result."""
         parent = _walk(self.values, keys[:-1])
         if isinstance(parent, dict):
             parent.pop(keys[-1], None)
@@ -86,10 +86,10 @@ def nested(path: str, value: object) -> dict[str, object]:
     return result
 
 
-def without_nothing(value: object) -> object:
-    """A copy in which mappings have no key that holds None: such a key says nothing."""
+def without_none(value: object) -> object:
+    """A copy without keys that hold None: a key without a value sets nothing."""
     if isinstance(value, Mapping):
-        return {key: without_nothing(item) for key, item in value.items() if item is not None}
+        return {key: without_none(item) for key, item in value.items() if item is not None}
     return value
 
 
@@ -100,14 +100,14 @@ def _overlay(below: dict[str, Any], above: Mapping[str, object]) -> None:
             below[key] = inner if isinstance(inner, dict) else {}
             _overlay(below[key], value)
         else:
-            below[key] = _own(value)
+            below[key] = _copy(value)
 
 
-def _own(value: object) -> object:
-    """A copy that can be changed without changing its source."""
+def _copy(value: object) -> object:
+    """A copy that can change without changing its source."""
     if isinstance(value, Mapping):
-        return {key: _own(item) for key, item in value.items()}
-    return [_own(item) for item in value] if isinstance(value, list) else value
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
 def _walk(value: object, keys: Keys) -> object:

@@ -1,6 +1,6 @@
-"""Files, environment and flags become one checked configuration, or one error that lists everything wrong.
+"""Files, environment and flags become one validated configuration, or one error with every problem.
 
-From the weakest: defaults, HAMi's device-config.yaml, HAMi's per-node config.json, our file, environment, flags.
+From the lowest precedence: defaults, HAMi's device-config.yaml and per-node config.json, our file, environment, flags.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from hami_plugin.config import hami
-from hami_plugin.config import hami as helm
 from hami_plugin.config.documents import Document, Keys, MissingFileError, read_json, read_yaml, section
 from hami_plugin.config.explain import Problem, explain, field_at, takes_list, unknown_key
 from hami_plugin.config.hami import Models
-from hami_plugin.config.layers import Layer, Layers, Place, dotted, nested, without_nothing
+from hami_plugin.config.layers import Layer, Layers, Place, dotted, nested, without_none
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError, HamiError
@@ -28,13 +27,13 @@ HAMI_DEVICE_CONFIG = Path("/device-config.yaml")
 
 @dataclass(slots=True)
 class Findings:
-    """What one load has found so far: problems, warnings, and the files that were read."""
+    """Problems, warnings and read files of one load so far."""
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    of_vendors: dict[str, list[str]] = field(default_factory=dict)
-    """Problems of a vendor's section that are none where the vendor is disabled."""
+    vendor_problems: dict[str, list[str]] = field(default_factory=dict)
+    """Problems of vendors' sections, ignored where the vendor is disabled."""
 
     def layers(
         self,
@@ -44,7 +43,7 @@ class Findings:
         *,
         optional: bool = False,
     ) -> tuple[Layer, ...] | None:
-        """What ``interpret`` makes of the file; None after noting that it is no use. No path gives no layers."""
+        """The layers that ``interpret`` makes of the file; None after recording its problem. No path: no layers."""
         if path is None:
             return ()
         try:
@@ -61,18 +60,18 @@ class Findings:
         return layers
 
 
-def own_file(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...] | None:
-    """Our own file: strict, and must be there when it is named."""
+def read_own_file(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...] | None:
+    """Our own file: strict, and it must exist if it is named."""
     return findings.layers(path, read_yaml, lambda document: _own(findings, document, models))
 
 
 def read_device_config(findings: Findings, path: Path | None, models: hami.Models) -> tuple[Layer, ...]:
-    """HAMi's ``device-config.yaml``: must be there when it is named."""
+    """HAMi's ``device-config.yaml``: it must exist if it is named."""
     return findings.layers(path, read_yaml, lambda document: hami.device_config(document, models)) or ()
 
 
 def read_node_config(findings: Findings, path: Path | None, models: hami.Models, node: str) -> tuple[Layer, ...]:
-    """HAMi's ``config.json``. Not every cluster has one, so a warning is enough when it is not there."""
+    """HAMi's ``config.json``. Not every cluster has one, so a missing file is a warning."""
     return (
         findings.layers(path, read_json, lambda document: hami.node_config(document, models, node), optional=True) or ()
     )
@@ -84,20 +83,20 @@ def _own(findings: Findings, document: Document, models: hami.Models) -> hami.Re
         keys: Place(where=f"{document.path}:{line}", path=dotted(keys)) for keys, line in document.lines.items() if keys
     }
     layer = Layer(name=str(document.path), values=_with_empty_sections(document, value), places=places)
-    respelt, problems = helm.respelt(layer, models)
+    rename_helm_keys, problems = hami.rename_helm_keys(layer, models)
     for vendor, found in problems.items():
-        findings.of_vendors.setdefault(vendor, []).extend(found)
-    return (respelt,), ()
+        findings.vendor_problems.setdefault(vendor, []).extend(found)
+    return (rename_helm_keys,), ()
 
 
 def _with_empty_sections(document: Document, values: Mapping[str, object]) -> Mapping[str, object]:
-    """``vendors:`` or a vendor's name with nothing after it is a section without keys."""
+    """``vendors:`` or a vendor's name without a value is an empty section."""
     vendors = section(document, ("vendors",), values.get("vendors"))
     sections = {name: section(document, ("vendors", name), value) for name, value in vendors.items()}
     return {**values, "vendors": sections}
 
 
-# HAMi parses these and then ignores them; somebody who sets one believes that it counts.
+# HAMi parses these and ignores them; whoever sets one expects an effect.
 _DEAD = {
     "DEVICE_SPLIT_COUNT": "deviceSplitCount",
     "DEVICE_MEMORY_SCALING": "deviceMemoryScaling",
@@ -107,18 +106,18 @@ _DEAD = {
 
 
 def environment_layers(environment: Mapping[str, str], models: Models) -> Iterator[Layer]:
-    """Every declared variable that is set and not empty. Where a key holds a list, commas part its items."""
+    """One layer for each declared variable that is set and not empty. Lists are comma-separated."""
     yield from _declared(environment, Settings, Settings.environment, ())
     for vendor, model in models.items():
         yield from _declared(environment, model, model.environment, ("vendors", vendor))
 
 
 def environment_warnings(environment: Mapping[str, str], models: Models) -> Iterator[str]:
-    """Variables of HAMi's that are set, and that nothing reads."""
+    """Warnings for variables of HAMi that are set and have no effect."""
     read = {name for model in models.values() for name in model.environment}
     for name, key in _DEAD.items():
         if environment.get(name) and name not in read:
-            yield f"environment: {name}: has no effect, nor has it in HAMi; set {key} in the device configuration"
+            yield f"environment: {name}: has no effect, in HAMi neither; set {key} in the device configuration"
 
 
 def _declared(
@@ -142,7 +141,7 @@ def _declared(
 
 
 _PLACE = re.compile(r"([^:]*)(?::(\d{1,9}))?:")
-"""How a line begins: with a file and, where that is known, a line of it."""
+"""The beginning of a problem: a file and, if known, a line."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -157,13 +156,13 @@ class Configuration:
     warnings: tuple[str, ...] = ()
 
     def effective(self) -> dict[str, object]:
-        """Every key with the value in force, spelt as in the file, in JSON's types."""
+        """Every key with its effective value, spelt as in the file, in JSON's types."""
         vendors = {name: section.model_dump(mode="json", by_alias=True) for name, section in self.sections.items()}
         return self.settings.model_dump(mode="json", by_alias=True) | {"vendors": vendors}
 
     @property
     def vendors(self) -> Mapping[str, VendorSettings]:
-        """The sections of those that are not disabled."""
+        """The sections of vendors that are not disabled."""
         return {name: section for name, section in self.sections.items() if section.enabled is not False}
 
 
@@ -177,14 +176,14 @@ def load(
     vendor_settings: Callable[[str], type[VendorSettings]],
     vendor_names: Sequence[str],
 ) -> Configuration:
-    """Read and check everything. ``overrides`` are spelt like the file; None in them means that nobody set the flag.
+    """Read and validate everything. ``overrides`` are spelt like the file; None means that the flag is not set.
 
-    Each vendor in ``vendor_names`` is in it unless its section says ``enabled: false``. ``ConfigError`` holds one line
+    Every vendor of ``vendor_names`` is included unless its section has ``enabled: false``. ``ConfigError`` has one line
     for each problem.
     """
     findings = Findings()
     models = _models(findings, vendor_settings, vendor_names)
-    own = own_file(findings, config, models)
+    own = read_own_file(findings, config, models)
     flags = Layer(name="command line", values=_given(overrides))
     upper = (*(own or ()), *environment_layers(environment, models), flags)
     findings.warnings += environment_warnings(environment, models)
@@ -207,7 +206,7 @@ def load(
 
 
 def in_order(lines: Iterable[str]) -> tuple[str, ...]:
-    """By file and line, each once: two runs with the same mistakes say the same, whatever order they were found in."""
+    """Sorted by file and line, without duplicates, so that the same mistakes always give the same output."""
 
     def place(line: str) -> tuple[str, int, str]:
         found = _PLACE.match(line)
@@ -229,7 +228,7 @@ def _models(findings: Findings, vendor_settings: Callable[[str], type[VendorSett
 def _validated(
     findings: Findings, layers: Layers, models: Models, *, names: Sequence[str], complete: bool
 ) -> tuple[Settings | None, Mapping[str, VendorSettings]]:
-    """``complete`` is False when our own file could not be read: then nobody knows what is missing."""
+    """``complete`` is False if our own file could not be read: then missing keys are not reported."""
     own = {key: value for key, value in layers.values.items() if key != "vendors"}
     settings = _checked(findings, Settings, layers, (), value=own, complete=complete)
     written = layers.at(("vendors",))
@@ -241,17 +240,16 @@ def _validated(
 
 
 def _section(findings: Findings, name: str, model: type[VendorSettings], layers: Layers) -> VendorSettings | None:
-    """A vendor's section. Of one that is disabled only the shape is looked at: its keys, and what kind of value each
-    has. Nobody would serve the values.
+    """A vendor's section. Of a disabled vendor only keys and types are checked, not the range of values.
 
-    Where nothing is written the defaults need no check, and pydantic builds no validator for this vendor.
+    Defaults need no check, so pydantic builds no validator for a vendor without a section.
     """
     keys = ("vendors", name)
     if layers.at(keys) in (None, {}):
-        findings.problems += findings.of_vendors.get(name, ())
+        findings.problems += findings.vendor_problems.get(name, ())
         return model.model_construct()
     if layers.at((*keys, "enabled")) is not False:
-        findings.problems += findings.of_vendors.get(name, ())
+        findings.problems += findings.vendor_problems.get(name, ())
         return _checked(findings, model, layers, keys)
     found = Findings()
     section = _checked(found, model, layers, keys, shape=True)
@@ -270,9 +268,9 @@ def _checked(
     complete: bool = True,
     shape: bool = False,
 ) -> _Model | None:
-    """The section at ``keys``; None after noting what is wrong. Unknown keys of HAMi's files are left out first.
+    """The section at ``keys``; None after recording its problems. Unknown keys of HAMi's files are dropped first.
 
-    ``shape``: a value out of its range is not noted, nor one that is missing.
+    ``shape``: values that are out of range or missing are not problems.
     """
     given = layers.at(keys) if value is None else value
     try:
@@ -296,6 +294,6 @@ def _lenient(layers: Layers, problem: Problem) -> bool:
 
 
 def _given(overrides: Mapping[str, object]) -> Mapping[str, object]:
-    given = without_nothing(overrides)
+    given = without_none(overrides)
     assert isinstance(given, Mapping)
     return given

@@ -1,4 +1,4 @@
-"""What can be configured, with its defaults and limits. The field descriptions are the reference documentation."""
+"""All settings with their defaults and limits. The reference documentation is generated from the descriptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _address(host: str) -> str:
     try:
         ip_address(host)
     except ValueError as error:
-        raise ValueError("must be an IP address, as 0.0.0.0 or ::") from error
+        raise ValueError("must be an IP address, such as 0.0.0.0 or ::") from error
     return host
 
 
@@ -34,7 +34,7 @@ DnsName = Annotated[
 
 
 class Section(BaseModel):
-    """Frozen, and an unknown key is an error: a misspelt option must not silently do nothing."""
+    """Frozen. An unknown key is an error: a misspelt option must not silently do nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False, defer_build=True)
 
@@ -43,37 +43,38 @@ ORDERS = ("spread", "binpack", "topology-aware", "numa", "mutex")
 
 
 def _orders(text: str) -> str:
-    for word in text.split(","):
-        if word.strip() not in ORDERS:
-            raise ValueError(f"{word.strip()!r} is no order; choose from: {', '.join(ORDERS)}")
+    for order in text.split(","):
+        if order.strip() not in ORDERS:
+            raise ValueError(f"{order.strip()!r} is not an order; choose from: {', '.join(ORDERS)}")
     return text
 
 
 class SchedulerSettings(Section):
-    """What `hami-plugin scheduler` needs beside what the daemons on the nodes are told."""
+    """What `hami-plugin scheduler` needs beyond the settings of the daemons."""
 
-    name: DnsName = Field("hami-scheduler", description="The scheduler that pods with devices go to.")
+    name: DnsName = Field("hami-scheduler", description="Name of the scheduler that pods with devices are assigned to.")
     replaces_default: bool = Field(
         True,
         alias="replacesDefault",
-        description="Also take pods that go to the cluster's default scheduler, as nearly all do.",
+        description="Also assign pods that name the cluster's default scheduler, as most do.",
     )
     device_order: Annotated[str, AfterValidator(_orders)] = Field(
         "spread",
         alias="gpuSchedulerPolicy",
-        description="In which order a node's devices are tried, where a pod does not say: `spread`, `binpack`, "
-        "`topology-aware`, `numa`, `mutex`, or several of them, separated by commas.",
+        description="Order in which a node's devices are tried, unless the pod sets one: `spread`, `binpack`, "
+        "`topology-aware`, `numa`, `mutex`, or several of these, separated by commas.",
     )
     node_order: Literal["binpack", "spread"] = Field(
-        "binpack", alias="nodeSchedulerPolicy", description="Which node is preferred, where a pod does not say."
+        "binpack", alias="nodeSchedulerPolicy", description="Which nodes are preferred, unless the pod sets it."
     )
     refuse_impossible: bool = Field(
         True,
         alias="refuseImpossible",
-        description="Refuse pods at creation that no node of today could ever serve. Off where nodes come on demand.",
+        description="Deny the creation of pods that no present node could ever serve. Turn it off with a cluster "
+        "autoscaler.",
     )
     listen_host: Address = Field(
-        "0.0.0.0", alias="listenHost", description="IP address on which the extender and the webhook listen."
+        "0.0.0.0", alias="listenHost", description="IP address of the extender and the webhook."
     )
     listen_port: int = Field(
         9398, ge=0, le=65535, alias="listenPort", description="Port of the extender and the webhook."
@@ -85,29 +86,28 @@ class SchedulerSettings(Section):
     client_ca: AbsolutePath | None = Field(
         None,
         alias="clientCa",
-        description="Authority, in PEM, whose client certificates may filter and bind from other hosts too.",
+        description="CA certificate, in PEM. Its client certificates may filter and bind from other hosts too.",
     )
     webhook_client_ca: AbsolutePath | None = Field(
         None,
         alias="webhookClientCa",
-        description="Authority, in PEM, of the API server's client certificate: then the webhook answers nobody else.",
+        description="CA certificate, in PEM, of the API server's client certificate. If set, the webhook serves only "
+        "its clients.",
     )
     webhook_client_names: tuple[str, ...] = Field(
         (),
         alias="webhookClientNames",
-        description="Common names that such a certificate may have; empty: any that the authority has signed.",
+        description="Common names that such a certificate may have. Empty: any.",
     )
     reload_seconds: Seconds = Field(
-        2.0, alias="reloadSeconds", description="Time between looks at these files, which may be replaced."
+        2.0, alias="reloadSeconds", description="Interval of checks whether these files have been replaced."
     )
     extender_peers: Literal["loopback", "any"] = Field(
         "loopback",
         alias="extenderPeers",
-        description="Who may filter and bind: a kube-scheduler in the same pod or on the same host only, or anyone.",
+        description="Who may filter and bind: only a kube-scheduler in the same pod or on the same host, or anyone.",
     )
-    http_host: Address = Field(
-        "0.0.0.0", alias="httpHost", description="IP address on which probes and metrics listen without TLS."
-    )
+    http_host: Address = Field("0.0.0.0", alias="httpHost", description="IP address of probes and metrics without TLS.")
     http_port: int = Field(
         9395, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics without TLS."
     )
@@ -116,32 +116,31 @@ class SchedulerSettings(Section):
         ge=1,
         le=1024,
         alias="filterMebibytes",
-        description="The largest filter request. With `nodeCacheCapable: true` it has names of nodes only.",
+        description="Maximum size of a filter request. With `nodeCacheCapable: true` requests hold node names only.",
     )
     request_mebibytes: int = Field(
         160,
         ge=12,
         le=4096,
         alias="requestMebibytes",
-        description="Room for all requests together that are read or answered. The webhook's have a quarter of it.",
+        description="Maximum memory for all requests in progress together. The webhook has a quarter of it.",
     )
-    read_seconds: Seconds = Field(10.0, alias="readSeconds", description="How long a request may take to arrive.")
+    read_seconds: Seconds = Field(10.0, alias="readSeconds", description="Timeout for reading a request.")
     answer_seconds: Seconds = Field(
         28.0,
         alias="answerSeconds",
-        description="How long filter and bind may take; less than the extender's `httpTimeout`, so that it reads why.",
+        description="Timeout of filter and bind. Keep it below the extender's `httpTimeout`, so that kube-scheduler "
+        "gets the reason.",
     )
     review_seconds: Seconds = Field(
-        9.0, alias="reviewSeconds", description="How long the webhook may take, if the API server does not say less."
+        9.0, alias="reviewSeconds", description="Timeout of the webhook, unless the API server sets a shorter one."
     )
     linger_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
         3.0,
         alias="lingerSeconds",
-        description="How long a process that was told to stop still takes calls, until its Service has left it out.",
+        description="How long the process accepts calls after SIGTERM, until its Service has removed it.",
     )
-    stop_seconds: Seconds = Field(
-        10.0, alias="stopSeconds", description="How long calls that run at the end may take to finish."
-    )
+    stop_seconds: Seconds = Field(10.0, alias="stopSeconds", description="Timeout for calls in progress at shutdown.")
 
     @model_validator(mode="after")
     def _both_files(self) -> Self:
@@ -150,8 +149,8 @@ class SchedulerSettings(Section):
             raise ValueError(f"{missing} is missing; TLS needs a certificate and its key")
         if self.filter_mebibytes > self.request_mebibytes:
             raise ValueError(
-                f"filterMebibytes ({self.filter_mebibytes}) is more than requestMebibytes ({self.request_mebibytes}), "
-                "the room for all requests together"
+                f"filterMebibytes ({self.filter_mebibytes}) exceeds requestMebibytes ({self.request_mebibytes}), "
+                "the limit for all requests together"
             )
         for key, authority in (("clientCa", self.client_ca), ("webhookClientCa", self.webhook_client_ca)):
             if authority and self.tls_cert is None:
@@ -162,7 +161,7 @@ class SchedulerSettings(Section):
 
 
 def _folder_of_socket(path: Path) -> Path:
-    """HAMi's ``KUBELET_SOCKET`` names the socket, ours the directory that it is in."""
+    """HAMi's ``KUBELET_SOCKET`` names the socket; our key names its directory."""
     return path.parent if path.name == "kubelet.sock" else path
 
 
@@ -171,28 +170,32 @@ def _beside_device_plugins(validated: Mapping[str, Any]) -> Path:
 
 
 class HealthSettings(Section):
-    """How fast a fault is believed, and how slowly a recovery is."""
+    """When a device becomes unhealthy, and when it recovers."""
 
     suspect_looks: int = Field(
-        2, ge=1, le=100, alias="suspectLooks", description="Failed looks before a suspect device is unhealthy."
+        2,
+        ge=1,
+        le=100,
+        alias="suspectLooks",
+        description="Failed checks in a row that make a suspect device unhealthy.",
     )
     probe_seconds: Seconds = Field(
-        5.0, alias="probeSeconds", description="Time between looks while any device is not healthy."
+        5.0, alias="probeSeconds", description="Interval of checks while any device is not healthy."
     )
     clean_looks: int = Field(
-        3, ge=1, le=1000, alias="cleanLooks", description="Clean looks in a row that end probation."
+        3, ge=1, le=1000, alias="cleanLooks", description="Passed checks in a row that end probation."
     )
     hold_seconds: Seconds = Field(
-        10.0, alias="holdSeconds", description="Least time unhealthy; doubles with each relapse within an hour."
+        10.0, alias="holdSeconds", description="Minimum time unhealthy. It doubles with each relapse within an hour."
     )
-    hold_cap_seconds: Seconds = Field(600.0, alias="holdCapSeconds", description="Longest hold after relapses.")
+    hold_cap_seconds: Seconds = Field(600.0, alias="holdCapSeconds", description="Maximum of that time after relapses.")
     forget_seconds: Seconds = Field(
-        300.0, alias="forgetSeconds", description="A device that is gone this long is withdrawn."
+        300.0, alias="forgetSeconds", description="After this time a missing device is no longer offered."
     )
 
 
 class Settings(Section):
-    """The daemon's own configuration. Flags fill the fields that differ per process; the rest is the file."""
+    """The daemon's own configuration. Command-line flags set what differs per process; the file has the rest."""
 
     environment: ClassVar[Mapping[str, str]] = {
         "NODE_NAME": "nodeName",
@@ -211,78 +214,86 @@ class Settings(Section):
     kubelet_dir: Annotated[AbsolutePath, AfterValidator(_folder_of_socket)] = Field(
         Path("/var/lib/kubelet/device-plugins"),
         alias="kubeletDir",
-        description="Where kubelet.sock is, and our sockets go.",
+        description="Directory of kubelet.sock and of the daemon's own sockets.",
     )
     pod_resources_socket: AbsolutePath = Field(
         default_factory=_beside_device_plugins,
         alias="podResourcesSocket",
-        description="The kubelet's PodResources socket; unless given, the one beside kubeletDir.",
+        description="The kubelet's PodResources socket. Default: the one beside kubeletDir.",
     )
     cdi_dirs: tuple[AbsolutePath, ...] = Field(
         (Path("/etc/cdi"), Path("/var/run/cdi")),
         min_length=1,
         alias="cdiDirs",
-        description="Where the container runtime looks for CDI specs; a later one outranks an earlier one. "
-        "Ours go to the last.",
+        description="Directories in which the container runtime looks for CDI specs, the last with the highest "
+        "priority. "
+        "The daemon writes its specs to the last.",
     )
     runtime_config: AbsolutePath | None = Field(
         None,
         alias="runtimeConfig",
-        description="The container runtime's configuration, for `deviceListStrategy: auto`. Empty: the usual places.",
+        description="The container runtime's configuration, for `deviceListStrategy: auto`. Empty: the usual paths.",
     )
     state_dir: AbsolutePath = Field(
-        Path("/var/lib/hami-plugin"), alias="stateDir", description="The daemon's own files: journal, health, lock."
+        Path("/var/lib/hami-plugin"),
+        alias="stateDir",
+        description="Directory of the daemon's state: journal, device health, lock.",
     )
     hook_path: AbsolutePath = Field(
         Path("/usr/local"),
         alias="hookPath",
-        description="HAMi's HOOK_PATH on the host; libvgpu.so is in its vgpu/ folder, and "
-        "ld.so.preload beside it names that path.",
+        description="HAMi's HOOK_PATH on the host. Its vgpu/ directory has libvgpu.so and an "
+        "ld.so.preload that names it.",
     )
     register_format: Literal["json", "legacy"] = Field(
-        "json", alias="registerFormat", description="json for HAMi schedulers from v2.8 on, legacy for v2.7."
+        "json",
+        alias="registerFormat",
+        description="Format of the register annotation: json for HAMi schedulers from v2.8 on, legacy for v2.7.",
     )
     unannotated_pods: Literal["refuse", "serve"] = Field(
         "refuse",
         alias="unannotatedPods",
-        description="A pod that no HAMi scheduler placed: refuse it, or serve whole devices.",
+        description="Pods that no HAMi scheduler placed: refuse them, or serve them whole devices.",
     )
     identity_check: Literal["required", "off"] = Field(
         "required",
         alias="identityCheck",
-        description="Confirm with the kubelet's checkpoint that a container starts with what was answered for it.",
+        description="Check with the kubelet's checkpoint that a container starts with the devices that Allocate "
+        "answered for it.",
     )
     overcommit_check: Literal["hami", "exact", "off"] = Field(
         "hami",
         alias="overcommitCheck",
-        description="Refuse what is more than a device has left: hami counts other pods as little as any of HAMi's "
-        "schedulers may, exact as they are (for this project's scheduler), off not at all.",
+        description="Refuse requests that exceed what a device has left. hami counts other pods as leniently as any "
+        "HAMi scheduler, exact counts what they really hold (for this project's scheduler), off does not check.",
     )
     decision_wait_seconds: float = Field(
         2.0,
         gt=0,
         le=10,
         alias="decisionWaitSeconds",
-        description="How long Allocate waits for the scheduler's decision to arrive.",
+        description="How long Allocate waits for the scheduler's decision.",
     )
     rescan_seconds: Seconds = Field(
-        30.0, alias="rescanSeconds", description="Time between looks at a driver when all is well."
+        30.0, alias="rescanSeconds", description="Interval of device discovery while all devices are healthy."
     )
-    topology_scores: bool = Field(True, alias="topologyScores", description="Write the pair scores to the node.")
-    http_host: Address = Field("0.0.0.0", alias="httpHost", description="IP address that probes and metrics listen on.")
+    topology_scores: bool = Field(
+        True, alias="topologyScores", description="Publish the topology scores of device pairs on the node."
+    )
+    http_host: Address = Field("0.0.0.0", alias="httpHost", description="IP address of probes and metrics.")
     http_port: int = Field(
-        9394, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics; 0 takes any free one."
+        9394, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics. 0: any free port."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", alias="logLevel", description="The mildest events that are logged."
+        "info", alias="logLevel", description="Minimum level of logged events."
     )
     log_format: Literal["auto", "json", "console"] = Field(
-        "auto", alias="logFormat", description="auto writes for people on a terminal, and JSON lines elsewhere."
+        "auto", alias="logFormat", description="auto: console on a terminal, JSON lines elsewhere."
     )
     health: HealthSettings = Field(default_factory=HealthSettings, description="Health and recovery.")
     scheduler: SchedulerSettings = Field(
-        default_factory=SchedulerSettings, description="`hami-plugin scheduler`; daemons pass it over."
+        default_factory=SchedulerSettings, description="Settings of `hami-plugin scheduler`. Daemons ignore them."
     )
     vendors: Mapping[str, Mapping[str, Any]] = Field(
-        default_factory=dict, description="One section per vendor; see `hami-plugin vendors`."
+        default_factory=dict, description="One section for each vendor; see `hami-plugin vendors`."
     )

@@ -1,4 +1,4 @@
-"""What vendors' sections of the configuration have in common, with its defaults and limits."""
+"""The settings that vendors' sections share, with their defaults and limits."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def setting(key: str, default: Any, description: str, **bounds: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """A name of the Helm values that sets nothing here: the ``value`` that is served, as far as a section says it, or
-    None where it is not one number; and ``served`` is what is served, as the end of a sentence.
+    """A Helm value that cannot be changed here. ``value`` computes the one that is served, or None where it is not one
+    number; ``served`` describes it, as the end of a sentence.
     """
 
     served: str
@@ -41,26 +41,25 @@ class Fixed:
 
 
 def always(value: object, served: str) -> Fixed:
-    """The same value whatever the section says."""
+    """The same value for every section."""
     return Fixed(served=served, value=lambda _section: value)
 
 
 AS_IT_IS: Final[Mapping[str, Fixed]] = {
-    "splitCount": always(1, "a device goes whole to one container"),
-    "memoryScaling": always(1, "as much memory is offered as a device has"),
-    "coreScaling": always(1, "as many cores are offered as a device has"),
+    "splitCount": always(1, "a whole device goes to one container"),
+    "memoryScaling": always(1, "a device offers exactly the memory it has"),
+    "coreScaling": always(1, "a device offers exactly the cores it has"),
 }
 
 
 class VendorSettings(Section):
     """What every vendor's section has. A vendor's module extends it.
 
-    ``environment`` tells which environment variables fill which keys, ``node_config`` the same for the keys of an entry
-    in HAMi's per-node ``config.json``. A key is spelt as in the file; ``a.b`` is key ``b`` of section ``a``.
-    ``helm`` tells which key is meant by a name of the Helm values that HAMi's documentation shows, and ``fixed`` what
-    is served where there is no key for it.
-    ``hami_section`` is what HAMi calls the section, where that is not the vendor's name; ``hami_list`` our key for it,
-    where all of it is one list.
+    ``environment`` maps environment variables to keys, and ``node_config`` the keys of an entry in HAMi's per-node
+    ``config.json``. A key is spelt as in the file; ``a.b`` is key ``b`` of section ``a``.
+    ``helm`` maps the Helm values of HAMi's documentation to keys, and ``fixed`` has those that no key can change.
+    ``hami_section`` is HAMi's name of the section, where it is not the vendor's name. ``hami_list`` is our key for a
+    section that is one list in HAMi's file.
     """
 
     environment: ClassVar[Mapping[str, str]] = {}
@@ -71,38 +70,40 @@ class VendorSettings(Section):
     hami_list: ClassVar[str] = ""
 
     enabled: bool | Literal["auto"] = Field(
-        "auto", description="Serve this vendor's devices; `auto` does where the host has such hardware."
+        "auto", description="Serve this vendor's devices. `auto`: if the host has such hardware."
     )
 
     @classmethod
     def keyed(cls, section: object) -> object:
-        """HAMi's section as one that has keys."""
+        """HAMi's section as a mapping."""
         return {cls.hami_list: section} if cls.hami_list and isinstance(section, list) else section
 
 
 def listed(value: object) -> object:
-    """A comma list, as in HAMi's environment variables, or a YAML list."""
+    """A comma-separated text, as in HAMi's environment variables, or a YAML list, as a tuple."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class CdiSettings(Section):
-    """Devices by Container Device Interface: the runtime injects what a spec file of ours describes."""
+    """Container Device Interface: the runtime injects devices as the daemon's spec files describe them."""
 
     enabled: bool = Field(
-        False, description="Hand devices over by CDI: adds `cdi-annotations` where `deviceListStrategy` has no CDI way."
+        False, description="Pass devices by CDI: adds `cdi-annotations` if `deviceListStrategy` has no CDI strategy."
     )
     vendor: DnsName = Field("hami.io", description="Vendor part of the devices' CDI names.")
     cls: CdiClass = Field("gpu", alias="class", description="Class part of the devices' CDI names.")
     annotation_prefix: CdiPrefix = Field(
-        "cdi.k8s.io/", alias="annotationPrefix", description="Under which annotations the runtime looks for CDI names."
+        "cdi.k8s.io/",
+        alias="annotationPrefix",
+        description="Prefix of the annotations in which the runtime looks for CDI names.",
     )
 
 
 class ServedSettings(VendorSettings):
-    """What every vendor with a node side has. ``plain`` is how devices are handed over where nothing better is known,
-    ``served_ways`` what the vendor can do at all.
+    """What every vendor with a node side has. ``plain`` is the device list strategy where no better one is known, and
+    ``served_ways`` are all that the vendor supports.
 
-    ``cdi_class`` is the default of ``cdi.class``, and ``cdi_class_help`` what the reference says of that key.
+    ``cdi_class`` is the default of ``cdi.class``, and ``cdi_class_help`` that key's description.
     """
 
     cdi_class: ClassVar[str] = "gpu"
@@ -115,18 +116,19 @@ class ServedSettings(VendorSettings):
         ("auto",),
         min_length=1,
         alias="deviceListStrategy",
-        description="How a container receives its devices; `auto` looks at what this node's container runtime can do.",
+        description="How containers receive their devices. `auto` chooses by the configuration of this "
+        "node's container runtime.",
     )
     cdi: CdiSettings = Field(default_factory=CdiSettings, description="CDI names and specs.")
     isolated: bool | None = Field(
         None,
-        description="Run the driver in a process of its own, which may crash alone. "
-        "Empty: where the vendor's library is known to need it.",
+        description="Run the vendor's driver in its own process, so that a crash does not end the daemon. "
+        "Empty: if the vendor's library is known to need it.",
     )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_options: Any) -> None:
-        """Give a vendor that names its CDI class a section ``cdi`` with that default; validators are built later."""
+        """Give a vendor that sets ``cdi_class`` a section ``cdi`` with that default. Validators are built later."""
         if "cdi_class" in cls.__dict__:
             named = Field(cls.cdi_class, alias="class", description=cls.cdi_class_help)
             name = f"{cls.__name__.removesuffix('Settings')}Cdi"
@@ -143,25 +145,25 @@ class ServedSettings(VendorSettings):
         for way in value:
             if way != AUTO and way not in cls.served_ways:
                 raise ValueError(
-                    f"{str(way)!r} is not served for this vendor; choose from: {', '.join(sorted(cls.served_ways))}"
+                    f"{str(way)!r} is not supported by this vendor; choose from: {', '.join(sorted(cls.served_ways))}"
                 )
         if AUTO in value and len(value) > 1:
-            raise ValueError("'auto' stands alone; name the strategies, or leave the choice to auto")
+            raise ValueError("'auto' cannot be combined with others; name the strategies, or use auto alone")
         return tuple(dict.fromkeys(value))
 
     @property
     def automatic(self) -> bool:
-        """Whether the choice of ways is still to be made, from what the node's runtime can do."""
+        """Whether the strategy depends on the abilities of the node's container runtime."""
         return AUTO in self.device_list_strategy and not self.cdi.enabled
 
     @property
     def unlimited(self) -> str:
-        """What containers with a part of a device are not held to, in words; empty where they are, or have none."""
+        """Which limits of shares nothing enforces, as a message; empty if all are enforced, or nothing is shared."""
         return ""
 
     @property
     def delivery(self) -> Delivery:
-        """How devices are handed over. Where the choice is still to be made, the plain way."""
+        """How containers receive devices. The plain strategy while the choice is still to be made."""
         ways = tuple(way for way in self.device_list_strategy if isinstance(way, Way))
         if self.cdi.enabled and not any(way.cdi for way in ways):
             ways = (*ways, Way.CDI_ANNOTATIONS)
@@ -173,40 +175,42 @@ class ServedSettings(VendorSettings):
 
 
 class TreeSettings(ServedSettings):
-    """What a vendor has whose devices are found in the kernel's file trees."""
+    """For vendors whose devices are discovered in sysfs, procfs and /dev."""
 
-    sysfs_root: AbsolutePath | None = Field(None, alias="sysfsRoot", description="Another place than /sys.")
-    proc_root: AbsolutePath | None = Field(None, alias="procRoot", description="Another place than /proc.")
-    dev_root: AbsolutePath | None = Field(None, alias="devRoot", description="Another place than /dev, on the host.")
+    sysfs_root: AbsolutePath | None = Field(None, alias="sysfsRoot", description="Read this directory instead of /sys.")
+    proc_root: AbsolutePath | None = Field(None, alias="procRoot", description="Read this directory instead of /proc.")
+    dev_root: AbsolutePath | None = Field(
+        None, alias="devRoot", description="Read this directory of the host instead of /dev."
+    )
 
 
 class TrustSettings(TreeSettings):
-    """What a vendor has whose shares nothing on the node limits."""
+    """For vendors whose shares nothing on the node limits."""
 
     unlimited_shares: bool = Field(
         False,
         alias="unlimitedShares",
-        description="Serve shares of a device although nothing on this node holds a container to its share.",
+        description="Serve shares of devices although nothing on this node limits a container to its share.",
     )
 
     @property
     def unlimited(self) -> str:
-        return "nothing on this node holds a container to its share of a device" if self.unlimited_shares else ""
+        return "nothing on this node limits a container to its share of a device" if self.unlimited_shares else ""
 
     def whole_only(self, agent: str) -> str:
-        """Why the node hands out no parts, unless containers are trusted; ``agent`` is who alone could limit them."""
+        """Why the node serves whole devices only, unless containers are trusted. Only ``agent`` could limit shares."""
         if self.unlimited_shares:
             return ""
-        trust = "set unlimitedShares: true where containers can be trusted"
-        return f"only {agent} limits containers to parts; ask for whole devices or {trust}"
+        trust = "set unlimitedShares: true if containers can be trusted"
+        return f"only {agent} limits containers to shares; request whole devices or {trust}"
 
 
 class ToolSettings(TreeSettings):
-    """What a vendor has whose own tool lists the devices."""
+    """For vendors whose own tool lists the devices."""
 
-    tool_seconds: float = Field(10.0, gt=0, le=20, alias="toolSeconds", description="How long the tool may take.")
+    tool_seconds: float = Field(10.0, gt=0, le=20, alias="toolSeconds", description="Timeout of the tool.")
     driver_files: tuple[AbsolutePath, ...] = Field(
         (),
         alias="driverFiles",
-        description="Files and folders of the host's driver that containers receive, read-only, where they exist.",
+        description="Files and directories of the host's driver to mount into containers, read-only, if they exist.",
     )

@@ -1,7 +1,7 @@
-"""YAML that anybody may have written: its depth and its size are bounded while it is read, not afterwards.
+"""The YAML reader for untrusted files: depth and size are bounded while it reads, and duplicate keys are refused.
 
-PyYAML's own composers call themselves for each level, and the one in C does so without a limit: a few kilobytes of
-``[`` end the process. These loaders take the parser's events one by one, and stop at a bound.
+PyYAML's own composers recurse for each level, and the one in C does so without a limit: a few kilobytes of ``[`` end
+the process. These loaders take the parser's events one by one, and stop at a bound.
 """
 
 from __future__ import annotations
@@ -15,31 +15,40 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 MAX_LEVELS = 50
-"""A CDI spec has six, and a configuration eight; a pod has about a dozen."""
+"""A CDI spec has six levels, a configuration eight, a pod about a dozen."""
 MAX_NODES = 200_000
-"""Keys and values, those behind an alias counted at each place that it stands at."""
+"""Keys and values. Those behind an alias count at each place that uses the alias."""
 LONGEST_VALUE = 256
-"""Characters of a value that is no text. PyYAML takes time in the square of a number's length, in base 60 at least."""
+"""Characters of a value other than text. PyYAML needs quadratic time for long numbers in base 60."""
 
 _TEXT = "tag:yaml.org,2002:str"
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class TooDeepError(ValueError):
-    """A document with more levels than any that makes sense, or one that contains itself."""
+    """The document has too many levels, or contains itself."""
 
     def __init__(self) -> None:
         super().__init__(f"is nested more than {MAX_LEVELS} levels deep, or contains itself")
 
 
 class TooLargeError(ValueError):
-    """A document with more keys and values than any that makes sense."""
+    """The document has too many keys and values."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"has more than {most} keys and values, aliases included")
 
 
+class DuplicateKeyError(ValueError):
+    """A mapping has a key twice. Lines count from 1."""
+
+    def __init__(self, key: str, line: int, first_line: int) -> None:
+        super().__init__(f'"{key}" is set twice in one mapping, on lines {first_line} and {line}')
+        self.key, self.line, self.first_line = key, line, first_line
+
+
 class _Bounds(Composer):
-    """Composes nodes as PyYAML does, and raises ``ValueError`` at a bound."""
+    """Composes nodes as PyYAML does. Raises ``ValueError`` at a bound and at a duplicate key."""
 
     most_nodes = MAX_NODES
     _level = 0
@@ -68,13 +77,24 @@ class _Bounds(Composer):
             raise ValueError(f"a value ({kind}) has {len(node.value)} characters; {LONGEST_VALUE} are enough")
         return node
 
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                name, line = (key.tag, key.value), key.start_mark.line + 1
+                if name in lines:
+                    raise DuplicateKeyError(key.value, line, lines[name])
+                lines[name] = line
+        return node
+
 
 class BoundedLoader(_Bounds, yaml.SafeLoader):
-    """For files of people: slower, with messages that help them."""
+    """For files that people write: slower, with better messages."""
 
 
 class FastLoader(_Bounds, CParser, SafeConstructor, Resolver):
-    """For files of programs: the events are libyaml's."""
+    """For files that programs write: libyaml parses them."""
 
     def __init__(self, text: str) -> None:
         CParser.__init__(self, text)
@@ -84,31 +104,9 @@ class FastLoader(_Bounds, CParser, SafeConstructor, Resolver):
 
 
 def read_yaml(text: str) -> object:
-    """A document as plain values, by the fast parser. ``yaml.YAMLError`` or ``ValueError`` says what is wrong."""
+    """One document as plain values, by the fast parser. Raises ``yaml.YAMLError`` or ``ValueError``."""
     loader = FastLoader(text)
     try:
-        root = loader.get_single_node()
-        if root is None:
-            return None
-        _require_once(root)
-        return loader.construct_document(root)
+        return loader.get_single_data()
     finally:
         loader.dispose()
-
-
-def _require_once(root: yaml.Node) -> None:
-    """``ValueError`` where a mapping has a key twice. Nodes that aliases lead to again are looked at once."""
-    waiting, seen = [root], {id(root)}
-    while waiting:
-        node = waiting.pop()
-        below = node.value if isinstance(node, yaml.SequenceNode) else []
-        if isinstance(node, yaml.MappingNode):
-            keys: set[tuple[str, str]] = set()
-            for key, _value in node.value:
-                name = (key.tag, str(key.value))
-                if name in keys and isinstance(key, yaml.ScalarNode):
-                    raise ValueError(f'"{key.value}" is there twice in one mapping, on line {key.start_mark.line + 1}')
-                keys.add(name)
-            below = [one for pair in node.value for one in pair]
-        waiting += [one for one in below if id(one) not in seen]
-        seen |= {id(one) for one in below}

@@ -161,7 +161,7 @@ def test_a_variable_is_not_torn_at_an_equals_sign_in_its_name():
     [
         ("", "a.json: is not readable: Expecting value"),
         ('{"kind": "a', "a.json: is not readable: Unterminated string"),
-        ('{"kind": "a", "kind": "b"}', 'a.json: is not readable: "kind" is there twice in one mapping'),
+        ('{"kind": "a", "kind": "b"}', 'a.json: is not readable: "kind" is set twice in one mapping'),
         ('{"devices": NaN}', "a.json: is not readable: NaN is not JSON"),
         ("[" * 100_000, "a.json: is nested too deeply"),
         ('"text"', 'a.json: must be a mapping, is "text"'),

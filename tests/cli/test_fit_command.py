@@ -271,7 +271,12 @@ def test_annotations_that_nobody_can_read_are_told(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("kind: Service", "has 0 pods (Service)"), ("{", "is neither YAML nor JSON")]
+    ("content", "said"),
+    [
+        ("kind: Service", "has 0 pods (Service)"),
+        ("{", "cannot be read as YAML or JSON"),
+        ("kind: Pod\nkind: Job\n", '"kind" is set twice in one mapping, on lines 1 and 2'),
+    ],
 )
 def test_a_file_without_a_pod_is_named(folder: Path, content: str, said: str) -> None:
     (folder / "pod.yaml").write_text(content)

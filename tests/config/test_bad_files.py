@@ -26,10 +26,10 @@ WORDS = {
     "wrong type": ("nodeName: n\nrescanSeconds: often\n", ':2: rescanSeconds: "often": must be a number'),
     "negative": ("nodeName: n\nrescanSeconds: -3\n", ":2: rescanSeconds: -3: must be above 0.0; the default is 30"),
     "no number": ("nodeName: n\nrescanSeconds: .nan\n", ":2: rescanSeconds: "),
-    "ten megabytes": ("a: b\n" * 2_000_000, ": is larger than 1024 KiB; a configuration is not"),
+    "ten megabytes": ("a: b\n" * 2_000_000, ": is larger than 1024 KiB, too large for a configuration"),
     "deep": ("[" * 65_536, ": is nested more than 50 levels deep"),
     "a number of a megabyte": ("rescanSeconds: 1" + ":1" * 400_000, "has an impossible value"),
-    "twice": ("nodeName: n\nnodeName: m\n", ":2: nodeName: stands twice, first in line 1"),
+    "twice": ("nodeName: n\nnodeName: m\n", ":2: nodeName: is set twice, first on line 1"),
     "no mapping": ("- nodeName\n", ":1: must hold keys at the top, not list"),
     "no text": ("nodeName: \x00\n", ": is not YAML: unacceptable character"),
 }

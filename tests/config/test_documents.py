@@ -59,8 +59,8 @@ def test_anchors_and_merges_are_understood(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: 1\nb: 2\na: 3\n", "FILE:3: a: stands twice, first in line 1; remove one of them"),
-        ("x:\n  a: 1\n  a: 1\n", "FILE:3: a: stands twice, first in line 2; remove one of them"),
+        ("a: 1\nb: 2\na: 3\n", "FILE:3: a: is set twice, first on line 1; remove one of them"),
+        ("x:\n  a: 1\n  a: 1\n", "FILE:3: a: is set twice, first on line 2; remove one of them"),
         ("a:\n\t- b\n", "indent with spaces, not tabs"),
         ("a: [1, 2\nb: 3\n", "FILE:2:2: is not YAML: while parsing a flow sequence, expected ',' or ']'"),
         ("a: b: c\n", "FILE:1:5: is not YAML: mapping values are not allowed here; correct the line, or the one above"),
@@ -69,7 +69,7 @@ def test_anchors_and_merges_are_understood(path: Path) -> None:
         ("a: *nobody\n", "FILE:1:4: is not YAML: found undefined alias 'nobody'"),
         ("a: \x01\n", "FILE: is not YAML: unacceptable character #x0001"),
         ("a: 2024-13-45\n", "FILE: has an impossible value: month must be in 1..12; put text in quotes"),
-        ("? [a, b]\n: c\n", "FILE:1: a list or mapping is used as a key; write a plain word"),
+        ("? [a, b]\n: c\n", "FILE:1: a list or mapping is used as a key; use plain text"),
         ("&a [*a]\n", "FILE: is nested more than 50 levels deep, or contains itself; flatten it"),
         ("[" * 60 + "]" * 60, "FILE: is nested more than 50 levels deep, or contains itself; flatten it"),
         ("[" * 20_000, "FILE: is nested more than 50 levels deep, or contains itself; flatten it"),
@@ -83,7 +83,7 @@ def test_aliases_that_multiply_are_stopped(path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
 
-    assert "holds more than 50000 values, aliases included; shorten it" in yaml_problem(path, "\n".join(lines))
+    assert "has more than 50000 values, aliases included; shorten it" in yaml_problem(path, "\n".join(lines))
 
 
 @pytest.mark.scenario("H6")
@@ -93,11 +93,11 @@ def test_aliases_that_multiply_are_stopped(path: Path) -> None:
         ('{"a": 1,}', "FILE:1:"),
         ('{"a": 1\n "b": 2}', "FILE:2:2: is not JSON: Expecting ',' delimiter; correct the line, or the one above"),
         ("", "FILE:1:1: is not JSON: Expecting value"),
-        ('{"a": 1, "a": 2}', "FILE: a: stands twice in one object; remove one of them"),
-        ('{"a": NaN}', "FILE: NaN is no JSON number; write a finite one"),
+        ('{"a": 1, "a": 2}', "FILE: a: is set twice in one object; remove one of them"),
+        ('{"a": NaN}', "FILE: NaN is not a JSON number; write a finite one"),
         ("[" * 100_000, "FILE: is nested more than 50 levels deep, or contains itself; flatten it"),
         ("[" * 60 + "]" * 60, "FILE: is nested more than 50 levels deep, or contains itself; flatten it"),
-        ("9" * 5000, "FILE: a number has 5000 digits; 30 are enough for everything here"),
+        ("9" * 5000, "FILE: a number has 5000 digits; the limit is 30"),
     ],
 )
 def test_json_that_cannot_be_trusted_is_refused_with_line_and_remedy(path: Path, text: str, expected: str) -> None:

@@ -81,7 +81,7 @@ def test_ten_megabytes_are_refused_without_being_parsed(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"a: b\n" * 2_000_000)
 
-    assert problem(path) == "FILE: is larger than 1024 KiB; a configuration is not, so check what is mounted there"
+    assert problem(path) == "FILE: is larger than 1024 KiB, too large for a configuration; check the mounted file"
 
 
 def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_an_unknown_key_of_a_known_vendor_is_a_warning_with_the_nearest_key(load
             f"{loading.device}:2: acme.deviceSplitCuont: is not a known key and has no effect; "
             "did you mean deviceSplitCount?"
         ),
-        f"{loading.device}:4: acme.profiles[0].speed: is not a known key and has no effect; known here: models, names",
+        f"{loading.device}:4: acme.profiles[0].speed: is not a known key and has no effect; known keys: models, names",
     ]
 
 
@@ -75,7 +75,7 @@ def test_a_misspelt_vendor_and_hamis_second_reading_are_warned_of(loading) -> No
     assert configuration.warnings == (
         f"{loading.device}:1: acmee: is not a vendor here and has no effect; did you mean acme?",
         (
-            f"{loading.device}:3: sharing: is read by HAMi's own plugin only and has no effect here; "
+            f"{loading.device}:3: sharing: is read only by HAMi's own plugin and has no effect here; "
             "use the vendor's section"
         ),
     )
@@ -161,8 +161,8 @@ def test_an_entry_that_nearly_names_this_node_is_warned_of(loading) -> None:
 
     assert configuration.vendors["acme"].split == 10
     assert configuration.warnings == (
-        f"{loading.node}: nodeconfig[0].name: 'N1.example.com' is not this node, 'n1'; names must be equal",
-        f'{loading.node}: nodeconfig[1]: has no "name" and serves no node; add the node\'s name',
+        f"{loading.node}: nodeconfig[0].name: 'N1.example.com' is not the name of this node, 'n1'; use the full name",
+        f'{loading.node}: nodeconfig[1]: has no "name" and applies to no node; add the node\'s name',
     )
 
 

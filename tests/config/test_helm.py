@@ -69,7 +69,7 @@ def test_a_vendor_whose_devices_are_not_shared_takes_the_number_one_and_no_other
     (problem,) = loading.problems("vendors: {zeta: {splitCount: 4}}\n")
     assert problem == (
         f"{loading.own}:1: vendors.zeta.splitCount: 4: cannot be set for this vendor, "
-        "where a device goes whole to one container; leave it out"
+        "where a whole device goes to one container; remove it"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_vendor_that_another_layer_enables_is_checked_whole(loading) -> None:
     [
         ("{enabled: false, splitcount: 4}", "splitcount: is not a known key"),
         ("{enabled: false, splitCount: many}", 'splitCount: "many": must be a whole number'),
-        ("{enabled: false, coreScaling: [1]}", "coreScaling: [1]: must be one value"),
+        ("{enabled: false, coreScaling: [1]}", "coreScaling: [1]: must be a single value"),
         ("{enabled: false, filterDevices: 7}", "filterDevices: 7: must be a section of keys"),
     ],
 )

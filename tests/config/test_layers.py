@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.config.layers import Layer, Layers, Place, dotted, nested, without_nothing
+from hami_plugin.config.layers import Layer, Layers, Place, dotted, nested, without_none
 
 scalars = st.none() | st.booleans() | st.integers(0, 9) | st.lists(st.integers(0, 9), max_size=2)
 trees = st.recursive(scalars, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8)
@@ -63,4 +63,4 @@ def test_paths_are_written_as_people_write_them() -> None:
     assert dotted(("a", "b", 0, "c")) == "a.b[0].c"
     assert dotted((0, "c"), "start") == "start[0].c"
     assert nested("a.b", 1) == {"a": {"b": 1}}
-    assert without_nothing({"a": None, "b": {"c": None, "d": 0}, "e": [None]}) == {"b": {"d": 0}, "e": [None]}
+    assert without_none({"a": None, "b": {"c": None, "d": 0}, "e": [None]}) == {"b": {"d": 0}, "e": [None]}

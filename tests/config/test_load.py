@@ -94,12 +94,12 @@ vendors:
         'command line: decisionWaitSeconds: "soon": must be a number; the default is 2.0',
         "/FILE:3: rescanSeconds: 0: must be above 0.0; the default is 30.0",
         '/FILE:9: topologyScores: "perhaps": must be true or false; the default is true',
-        'command line: httpHost: "localhost": must be an IP address, as 0.0.0.0 or ::; the default is "0.0.0.0"',
+        'command line: httpHost: "localhost": must be an IP address, such as 0.0.0.0 or ::; the default is "0.0.0.0"',
         "command line: httpPort: 99999: must be at most 65535; the default is 9394",
-        '/FILE:8: logLevel: has no value; give one, or delete the line; the default is "info"',
+        '/FILE:8: logLevel: has no value; set one, or delete the line; the default is "info"',
         '/FILE:6: health.probeSeconds: "abc": must be a number; the default is 5.0',
         "/FILE:2: nodename: is not a known key; did you mean nodeName?",
-        "/FILE:19: vendors.amd: is not a known key; known here: acme, zeta",
+        "/FILE:19: vendors.amd: is not a known key; known keys: acme, zeta",
         "/FILE:14: vendors.acme.deviceSplitCount: 1.5: must be a whole number; the default is 10",
         "/FILE:18: vendors.acme.enableNumaTopology: 7: must be true or false; the default is false",
         "/FILE:15: vendors.acme.operatingMode: \"slicedd\": must be 'shared' or 'sliced'; the default is \"shared\"",
@@ -125,7 +125,7 @@ def test_a_value_is_shown_short_and_without_control_characters(loading) -> None:
 def test_names_of_fields_are_not_keys(loading) -> None:
     assert loading.problems("node_name: n1\nvendors: {acme: {split: 3}}\n") == (
         f"{loading.own}:1: node_name: is not a known key; did you mean nodeName?",
-        f"{loading.own}:2: vendors.acme.split: is not a known key; known here: {ACME_KEYS}",
+        f"{loading.own}:2: vendors.acme.split: is not a known key; known keys: {ACME_KEYS}",
     )
 
 
@@ -139,7 +139,7 @@ def test_a_node_name_that_kubernetes_would_refuse_is_refused(loading) -> None:
     (problem,) = loading.problems(environment={"NODE_NAME": "Node_1"})
 
     assert problem.startswith('environment: NODE_NAME: "Node_1": must match ^[a-z0-9]')
-    assert problem.endswith("; it is for: This node's name in Kubernetes.")
+    assert problem.endswith("; its purpose: This node's name in Kubernetes.")
 
 
 def test_numbers_that_are_no_numbers_are_refused(loading) -> None:
@@ -178,7 +178,7 @@ def test_sections_that_are_no_mapping_are_told_even_when_the_environment_would_h
             f"{loading.own}:1: {path}: must be a section of keys, not int; write `key: value`, one for each line"
         )
     assert loading.problems("health: 3\n") == (
-        f"{loading.own}:1: health: 3: must be a section of keys; it is for: Health and recovery.",
+        f"{loading.own}:1: health: 3: must be a section of keys; its purpose: Health and recovery.",
     )
 
 
@@ -254,7 +254,7 @@ def test_variables_that_hami_ignores_too_are_warned_of(loading) -> None:
 
     assert configuration.warnings == (
         (
-            "environment: DEVICE_SPLIT_COUNT: has no effect, nor has it in HAMi; "
+            "environment: DEVICE_SPLIT_COUNT: has no effect, in HAMi neither; "
             "set deviceSplitCount in the device configuration"
         ),
     )

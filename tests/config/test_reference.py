@@ -76,7 +76,7 @@ def test_a_misspelt_word_finds_the_nearest_key() -> None:
     assert nearest("device_split_count", ["deviceSplitCount", "nodeName"]) == "deviceSplitCount"
     assert nearest("NODENAME", ["deviceSplitCount", "nodeName"]) == "nodeName"
     assert nearest("zebra", ["deviceSplitCount", "nodeName"]) == ""
-    assert suggestion("zebra", ["b", "a"]) == "known here: a, b"
+    assert suggestion("zebra", ["b", "a"]) == "known keys: a, b"
     assert suggestion("zebra", []) == "nothing can be set here"
 
 

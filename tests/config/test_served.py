@@ -58,9 +58,9 @@ def test_cdi_enabled_adds_to_plain_ways_and_leaves_a_cdi_way_as_it_is() -> None:
     ("keys", "said"),
     [
         ({"deviceListStrategy": "cdi"}, "cdi"),
-        ({"deviceListStrategy": "auto,cdi-cri"}, "'auto' stands alone"),
+        ({"deviceListStrategy": "auto,cdi-cri"}, "'auto' cannot be combined with others"),
         ({"deviceListStrategy": []}, "at least 1 item"),
-        ({"deviceListStrategy": "envvar"}, "'envvar' is not served for this vendor; choose from: cdi-annotations"),
+        ({"deviceListStrategy": "envvar"}, "'envvar' is not supported by this vendor; choose from: cdi-annotations"),
         ({"cdi": {"vendor": "No_Vendor"}}, "vendor"),
         ({"cdi": {"class": "0gpu"}}, "class"),
         ({"cdi": {"annotationPrefix": "cdi.k8s.io"}}, "annotationPrefix"),
@@ -76,5 +76,5 @@ def test_what_means_nothing_is_refused_with_its_place(keys: Any, said: str) -> N
 
 def test_a_vendor_says_what_it_can_do() -> None:
     assert Narrow().delivery.ways == (Way.CDI_ANNOTATIONS,)
-    with pytest.raises(ValidationError, match="'device-specs' is not served for this vendor; choose from"):
+    with pytest.raises(ValidationError, match="'device-specs' is not supported by this vendor; choose from"):
         Narrow.model_validate({"deviceListStrategy": "device-specs"})

@@ -19,7 +19,8 @@ SOUNDS_LIKE_A_GAP = re.compile(
     r"does not (serve|limit|share|cut)|serves? (no\b|neither)|no node side|limits? (no|nothing)|"
     r"\bnothing\b.{0,30}\b(limits?|holds?|enforces?)|holds? (a container|nobody|no one)|no sMLU|"
     r"cannot be (used whole|shared|cut|limited|served|simulated|set|had)|none is free|registered as such|"
-    r"goes whole|whole (devices|cards|ones|MLUs|NPUs|GPUs) only|unlimitedShares:|offered as a device has|"
+    r"whole [a-zA-Z]+ goes to one|"
+    r"whole (devices|cards|ones|MLUs|NPUs|GPUs) only|unlimitedShares:|exactly the (memory|cores)|"
     r"no effect|cut (with|beforehand)|ha(s|ve) been cut|as many containers as|that their owner|has its GPU alone",
     re.IGNORECASE,
 )
@@ -28,8 +29,7 @@ NO_GAPS = {
     " and has no effect": "a slip of the pen",
     "…: ….…: is not a known key and has no effect; …": "a slip of the pen",
     "…: is not a vendor here and has no effect; did you mean …?": "a slip of the pen",
-    '…: …: has no "name" and serves no node; add the node\'s name': "a slip of the pen",
-    "environment: …: has no effect, nor has it in HAMi; set … in the device configuration": "nor in HAMi",
+    "environment: …: has no effect, in HAMi neither; set … in the device configuration": "nor in HAMi",
     "whole devices only: …": "followed by the vendor's words",
     "the node serves whole devices only, and a part is asked for": "beside the node's own words",
     " and nothing limits containers to them": "of the demonstration",

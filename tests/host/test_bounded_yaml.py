@@ -25,7 +25,7 @@ def test_a_document_becomes_plain_values(text, value):
     ("text", "line"), [("a: 1\nb: 2\na: 3\n", 3), ("a:\n- b: {c: 1, 'c': 2}\n", 2), ("{a: &x {b: 1, b: 2}, c: *x}", 1)]
 )
 def test_a_key_that_is_there_twice_is_refused_with_its_line(text, line):
-    with pytest.raises(ValueError, match=f'"[abc]" is there twice in one mapping, on line {line}$'):
+    with pytest.raises(ValueError, match=f'"[abc]" is set twice in one mapping, on lines . and {line}$'):
         read_yaml(text)
 
 

@@ -25,7 +25,7 @@ class CambriconSettings(TrustSettings):
     fixed: ClassVar[Mapping[str, Fixed]] = {
         **AS_IT_IS,
         "splitCount": Fixed(
-            served=f"an MLU goes whole to one container, or in {SLOTS} shares with unlimitedShares: true",
+            served=f"a whole MLU goes to one container, or in {SLOTS} shares with unlimitedShares: true",
             value=lambda section: SLOTS if section.get("unlimitedShares") else 1,
         ),
     }

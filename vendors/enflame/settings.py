@@ -18,7 +18,7 @@ class EnflameSettings(TreeSettings):
     fixed: ClassVar[Mapping[str, Fixed]] = {
         **AS_IT_IS,
         "splitCount": Fixed(
-            served="a card goes whole to one container, in 100 shares with serve: shared, or to as many as it has "
+            served="a whole card goes to one container, in 100 shares with serve: shared, or to as many as it has "
             "partitions",
             value=lambda section: 100 if section.get("serve") == "shared" else 1,
         ),

@@ -28,7 +28,7 @@ class KunlunSettings(ToolSettings, TrustSettings):
     fixed: ClassVar[Mapping[str, Fixed]] = {
         **AS_IT_IS,
         "splitCount": Fixed(
-            served="an XPU goes whole to one container, or to four with serve: parts",
+            served="a whole XPU goes to one container, or to four with serve: parts",
             value=lambda section: 4 if section.get("serve") == "parts" else 1,
         ),
     }

@@ -122,7 +122,7 @@ def _objects(path: Path) -> Iterator[Json]:
         documents = list(yaml.load_all(text, _Cluster))  # a safe loader, with bounds
     except (yaml.YAMLError, ValueError) as error:
         raise HamiError(
-            f"{path}: is neither YAML nor JSON: {error}", hint="save it with kubectl get -o yaml"
+            f"{path}: cannot be read as YAML or JSON: {error}", hint="save it with kubectl get -o yaml"
         ) from error
     for document in documents:
         if not isinstance(document, Mapping):

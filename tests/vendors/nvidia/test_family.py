@@ -136,7 +136,10 @@ def test_hamis_whole_section_is_accepted() -> None:
         ({"preConfiguredDeviceMemory": -1}, "greater than or equal to 0"),
         ({"operatingMode": "mig"}, "not supported yet"),
         ({"operatingMode": "mixed"}, "hami-core"),
-        ({"deviceListStrategy": "device-specs"}, "'device-specs' is not served for this vendor; choose from: cdi-ann"),
+        (
+            {"deviceListStrategy": "device-specs"},
+            "'device-specs' is not supported by this vendor; choose from: cdi-ann",
+        ),
         ({"deviceListStrategy": ["auto", "envvar"]}, "'auto' stands alone"),
         ({"cdi": {"vendor": "no/slash"}}, "pattern"),
         ({"deviceListStrategy": []}, "at least 1"),
