@@ -60,7 +60,7 @@ class VendorBuilder:
         """One vendor's. One whose families cannot be listed is served without any, and reports it."""
         name = served.vendor.name
         errors = VendorErrors(name, self.metrics)
-        calls = BoundedCalls(f"{name}-families", patience=CALL_TIMEOUT_S)
+        calls = BoundedCalls(f"{name}-families", timeout=CALL_TIMEOUT_S)
         inventory = self._inventory(name)
         tasks = VendorTasks(
             supervisor=VendorSupervisor(errors),
@@ -72,7 +72,7 @@ class VendorBuilder:
             families = once(
                 f"families of {name}",
                 lambda: tuple(served.vendor.families(served.settings)),
-                patience=FAMILIES_TIMEOUT_S,
+                timeout=FAMILIES_TIMEOUT_S,
             )
             for family in families:
                 self._add_family(tasks, family, Guard(calls, errors), errors, alone=len(families) == 1)

@@ -15,8 +15,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.host.runtimes import USUAL_FILES
-from hami_plugin.host.runtimes import look as read_runtime
+from hami_plugin.host.runtimes import USUAL_FILES, read_runtime
 from hami_plugin.host.threads import once
 from hami_plugin.inventory.cdi_specs import tidy
 from hami_plugin.log import logger
@@ -135,7 +134,7 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
 def _present(vendor: Vendor, settings: VendorSettings, host: HostPaths) -> bool:
     """Whether the host has the vendor's hardware. Where the vendor fails to say, its driver reports why."""
     try:
-        return bool(once(f"presence of {vendor.name}", partial(vendor.present, settings, host), patience=PRESENCE_S))
+        return bool(once(f"presence of {vendor.name}", partial(vendor.present, settings, host), timeout=PRESENCE_S))
     except Exception:
         log.exception("vendor raised an unexpected error", vendor=vendor.name, step="present")
         return True

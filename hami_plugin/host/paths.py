@@ -55,7 +55,7 @@ class HostPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFiles:
-    """What injection asks of the host. ``/dev`` and the hook directory are looked up where this process sees them."""
+    """The host's files, as injection needs them. ``/dev`` and the hook directory are mapped to this process's view."""
 
     paths: HostPaths
 
@@ -77,12 +77,12 @@ class HostFiles:
             return file.read(most)
 
     def room(self, path: str | Path) -> int | None:
-        """Bytes that are free where a host path is; None where its file system does not say, or it is not there."""
+        """Free bytes of the file system of a host path; None if it does not report them, or the path does not exist."""
         try:
-            told = os.statvfs(self._seen(path))
+            found = os.statvfs(self._seen(path))
         except OSError:
             return None
-        return told.f_bavail * told.f_frsize if told.f_blocks else None
+        return found.f_bavail * found.f_frsize if found.f_blocks else None
 
     def _seen(self, path: str | Path) -> Path:
         text, paths = str(path), self.paths

@@ -1,7 +1,7 @@
-"""What this node's container runtime does with CDI names, read from its configuration file.
+"""Whether this node's container runtime injects devices by CDI names, from its configuration file.
 
-containerd before 2.0 ignores them silently unless its configuration switches them on, and a container would then run
-without its devices. So a runtime that nothing is known of counts as one that cannot.
+containerd before 2.0 ignores CDI names silently unless its configuration enables them, and a container would then run
+without its devices. So an unknown runtime counts as one without CDI.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USUAL_FILES = (
     Path("/etc/k0s/containerd.toml"),
     Path("/var/snap/microk8s/current/args/containerd.toml"),
 )
-"""Where distributions keep it, in the order in which they are tried. Source: their documentation."""
+"""The paths of distributions, in the order in which they are tried. Source: their documentation."""
 
 USUAL_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
@@ -32,9 +32,9 @@ _SAME = {Path("/run"): Path("/var/run")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A runtime's part in CDI: whether it reads names at all, in which directories, and how this is known.
+    """A runtime's CDI support: whether it reads CDI names, from which directories, and how this is known.
 
-    ``switch`` is what to write into its configuration for it to read them; empty where that is not known.
+    ``switch`` is how to enable it in the configuration; empty if that is unknown.
     """
 
     cdi: bool
@@ -43,11 +43,11 @@ class Runtime:
     switch: str = ""
 
     def reads(self, directory: Path) -> bool:
-        """Whether a spec in ``directory`` would be found."""
+        """Whether it finds specs in ``directory``."""
         return self.cdi and _plain(directory) in map(_plain, self.directories)
 
     def objection(self, directory: Path) -> str:
-        """What its configuration has against specs in ``directory``, and what to do. Empty: nothing that is known."""
+        """Why it would ignore specs in ``directory``, and what to do; empty if no reason is known."""
         if self.reads(directory):
             return ""
         if self.cdi:
@@ -56,8 +56,8 @@ class Runtime:
         return f"{self.why}; {self.switch}, and restart it" if self.switch else ""
 
 
-def look(files: Iterable[Path] = USUAL_FILES) -> Runtime:
-    """Read the first of ``files`` that is there. Nothing is raised: what cannot be read is a runtime without CDI."""
+def read_runtime(files: Iterable[Path] = USUAL_FILES) -> Runtime:
+    """Read the first of ``files`` that exists. It never raises: an unreadable file counts as a runtime without CDI."""
     tried = list(files)
     for file in tried:
         try:
@@ -89,12 +89,14 @@ def _containerd(file: Path, content: Mapping[str, Any]) -> Runtime:
     parts = [content, *map(_toml, _imported(file, content))]
     sections = [part.get("plugins", {}).get(name, {}) for part in parts for name in reversed(_CONTAINERD_SECTIONS)]
     merged = _last({}, *sections)
-    said, version = merged.get("enable_cdi"), content.get("version", 1)
+    enabled, version = merged.get("enable_cdi"), content.get("version", 1)
     directories = _directories(merged.get("cdi_spec_dirs"))
-    if said is not None:
-        words = "on" if said else "off"
-        why = f"containerd's enable_cdi is {words} in {file}"
-        return Runtime(cdi=bool(said), directories=directories, why=why, switch="" if said else _switch(file, version))
+    if enabled is not None:
+        state = "on" if enabled else "off"
+        why = f"containerd's enable_cdi is {state} in {file}"
+        return Runtime(
+            cdi=bool(enabled), directories=directories, why=why, switch="" if enabled else _switch(file, version)
+        )
     if version >= _CONTAINERD_2:
         return Runtime(cdi=True, directories=directories, why=f"containerd 2 reads CDI specs ({file})")
     why = f"{file} does not say enable_cdi = true, and containerd before 2.0 then ignores CDI names"
@@ -126,12 +128,12 @@ def _last(*sections: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for section in sections for key, value in section.items()}
 
 
-def _directories(said: object) -> tuple[Path, ...]:
-    if said is None:
+def _directories(value: object) -> tuple[Path, ...]:
+    if value is None:
         return USUAL_DIRECTORIES
-    if not isinstance(said, list):
-        raise TypeError(f"cdi_spec_dirs is {said!r}, and must be a list")
-    return tuple(map(Path, said))
+    if not isinstance(value, list):
+        raise TypeError(f"cdi_spec_dirs must be a list, and is {value!r}")
+    return tuple(map(Path, value))
 
 
 def _plain(directory: Path) -> Path:

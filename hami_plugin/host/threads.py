@@ -1,4 +1,4 @@
-"""A thread that does what it is handed, one after the other, and never keeps the process from ending."""
+"""Threads for blocking calls: calls run in order, with a timeout, and never keep the process from ending."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from typing import Generic, TypeVar
 
 
 class Worker:
-    """The thread starts with the first work. It is a daemon: what never returns must not keep the process."""
+    """The thread starts with the first work. It is a daemon thread: a call that never returns must not keep the
+    process.
+    """
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def put(self, work: Callable[[], None]) -> None:
-        """Have ``work`` done when its turn comes. It must not raise."""
+        """Queue ``work``. It must not raise."""
         if self._thread.ident is None:
             self._thread.start()
         self._work.put(work)
 
     def close(self) -> None:
-        """Let the thread end once its present work returns."""
+        """End the thread once its current work returns."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -35,7 +37,7 @@ class Worker:
 
 
 def carried(error: BaseException) -> Exception:
-    """As a future can hold it, and whoever waits can handle it: no exit, and no end of an iteration."""
+    """The error as a future can hold it: SystemExit and StopIteration become a RuntimeError."""
     match error:
         case StopIteration():
             problem = RuntimeError("StopIteration: an iterator ended where another item was expected")
@@ -51,22 +53,22 @@ T = TypeVar("T")
 
 
 class StuckError(TimeoutError):
-    """A call on the thread has not come back in time. It is still running."""
+    """A call on the thread has not returned in time. It is still running."""
 
 
 class WorkThread:
-    """Runs calls one after the other, in the order in which they were started.
+    """Runs calls one at a time, in the order in which they were started.
 
-    One that nobody waits for any more when its turn comes is not run: what it would do is out of date.
+    A call whose caller has stopped waiting before its turn is skipped: its result would be out of date.
     """
 
     def __init__(self, name: str) -> None:
         self._worker = Worker(name)
 
     def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run ``function`` on the thread. The caller decides how long to wait, and cancels the answer to give it up.
+        """Run ``function`` on the thread. Cancelling the answer skips the call only before its turn.
 
-        That keeps the call from running only before its turn: one that runs cannot be stopped.
+        A call that has started cannot be stopped.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -74,9 +76,9 @@ class WorkThread:
         return answer
 
     async def call(self, function: Callable[[], T], timeout: float, *, last: bool = False) -> T:  # noqa: ASYNC109  # raises its own error
-        """Run ``function`` and wait for it. ``StuckError`` after ``timeout`` seconds, waiting in line included.
+        """Run ``function`` and wait for it. ``StuckError`` after ``timeout`` seconds, queueing included.
 
-        Nothing that is started after the ``last`` is run.
+        Nothing runs after the ``last`` call.
         """
         answer = self.start(function)
         if last:
@@ -90,19 +92,19 @@ class WorkThread:
             answer.cancel()
 
     def close(self) -> None:
-        """Let the thread end once its present call returns."""
+        """End the thread once its current call returns."""
         self._worker.close()
 
 
 def _perform(loop: asyncio.AbstractEventLoop, function: Callable[[], T], answer: asyncio.Future[T]) -> None:
-    """On the thread: call, and carry the outcome to the loop, if there still is one."""
+    """On the thread: call, and pass the outcome to the loop, if it is still open."""
     if answer.cancelled():
         return
     value: T | None = None
     problem: Exception | None = None
     try:
         value = function()
-    except BaseException as error:  # noqa: BLE001  # carried to whoever waits, or dropped with the wait
+    except BaseException as error:  # noqa: BLE001  # passed to the caller, or dropped if it has stopped waiting
         problem = carried(error)
 
     def deliver() -> None:
@@ -117,90 +119,90 @@ def _perform(loop: asyncio.AbstractEventLoop, function: Callable[[], T], answer:
         loop.call_soon_threadsafe(deliver)
 
 
-LINE = 5
-"""How many times its own patience a call waits for its turn."""
+QUEUE_FACTOR = 5
+"""A call waits for its turn at most this many times its timeout."""
 
 
-def once(name: str, function: Callable[[], T], *, patience: float) -> T:
-    """What ``function`` returns or raises on a thread of its own; ``StuckError`` after ``patience`` seconds.
+def once(name: str, function: Callable[[], T], *, timeout: float) -> T:
+    """Run ``function`` on its own thread and wait; ``StuckError`` after ``timeout`` seconds.
 
-    Whoever asks is held up meanwhile: this is for the start, before there is an event loop.
+    It blocks the caller, so use it at startup only, before the event loop runs.
     """
     answer: Future[T] = Future()
 
     def perform() -> None:
         try:
             answer.set_result(function())
-        except BaseException as error:  # noqa: BLE001  # carried to whoever asked
+        except BaseException as error:  # noqa: BLE001  # passed to the caller
             answer.set_exception(carried(error))
 
     worker = Worker(name)
     worker.put(perform)
     worker.close()
     try:
-        problem = answer.exception(patience)
+        problem = answer.exception(timeout)
     except TimeoutError as error:
-        raise StuckError(f"no answer within {patience:g} s") from error
+        raise StuckError(f"no answer within {timeout:g} s") from error
     if problem is not None:
         raise problem
     return answer.result()
 
 
 class BoundedCalls:
-    """Makes one call at a time, while the event loop turns. Each has ``patience`` seconds from its turn on.
+    """Runs one blocking call at a time beside the event loop. Each has ``timeout`` seconds from its turn on.
 
-    A call that takes longer goes on on its thread, and until it comes back all others are refused at once: one that
-    never returns holds up nobody twice. One that is given up before its turn is never made.
+    A call that takes longer keeps running on its thread. Until it returns, all others are refused at once, so that a
+    stuck call delays nobody twice. A call that is cancelled before its turn is never made.
     """
 
-    def __init__(self, name: str, *, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, name: str, *, timeout: float) -> None:
+        self._timeout = timeout
         self._thread = WorkThread(name)
         self._overdue: _Turn[object] | None = None
 
     async def ask(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns or raises. ``StuckError`` when it does not come back, or an earlier one has not."""
+        """What ``function`` returns or raises. ``StuckError`` if it, or an earlier call, does not return in time."""
         self._require_free()
         turn = _Turn(function)
         answer = self._thread.start(turn)
-        last = time.monotonic() + LINE * self._patience
+        last = time.monotonic() + QUEUE_FACTOR * self._timeout
         try:
             while not answer.done():
-                due = last if turn.began is None else turn.began + self._patience
+                due = last if turn.started is None else turn.started + self._timeout
                 if (left := due - time.monotonic()) <= 0:
-                    raise self._given_up(turn)
-                await asyncio.wait([answer], timeout=min(left, self._patience))
-                if turn.began is None:
+                    raise self._timed_out(turn)
+                await asyncio.wait([answer], timeout=min(left, self._timeout))
+                if turn.started is None:
                     self._require_free()
             return answer.result()
         finally:
             answer.cancel()
 
     def close(self) -> None:
-        """Let the thread end once its present call returns."""
+        """End the thread once its current call returns."""
         self._thread.close()
 
     def _require_free(self) -> None:
         if self._overdue is not None and not self._overdue.ended:
-            raise StuckError("an earlier call has not come back yet")
+            raise StuckError("an earlier call has not returned yet")
 
-    def _given_up(self, turn: _Turn[T]) -> StuckError:
-        if turn.began is None:
-            return StuckError(f"no turn within {LINE * self._patience:g} s")
+    def _timed_out(self, turn: _Turn[T]) -> StuckError:
+        if turn.started is None:
+            return StuckError(f"no turn within {QUEUE_FACTOR * self._timeout:g} s")
         self._overdue = turn  # type: ignore[assignment]  # only asked whether it has ended
-        return StuckError(f"no answer within {self._patience:g} s")
+        return StuckError(f"no answer within {self._timeout:g} s")
 
 
 class _Turn(Generic[T]):
-    """A call that says when it has begun, in monotonic seconds, and whether it has ended. Read from the loop."""
+    """A call, with its start in monotonic seconds and whether it has ended. Read from the loop."""
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self.began: float | None = None
+        self.started: float | None = None
         self.ended = False
         self._function = function
 
     def __call__(self) -> T:
-        self.began = time.monotonic()
+        self.started = time.monotonic()
         try:
             return self._function()
         finally:

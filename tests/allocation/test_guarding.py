@@ -28,7 +28,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize(("part", "name"), FUNCTIONS)
 def test_every_function_is_guarded_where_it_is_called(part, name):
     ran_on = []
-    with closing(BoundedCalls("odd", patience=5)) as calls:
+    with closing(BoundedCalls("odd", timeout=5)) as calls:
         noting = changed(ODD_FAMILY, **{name: lambda *_asked: ran_on.append(threading.current_thread())})
         function = getattr(getattr(guarded(noting, Guard(calls, VendorErrors("odd"))), part), name)
 

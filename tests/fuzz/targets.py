@@ -369,7 +369,7 @@ def manifest(data: bytes) -> None:
 
 def container_runtime(name: str, data: bytes) -> None:
     path = written(data, name)
-    runtimes.look([path]).objection(Path("/var/run/cdi"))
+    runtimes.read_runtime([path]).objection(Path("/var/run/cdi"))
 
 
 # What vendors' tools print

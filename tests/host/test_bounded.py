@@ -11,14 +11,14 @@ from hami_plugin.host.threads import BoundedCalls, StuckError, once
 
 @pytest.fixture
 def calls():
-    calls = BoundedCalls("test-calls", patience=60.0)
+    calls = BoundedCalls("test-calls", timeout=60.0)
     yield calls
     calls.close()
 
 
 @pytest.fixture
 def impatient():
-    calls = BoundedCalls("test-calls", patience=0.05)
+    calls = BoundedCalls("test-calls", timeout=0.05)
     yield calls
     calls.close()
 
@@ -49,7 +49,7 @@ async def test_calls_are_made_on_one_thread_that_is_not_the_loops(calls):
 
 def test_no_thread_is_there_before_the_first_call():
     before = threading.active_count()
-    BoundedCalls("idle", patience=1.0)
+    BoundedCalls("idle", timeout=1.0)
 
     assert threading.active_count() == before
 
@@ -78,7 +78,7 @@ async def test_a_call_that_does_not_come_back_is_given_up_and_the_next_are_refus
         await impatient.ask(gate.wait)
 
     ran = []
-    with pytest.raises(StuckError, match="an earlier call has not come back yet"):
+    with pytest.raises(StuckError, match="an earlier call has not returned yet"):
         await impatient.ask(lambda: ran.append("refused"))
     gate.set()
 
@@ -97,7 +97,7 @@ async def test_the_loop_turns_while_calls_wait_for_each_other(calls, gate):
 
 
 async def test_a_call_has_its_time_from_its_turn_on_and_not_from_its_place_in_the_line():
-    calls, pause = BoundedCalls("test-calls", patience=1.0), threading.Event()
+    calls, pause = BoundedCalls("test-calls", timeout=1.0), threading.Event()
 
     done = await asyncio.gather(*(calls.ask(lambda: pause.wait(0.4)) for _ in range(4)))
 
@@ -124,8 +124,8 @@ async def test_who_waits_in_line_behind_a_call_that_never_comes_back_is_refused_
 
 
 def test_before_there_is_a_loop_a_call_is_waited_for_as_long_as_it_may_take(gate):
-    assert once("test", lambda: "answer", patience=30.0) == "answer"
+    assert once("test", lambda: "answer", timeout=30.0) == "answer"
     with pytest.raises(StuckError, match=r"no answer within 0\.01 s"):
-        once("test", gate.wait, patience=0.01)
+        once("test", gate.wait, timeout=0.01)
     with pytest.raises(RuntimeError, match="SystemExit: 3"):
-        once("test", lambda: sys.exit(3), patience=30.0)
+        once("test", lambda: sys.exit(3), timeout=30.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.host.runtimes import look
+from hami_plugin.host.runtimes import read_runtime
 
 CRI_2 = '[plugins."io.containerd.grpc.v1.cri"]\n'
 CRI_3 = "[plugins.'io.containerd.cri.v1.runtime']\n"
@@ -15,7 +15,7 @@ CRI_3 = "[plugins.'io.containerd.cri.v1.runtime']\n"
 def configured(folder, text, name="config.toml"):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
-    return look([folder / name])
+    return read_runtime([folder / name])
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_only_directories_that_the_runtime_reads_count(tmp_path):
 
 
 def test_a_runtime_that_is_not_known_counts_as_one_without_cdi(tmp_path):
-    runtime = look([tmp_path / "absent.toml"])
+    runtime = read_runtime([tmp_path / "absent.toml"])
 
     assert not runtime.cdi
     assert str(tmp_path / "absent.toml") in runtime.why
@@ -112,4 +112,4 @@ def test_directories_that_are_no_list_are_not_taken_apart(tmp_path):
     runtime = configured(tmp_path, f'version = 2\n{CRI_2}enable_cdi = true\ncdi_spec_dirs = "/etc/cdi"\n')
 
     assert not runtime.cdi
-    assert "cdi_spec_dirs is '/etc/cdi', and must be a list" in runtime.why
+    assert "cdi_spec_dirs must be a list, and is '/etc/cdi'" in runtime.why

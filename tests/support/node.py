@@ -75,7 +75,7 @@ class Node:
             self.cluster, pods=self.pods, node=self.live, ledger=self.ledger, questions=[QUESTION], period=0.005
         )
         self.host = HostFiles(paths=HostPaths(hook=self.root / "hook", hook_view=self.root / "hook"))
-        self.guard = Guard(BoundedCalls("node-test", patience=10.0), VendorErrors("test"))
+        self.guard = Guard(BoundedCalls("node-test", timeout=10.0), VendorErrors("test"))
         self.allocator = self._allocator(FAMILY)
         check = StartCheck(
             QUESTION,

@@ -23,8 +23,8 @@ from tests.support.node import until
 def impatient(monkeypatch):
     """With the vendor that is broken, and with no other."""
 
-    def calls(name, *, patience):
-        return BoundedCalls(name, patience=0.2 if name.startswith("odd") else 10 * patience)
+    def calls(name, *, timeout):
+        return BoundedCalls(name, timeout=0.2 if name.startswith("odd") else 10 * timeout)
 
     monkeypatch.setattr(hami_plugin.daemon.build, "BoundedCalls", calls)
 
@@ -201,7 +201,7 @@ async def test_an_allocate_that_never_comes_back_is_refused_and_the_next_one_at_
         await node.odd_offered(2 * SPLIT)
         with pytest.raises(HamiError, match=r"no answer within 0\.2 s"):
             await node.odd_pod("a")
-        with pytest.raises(HamiError, match="an earlier call has not come back yet"):
+        with pytest.raises(HamiError, match="an earlier call has not returned yet"):
             await node.odd_pod("b")
         await node.the_other_is_served()
 

@@ -244,7 +244,7 @@ async def _plugin(
         host=ScratchHost(paths=HostPaths(), scratch=scratch / "host"),
         observer=NullObserver(),
     )
-    guard = Guard(BoundedCalls("gpu-check", patience=DEADLINE_S), VendorErrors("nvidia"))
+    guard = Guard(BoundedCalls("gpu-check", timeout=DEADLINE_S), VendorErrors("nvidia"))
     allocator = Allocator(family, state, snapshot=snapshot, guard=guard)
     return ResourcePlugin(allocator, None, snapshot)
 
