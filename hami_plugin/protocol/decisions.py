@@ -1,6 +1,6 @@
 """Which devices a scheduler chose for a pod's containers, and how the node crosses out what it has handed out.
 
-``<uuid>,<word>,<MiB>,<cores>:`` for each device, ``;`` after each container, init containers first.
+``<uuid>,<device type>,<MiB>,<cores>:`` for each device, ``;`` after each container, init containers first.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
 
 def _in_place(pod: PodView, question: Question, asking: Sequence[ContainerView]) -> None:
     """A decision that has an entry for each container has none for a container that asks for nothing. Where HAMi leaves
-    entries out, there are fewer than containers, and nothing can be said.
+    entries out, there are fewer than containers, and nothing can be checked.
     """
     entries = _pieces(pod, question.allocated)[:-1]
     if len(entries) != len(pod.containers):
@@ -224,7 +224,7 @@ class ReadOnce:
 def excess(
     claim: Claim, question: Question, advertised: Mapping[str, int], every_core: Mapping[str, int] | None = None
 ) -> str:
-    """What in a claim is more than its container asked for, in words; empty when nothing is.
+    """What a claim has beyond its container's request, as a message; empty if nothing.
 
     ``advertised`` gives each device's memory in MiB, ``every_core`` what a grant of all its cores is, where that is not
     100. The pod's author can write annotations; what the container asks for was seen by admission and quota. A grant of

@@ -1,4 +1,4 @@
-"""The handshake annotation: a scheduler asks whether the node's daemon is alive, and a daemon of old answers.
+"""The handshake annotation: a scheduler asks whether the node's daemon is alive, and older daemons answer.
 
 Schedulers since HAMi 2.8 take the kubelet's device count for an answer. For those of 2.7 the daemon writes its own.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-PATIENCE = timedelta(seconds=60)
+ANSWER_TIMEOUT = timedelta(seconds=60)
 """How long a scheduler waits for an answer before it looks at the kubelet's device count."""
 
 _STAMP = "%Y-%m-%d %H:%M:%S"
@@ -19,7 +19,7 @@ _STAMPED = re.compile(r"[^_ ]*[_ ]([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:
 
 
 class HandshakeState(StrEnum):
-    """What a value says. ``OTHER`` is anything else, and no value at all."""
+    """The state in a value. ``OTHER`` is anything else, and no value."""
 
     REQUESTING = "Requesting"
     REPORTED = "Reported"
@@ -37,20 +37,20 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """What a scheduler concludes: whether the node's devices count, and whether it will ask."""
+    """What a scheduler concludes: whether the node's devices count, and whether it asks again."""
 
     healthy: bool
     asks: bool
 
 
 def parse_handshake(text: str) -> Handshake:
-    """Read any value. Nothing is an error: what no scheduler understands, it overwrites."""
+    """Parse any value. Nothing is an error: a scheduler overwrites what it does not understand."""
     state = next((state for state in HandshakeState if state and state in text), HandshakeState.OTHER)
     return Handshake(state=state, time=_time(text))
 
 
 def asking(text: str) -> bool:
-    """Whether a scheduler has asked, and nobody answered."""
+    """Whether a scheduler has asked and has no answer yet."""
     return parse_handshake(text).state is HandshakeState.REQUESTING
 
 
@@ -72,7 +72,7 @@ def believed(text: str, *, now: datetime, allocatable: int) -> Liveness:
     handshake = parse_handshake(text)
     if handshake.state is not HandshakeState.REQUESTING:
         return Liveness(healthy=True, asks=True)
-    waiting = handshake.time is None or now - handshake.time < PATIENCE
+    waiting = handshake.time is None or now - handshake.time < ANSWER_TIMEOUT
     return Liveness(healthy=waiting or allocatable > 0, asks=False)
 
 

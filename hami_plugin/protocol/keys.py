@@ -11,7 +11,7 @@ BIND_TIME = "hami.io/bind-time"
 OWN = "hami-plugin.io/"
 """Begins what no HAMi reads."""
 REFUSES = f"{OWN}refuses-"
-"""Begins a node's annotation of what its daemon refuses of one family; the family's word follows."""
+"""Begins a node's annotation of what its daemon refuses of one family; the family's device type follows."""
 
 UNHEALTHY = f"{OWN}unhealthy-"
 """Begins a node's annotation of which devices, by index, are kept back of a family that registers none."""

@@ -44,7 +44,7 @@ def render_lock(lock: NodeLock) -> str:
     offset = lock.time.utcoffset()
     if offset is None:
         raise WireError(f"node lock: {lock.time.isoformat()} has no time zone")
-    # An offset with seconds cannot be written, so such a time is told in UTC.
+    # An offset with seconds cannot be written, so such a time is written in UTC.
     time = lock.time.astimezone(UTC) if not offset or offset % timedelta(minutes=1) else lock.time
     stamp = time.isoformat(timespec="seconds").replace("+00:00", "Z")
     if not lock.namespace and not lock.pod:

@@ -69,7 +69,7 @@ class DeviceInfo:
         vendor: str = "",
         custom: Mapping[str, Any] | None = None,
     ) -> DeviceInfo:
-        """A device's own entry: all of its memory and cores, unless so much of them is said, in one share."""
+        """A device's own entry: all of its memory and cores, unless given, in one share."""
         return cls(
             id=device.uuid,
             index=device.index,
@@ -271,14 +271,14 @@ def key(device_type: str) -> str:
 
 
 def refused(annotations: Mapping[str, str], device_type: str) -> Refuses | None:
-    """What a node's annotations say of a family. None where they say nothing that is understood."""
+    """What a node's annotations refuse of a family; None if nothing, or nothing known."""
     what, _, why = annotations.get(key(device_type), "").partition(":")
-    told = "".join(one for one in why.strip()[:MAX_CHARACTERS] if one.isprintable())
+    reason = "".join(one for one in why.strip()[:MAX_CHARACTERS] if one.isprintable())
     match what.strip():
         case "parts":
-            return Refuses(what="parts", why=told)
+            return Refuses(what="parts", why=reason)
         case "all":
-            return Refuses(what="all", why=told)
+            return Refuses(what="all", why=reason)
         case _:
             return None
 
@@ -289,7 +289,7 @@ def unhealthy_key(device_type: str) -> str:
 
 
 def unhealthy(annotations: Mapping[str, str], device_type: str) -> frozenset[int]:
-    """The devices, by index, that a node's annotations say are not healthy. What is no number is passed over."""
+    """The devices, by index, that a node's annotations say are not healthy. Other entries are ignored."""
     parts = annotations.get(unhealthy_key(device_type), "").split(",")[:MAX_DEVICES]
     return frozenset(int(one) for part in parts if (one := part.strip()).isascii() and one.isdecimal() and len(one) < 9)
 
