@@ -1,7 +1,7 @@
-"""Connections to our own ports: how many there may be, and how long one may take to ask for something.
+"""Limits of connections to our own ports: their number, and the time until their first request.
 
-Whoever reaches a port of a pod can open connections to it, and needs no account for that. Each costs a descriptor,
-which the kubelet's socket needs too, and some 70 KiB.
+Whoever reaches a port of a pod can open connections to it, without any account. Each costs some 70 KiB and a
+descriptor, which the kubelet's socket needs too.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from aiohttp import web
 
 from hami_plugin.log import logger
 
-MOST = 64
-"""Connections to the port of probes and metrics: the kubelet and Prometheus need a handful."""
+MAX_CONNECTIONS = 64
+"""Of the port of probes and metrics. The kubelet and Prometheus need a handful."""
 HEADER_S = 5.0
-"""How long the first request's header may take, and a TLS handshake."""
+"""Timeout of the TLS handshake, and of the first request's header."""
 AT_ONCE = 16
-"""So many are taken in one turn of the loop. Others wait in the kernel, and the kubelet's calls go on between."""
-SAY_AGAIN_S = 60.0
+"""Connections accepted in one turn of the loop. Others wait in the kernel, so that the kubelet's calls go on."""
+LOG_INTERVAL_S = 60.0
 PAUSE_S = 0.1
-"""How long nobody is taken when the process has no descriptor left."""
-ENOUGH = 65_536
-"""Descriptors. Some systems allow a thousand million, and vendors' tools that close them one by one take minutes."""
-KEPT_BACK = 48
-"""Descriptors that are left to everything else, where there are few."""
+"""How long to accept nothing when the process has no descriptor left."""
+MAX_DESCRIPTORS = 65_536
+"""Some systems allow a billion, and vendors' tools that close them one by one take minutes."""
+RESERVED_DESCRIPTORS = 48
+"""Left to everything else, where there are few."""
 IDLE, LATE, BUSY = "it was idle for longest", "it asked for nothing in time", "all others are busy"
 WHYS = (IDLE, LATE, BUSY)
-"""Why a connection is closed before its time; beside these the system's own words, when no descriptor is left."""
+"""Why a connection is closed early; besides these the system's message when no descriptor is left."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -43,32 +43,32 @@ log = logger(__name__)
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process open as many files as it may. How many these are now."""
+    """Raise the limit of open files as far as allowed, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(soft, min(hard, ENOUGH)) if hard != resource.RLIM_INFINITY else max(soft, ENOUGH)
+    wanted = max(soft, min(hard, MAX_DESCRIPTORS)) if hard != resource.RLIM_INFINITY else max(soft, MAX_DESCRIPTORS)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
-        log.warning("the limit of open files stays as it is", limit=soft, why=str(error))
+        log.warning("the limit of open files cannot be raised", limit=soft, why=str(error))
         return soft
     return wanted
 
 
 def affordable(most: int) -> int:
-    """How many of ``most`` connections the limit of open files leaves room for; always a few."""
+    """How many of ``most`` connections the limit of open files permits; always a few."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return most if limit == resource.RLIM_INFINITY else max(4, min(most, (limit - KEPT_BACK) // 4))
+    return most if limit == resource.RLIM_INFINITY else max(4, min(most, (limit - RESERVED_DESCRIPTORS) // 4))
 
 
 class _Connection(asyncio.Protocol):
     """One connection, between its transport and aiohttp's protocol.
 
-    ``since`` is when it last became idle; ``asks``, how many requests of it are being answered.
+    ``since`` is when it last became idle; ``requests`` is how many of its requests are in progress.
     """
 
     def __init__(self, owner: Connections, since: float) -> None:
         self.since = since
-        self.asks = 0
+        self.requests = 0
         self.transport: asyncio.Transport | None = None
         self.opening: asyncio.Task[None] | None = None
         self.late: asyncio.TimerHandle | None = None
@@ -80,14 +80,14 @@ class _Connection(asyncio.Protocol):
         return self
 
     def drop(self) -> None:
-        """Close it now, whatever its state."""
+        """Close it now, in any state."""
         if self.transport:
             self.transport.abort()
         elif self.opening:
             self.opening.cancel()
 
     def in_time(self) -> None:
-        """It has asked for something."""
+        """Its first request has arrived."""
         if self.late:
             self.late.cancel()
             self.late = None
@@ -123,25 +123,25 @@ class _Connection(asyncio.Protocol):
 
 @dataclass(slots=True)
 class _Dropped:
-    """Connections that were closed before their time, since the last line about them."""
+    """Connections that were closed early since the last log line about them."""
 
     count: int = 0
-    said: float = field(default=float("-inf"))
+    logged_at: float = field(default=float("-inf"))
 
 
 class Connections:
-    """Takes connections from a socket, at most ``most`` at a time, and hands them to aiohttp's server.
+    """Accepts connections of a socket, at most ``most`` at a time, and passes them to aiohttp's server.
 
-    When there are as many, the one that has been idle for longest goes; one that waits for an answer stays. ``context``
-    may be replaced: it is that of connections from then on. ``dropped`` counts those that are closed, with the reason.
-    Give ``noticing`` to the application as its first middleware.
+    At the limit, the connection that has been idle longest is closed; one with a request in progress stays. A new
+    ``context`` holds for new connections. ``dropped`` counts connections closed early, with the reason. The application
+    needs ``noticing`` as its first middleware.
     """
 
     def __init__(
         self,
         *,
         context: ssl.SSLContext | None = None,
-        most: int = MOST,
+        most: int = MAX_CONNECTIONS,
         header: float = HEADER_S,
         dropped: Callable[[str], None] = lambda _why: None,
         clock: Callable[[], float] = time.monotonic,
@@ -164,27 +164,27 @@ class Connections:
 
     @web.middleware
     async def noticing(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A connection is busy while one of its requests is answered."""
+        """Mark a connection as busy while one of its requests is in progress."""
         one = self._of.get(request.transport) if request.transport else None
         if one is None:
             return await handler(request)
-        one.asks += 1
+        one.requests += 1
         one.in_time()
         try:
             return await handler(request)
         finally:
-            one.asks -= 1
+            one.requests -= 1
             one.since = self._clock()
 
     def start(self, server: web.Server, listener: socket.socket) -> None:
-        """Take connections for ``server`` from now on."""
+        """Accept connections for ``server`` from now on."""
         self._server = server
         self._listener = listener
         listener.setblocking(False)
         self._resume()
 
     def stop(self) -> None:
-        """Take no more. Those that are open go on. Harmless when nothing was started."""
+        """Accept no more. Open connections stay. Harmless if nothing was started."""
         listener, self._listener, self._server = self._listener, None, None
         if self._paused:
             self._paused.cancel()
@@ -193,7 +193,7 @@ class Connections:
         self._give_reserve()
 
     def close(self) -> None:
-        """Take no more, and close those that are open."""
+        """Accept no more, and close open connections."""
         self.stop()
         for one in list(self._open):
             one.drop()
@@ -216,7 +216,7 @@ class Connections:
             asyncio.get_running_loop().add_reader(self._listener, self._take, self._listener)
 
     def _take(self, listener: socket.socket) -> None:
-        # What is dropped is closed in the loop's next turn: until then both count.
+        # A dropped connection is closed in the loop's next turn; until then both count.
         for _ in range(min(AT_ONCE, self._most)):
             try:
                 taken, _address = listener.accept()
@@ -230,7 +230,7 @@ class Connections:
     def _begin(self, taken: socket.socket) -> None:
         if len(self._open) >= self._most and not self._drop_oldest():
             taken.close()
-            self._tell(BUSY)
+            self._report(BUSY)
             return
         taken.setblocking(False)
         one = _Connection(self, self._clock())
@@ -242,12 +242,12 @@ class Connections:
 
     async def _opened(self, one: _Connection, taken: socket.socket, server: web.Server | None) -> None:
         assert server
-        patience = self._header if self.context else None
+        handshake_timeout = self._header if self.context else None
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: one.serve(server()), taken, ssl=self.context, ssl_handshake_timeout=patience
+                lambda: one.serve(server()), taken, ssl=self.context, ssl_handshake_timeout=handshake_timeout
             )
-        except Exception as error:  # noqa: BLE001  # a peer that has gone, or speaks no TLS: nobody is left to be told
+        except Exception as error:  # noqa: BLE001  # the peer has gone, or speaks no TLS: nobody is left to answer
             log.debug("connection not opened", why=str(error) or type(error).__name__)
 
     def _settled(self, one: _Connection, taken: socket.socket) -> None:
@@ -257,23 +257,23 @@ class Connections:
             taken.close()
 
     def _drop_oldest(self) -> bool:
-        """Close the connection that has been idle for longest; one that is closing already does for a moment."""
-        idle = [one for one in self._open if not one.asks]
+        """Close the connection that has been idle longest. Closing takes a moment."""
+        idle = [one for one in self._open if not one.requests]
         if not idle:
             return False
         oldest = min(idle, key=lambda one: one.since)
         self._open.pop(oldest)
         oldest.drop()
-        self._tell(IDLE)
+        self._report(IDLE)
         return True
 
     def _too_late(self, one: _Connection) -> None:
         one.late = None
         one.drop()
-        self._tell(LATE)
+        self._report(LATE)
 
     def _out_of_descriptors(self, listener: socket.socket, error: OSError) -> None:
-        """Others need descriptors more than we do. Whoever waits is let in by the reserve, and shown out."""
+        """Pause, since others need descriptors more. The reserved one accepts and closes whoever waits."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
         self._paused = loop.call_later(PAUSE_S, self._resume)
@@ -282,7 +282,7 @@ class Connections:
             listener.accept()[0].close()
         self._keep_reserve()
         self._drop_oldest()
-        self._tell(error.strerror or str(error))
+        self._report(error.strerror or str(error))
 
     def _keep_reserve(self) -> None:
         if self._reserve < 0:
@@ -294,10 +294,10 @@ class Connections:
             os.close(self._reserve)
             self._reserve = -1
 
-    def _tell(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         self._count(why)
-        told, now = self._dropped.setdefault(why, _Dropped()), self._clock()
-        told.count += 1
-        if now - told.said >= SAY_AGAIN_S:
-            log.warning("connections closed before their time", why=why, count=told.count, most=self._most)
-            told.count, told.said = 0, now
+        dropped, now = self._dropped.setdefault(why, _Dropped()), self._clock()
+        dropped.count += 1
+        if now - dropped.logged_at >= LOG_INTERVAL_S:
+            log.warning("connections closed early", why=why, count=dropped.count, most=self._most)
+            dropped.count, dropped.logged_at = 0, now

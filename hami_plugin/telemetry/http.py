@@ -1,4 +1,4 @@
-"""A small HTTP server for probes, metrics, and the configuration in force."""
+"""A small HTTP server for probes, metrics and the effective configuration."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from hami_plugin.telemetry.connections import Connections
 
 _INDEX = """hami-plugin
 
-/healthz       is the process alive
+/healthz       whether the process is alive
 /readyz        {purpose}
 /metrics       for Prometheus
-/debug/config  the configuration in force, to whoever asks from this very machine or pod
+/debug/config  the effective configuration, from this host or pod only
 """
-NODE_PURPOSE = "are the devices offered to the kubelet"
+NODE_PURPOSE = "whether the devices are offered to the kubelet"
 _STOP_S = 2.0
-_PATIENCE_S = _STOP_S / 4
-"""How long a request may go on while the server stops; aiohttp waits for so long twice."""
+_SHUTDOWN_TIMEOUT_S = _STOP_S / 4
+"""Timeout of requests while the server stops; aiohttp waits twice as long."""
 
 
 async def nothing() -> None:
-    """Nothing needs to be asked before a scrape."""
+    """Nothing to refresh before a scrape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """The pages about a process. Each shows what the callables tell at the time of the request.
+    """The pages about a process. They show what the callables return at the time of the request.
 
-    ``alive`` lists what makes the process useless until it restarts; a broken card or an absent kubelet never does.
-    ``ready`` maps each component to its problem, empty when there is none; ``purpose`` says what readiness means.
+    ``alive`` lists problems that only a restart solves; a broken device or an absent kubelet is none of them.
+    ``ready`` maps each component to its problem, empty if there is none; ``purpose`` says what readiness means.
     ``refresh`` is awaited before each scrape.
     """
 
@@ -81,13 +81,13 @@ class Probes:
 
     async def _config(self, request: web.Request) -> web.Response:
         if not _from_loopback(request):
-            why = "the configuration is shown on the loopback address only; use kubectl port-forward or kubectl exec"
+            why = "the configuration is served on the loopback address only; use kubectl port-forward or kubectl exec"
             return _json({"error": why}, status=403)
         return _json(self.configuration())
 
 
 class TelemetryServer:
-    """Serves these pages on a port of their own. What they ask are the fields of ``Probes``."""
+    """Serves the pages on their own port. The parameters are the fields of ``Probes``."""
 
     def __init__(
         self,
@@ -118,18 +118,18 @@ class TelemetryServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; the wanted one while there is none."""
+        """The port that it listens on; the configured one before the start."""
         return int(self._socket.getsockname()[1]) if self._socket else self._wanted
 
     async def start(self) -> None:
-        """Listen. ``HamiError`` when the address is unavailable."""
+        """Listen. ``HamiError`` if the address is unavailable."""
         try:
             self._socket = listening(self._host, self._wanted)
         except (OSError, UnicodeError) as error:
             raise cannot_listen(self._host, self._wanted, error) from error
         app = web.Application(middlewares=[self._connections.noticing])
         self._probes.add_to(app)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_PATIENCE_S, keepalive_timeout=75.0)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT_S, keepalive_timeout=75.0)
         await self._runner.setup()
         assert self._runner.server
         self._connections.start(self._runner.server, self._socket)
@@ -148,9 +148,9 @@ class TelemetryServer:
 
 
 def listening(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
-    """A socket that listens. ``::`` also takes what comes by IPv4, as everything else in a pod does that listens on it.
+    """Open a listening socket. ``::`` accepts IPv4 too, as usual in pods.
 
-    ``OSError`` or ``UnicodeError`` when the address is unavailable.
+    ``OSError`` or ``UnicodeError`` if the address is unavailable.
     """
     if ":" not in host:
         return socket.create_server((host, port), backlog=backlog)
@@ -183,7 +183,7 @@ def cannot_listen(
     what: str = "probes and metrics",
     keys: tuple[str, str] = ("httpHost", "httpPort"),
 ) -> HamiError:
-    """Why an address is unavailable, and what to do. ``keys`` are those of its host and its port."""
+    """Why an address is unavailable, and what to do. ``keys`` are the settings of its host and port."""
     host_key, port_key = keys
     number = error.errno if isinstance(error, OSError) else 0
     match number:
@@ -192,7 +192,10 @@ def cannot_listen(
         case errno.EACCES | errno.EPERM:
             why, hint = "permission denied", f"ports below 1024 need CAP_NET_BIND_SERVICE; choose another {port_key}"
         case errno.EADDRNOTAVAIL:
-            why, hint = "this machine has no such address", f"use 0.0.0.0, or an address of this machine, as {host_key}"
+            why, hint = (
+                "this machine does not have this address",
+                f"set {host_key} to 0.0.0.0 or to an address of this machine",
+            )
         case _:
             why, hint = getattr(error, "strerror", None) or str(error), f"check {host_key} and {port_key}"
     return HamiError(f"cannot listen on {host}:{port} for {what}: {why}", hint=hint)

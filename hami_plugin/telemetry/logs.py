@@ -1,6 +1,6 @@
-"""Logging for the whole process: JSON lines in a cluster, readable lines on a terminal, and never a wait.
+"""Logging for the whole process: JSON lines in a cluster, readable lines on a terminal. It never blocks.
 
-Records of other libraries take the same way out, so that one reader understands every line.
+Records of other libraries are rendered the same way, so that one parser reads every line.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LIMIT = 4 * 1024 * 1024
 
 
 class LineWriter:
-    """A buffer of ``limit`` bytes, and one thread that empties it.
+    """A buffer of ``limit`` bytes, and one thread that writes it to the stream.
 
-    ``lost`` turns a number of dropped lines into the line that reports them, once there is room again.
+    ``lost`` makes the line that reports a number of dropped lines, once there is room again.
     """
 
     def __init__(self, stream: TextIO, *, lost: Callable[[int], str], limit: int = _LIMIT) -> None:
@@ -42,29 +42,29 @@ class LineWriter:
         self._size = 0
         self._closed = False
         self._dropped = 0
-        self._untold = 0
+        self._unreported = 0
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
     @property
     def dropped(self) -> int:
-        """How many lines were lost since the start, to a full buffer or a broken stream."""
+        """Lines lost since the start, to a full buffer or a broken stream."""
         return self._dropped
 
     def write(self, line: str) -> None:
-        """Queue one line; a line break is added. Returns at once, whatever the stream does."""
+        """Queue one line; a line break is added. Returns at once, even if the stream is stuck."""
         raw = line.encode("utf-8", "backslashreplace") + b"\n"
         with self._changed:
             if self._closed or self._size + len(raw) > self._limit:
                 self._dropped += 1
-                self._untold += 1
+                self._unreported += 1
                 return
             self._lines.append(raw)
             self._size += len(raw)
             self._changed.notify_all()
 
     def close(self, timeout: float = 1.0) -> bool:
-        """Write what is left, for at most ``timeout`` seconds. False: the stream is stuck, and some lines are lost."""
+        """Write the rest, for at most ``timeout`` seconds. False: the stream is stuck, and lines are lost."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -72,42 +72,42 @@ class LineWriter:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while self._pass_on():
+        while self._write_some():
             pass
         self._sink.close()
 
-    def _pass_on(self) -> bool:
-        """Wait for lines and write some. False when there will be no more."""
+    def _write_some(self) -> bool:
+        """Wait for lines and write some. False at the end."""
         with self._changed:
             while not self._lines and not self._closed:
                 self._changed.wait()
-            if not self._lines and not self._untold:
+            if not self._lines and not self._unreported:
                 return False
-            chunk, count, told = self._take()
+            chunk, count, reported = self._take()
         try:
             self._sink.write(chunk)
-        except (OSError, ValueError):  # the reader is gone, or the stream was closed; a later line may fare better
+        except (OSError, ValueError):  # the reader is gone, or the stream was closed; later lines may succeed
             with self._changed:
                 self._dropped += count
-                self._untold += told + count
+                self._unreported += reported + count
                 if self._closed:
                     self._dropped += len(self._lines)
                 return not self._closed
         return True
 
     def _take(self) -> tuple[bytes, int, int]:
-        """The next bytes, how many lines they are, and how many lost ones they report."""
+        """The next bytes, the number of their lines, and of the lost lines that they report."""
         parts: list[bytes] = []
         size = 0
         while self._lines and size < _CHUNK:
             parts.append(self._lines.popleft())
             size += len(parts[-1])
         self._size -= size
-        count, told = len(parts), 0
-        if self._untold and not self._lines:
-            told, self._untold = self._untold, 0
-            parts.append(self._lost(told).encode() + b"\n")
-        return b"".join(parts), count, told
+        count, reported = len(parts), 0
+        if self._unreported and not self._lines:
+            reported, self._unreported = self._unreported, 0
+            parts.append(self._lost(reported).encode() + b"\n")
+        return b"".join(parts), count, reported
 
 
 class _Descriptor:
@@ -125,7 +125,7 @@ class _Descriptor:
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
-            except BlockingIOError:  # somebody who shares the pipe has made it non-blocking
+            except BlockingIOError:  # another process has made the shared pipe non-blocking
                 poll = select.poll()
                 poll.register(self._descriptor, select.POLLOUT)
                 poll.poll(1000)
@@ -145,7 +145,7 @@ class _Text:
         self._stream.flush()
 
     def close(self) -> None:
-        """The stream belongs to whoever opened it."""
+        """The stream belongs to its opener."""
 
 
 def _sink(stream: TextIO) -> _Descriptor | _Text:
@@ -167,12 +167,12 @@ _ESCAPES_IN_LINES = {code: text for code, text in _ESCAPES.items() if code != 10
 
 
 def escaped(text: str, *, keep_lines: bool = False) -> str:
-    """``text`` with every control character spelt out. A traceback keeps its lines."""
+    """``text`` with control characters escaped. A traceback keeps its lines."""
     return text.translate(_ESCAPES_IN_LINES if keep_lines else _ESCAPES)
 
 
 def plain(value: object, depth: int = 0) -> object:
-    """``value`` as JSON's types; long text is cut, and what has no such type is told in its own words."""
+    """``value`` as JSON's types. Long text is cut, and other types become their ``str``."""
     match value:
         case None | bool() | int() | float():
             return _number(value)
@@ -180,32 +180,32 @@ def plain(value: object, depth: int = 0) -> object:
             return _cut(str(value))
         case Mapping() if depth < _DEEPEST:
             return {
-                key if type(key) is str and len(key) <= _LONGEST else _cut(_words(key)): item
+                key if type(key) is str and len(key) <= _LONGEST else _cut(_text(key)): item
                 if type(item) is str and len(item) <= _LONGEST
                 else plain(item, depth + 1)
                 for key, item in value.items()
             }
         case list() | tuple() | set() | frozenset() if depth < _DEEPEST:
-            items = sorted(value, key=_words) if isinstance(value, set | frozenset) else value
+            items = sorted(value, key=_text) if isinstance(value, set | frozenset) else value
             return [item if type(item) is str and len(item) <= _LONGEST else plain(item, depth + 1) for item in items]
         case _:
-            return _cut(_words(value))
+            return _cut(_text(value))
 
 
 def _number(value: object) -> object:
     match value:
         case float() if not math.isfinite(value):
-            return str(value)  # JSON has no word for it
+            return str(value)  # JSON has no such number
         case int() if value.bit_length() > _MAX_BITS:
             return f"an integer of {value.bit_length()} bits"
         case _:
             return value
 
 
-def _words(value: object) -> str:
+def _text(value: object) -> str:
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001  # a log line must not fail because of what it is about
+    except Exception as error:  # noqa: BLE001  # a log line must not fail because of a value
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
@@ -235,11 +235,11 @@ class Logs:
 
     @property
     def dropped(self) -> int:
-        """Lines that were lost because nobody read the stream."""
+        """Lines lost because nothing read the stream."""
         return self._writer.dropped
 
     def close(self, timeout: float = 1.0) -> bool:
-        """Write what is left, and leave logging as it was before. False: the stream is stuck, and lines are lost."""
+        """Write the rest, and restore the previous logging. False: the stream is stuck, and lines are lost."""
         atexit.unregister(self.close)
         root = logging.getLogger()
         if self._handler in root.handlers:
@@ -250,10 +250,10 @@ class Logs:
         return self._writer.close(timeout)
 
 
-def configure(level: Level, format: Format, stream: TextIO) -> Logs:  # noqa: A002  # the option's own word
-    """Send every event of structlog and of the standard library to ``stream``, from ``level`` on.
+def configure(level: Level, format: Format, stream: TextIO) -> Logs:  # noqa: A002  # the option's name
+    """Send events of structlog and of the standard library to ``stream``, from ``level`` on.
 
-    Other libraries are heard from ``info`` on at the mildest: their debug records may hold whole requests.
+    Other libraries log from ``info`` on at most: their debug records may hold whole requests.
     """
     people = format == "console" or (format == "auto" and stream.isatty())
     render = _console(colors=stream.isatty()) if people else _json
@@ -272,14 +272,14 @@ def configure(level: Level, format: Format, stream: TextIO) -> Logs:  # noqa: A0
             lambda _logger, _method, event: render(event),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=lambda *names: _Outlet(writer.write, names),
+        logger_factory=lambda *names: _LineLogger(writer.write, names),
         cache_logger_on_first_use=False,  # loggers are made at import, before this is called
     )
     return logs
 
 
-class _Outlet:
-    """What structlog hands a rendered line to."""
+class _LineLogger:
+    """Receives rendered lines from structlog."""
 
     def __init__(self, write: Callable[[str], None], names: tuple[object, ...]) -> None:
         self.name = ".".join(str(name) for name in names)
@@ -308,7 +308,7 @@ class _StandardLibrary(logging.Handler):
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001  # logging's own answer is to print to stderr, which may be stuck as well
+    except Exception:  # noqa: BLE001  # logging itself would print to stderr, which may be stuck as well
         return f"{record.msg!r} {record.args!r}"
 
 
@@ -338,4 +338,6 @@ def _console(*, colors: bool) -> Render:
 
 def _lost(render: Render, count: int) -> str:
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    return render({"timestamp": now, "level": "warning", "event": "log lines lost, nobody read them", "count": count})
+    return render(
+        {"timestamp": now, "level": "warning", "event": "log lines lost: nothing reads the log", "count": count}
+    )

@@ -1,6 +1,6 @@
-"""What the daemon counts, and what it has, for Prometheus.
+"""The daemon's metrics for Prometheus.
 
-Events are counted as they happen. Drivers and endpoints are rendered from their last state at each scrape.
+Counters count events as they happen. Gauges are rendered from the current state at each scrape.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hami_plugin.telemetry.connections import WHYS
 def gauge(
     name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], float]]
 ) -> GaugeMetricFamily:
-    """One gauge of this daemon: its samples are values of the labels, and a number."""
+    """One gauge of this daemon. A sample has the label values and a number."""
     family = GaugeMetricFamily(f"hami_plugin_{name}", text, labels=labels)
     for values, number in samples:
         family.add_metric(values, float(number))
@@ -36,44 +36,44 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class ApiCalls(NullObserver):
-    """An observer of both. What else a process counts, it adds."""
+    """Calls to the API server and dropped connections, counted in the daemon and in the scheduler."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(
             "hami_plugin_api_calls",
-            "Calls to the API server, by HTTP status or unreachable.",
+            "API server requests by outcome: the HTTP status, or unreachable.",
             ("verb", "kind", "outcome"),
             registry=registry,
         )
         self._call_seconds = Histogram(
             "hami_plugin_api_call_seconds",
-            "Time of a call to the API server.",
+            "Duration of API server requests in seconds.",
             ("verb", "kind"),
             buckets=BUCKETS,
             registry=registry,
         )
         self._unreadable = Counter(
             "hami_plugin_api_objects_unreadable",
-            "Objects from the API server that could not be read, or in part only. The log names them.",
+            "Objects from the API server that could not be read, or only in part. The log names them.",
             ("kind",),
             registry=registry,
         )
         self._dropped = Counter(
             "hami_plugin_http_connections_dropped",
-            "Connections to a port of ours that were closed before their time, and why.",
+            "Connections to this process's ports that were closed early, by reason.",
             ("why",),
             registry=registry,
         )
-        for why in WHYS:  # from 0 on, so that a rate sees the first one
+        for why in WHYS:  # starts at 0, so that a rate sees the first increment
             self._dropped.labels(why)
 
     def api_call(self, verb: str, kind: str, outcome: str, seconds: float) -> None:
         self._calls.labels(verb, kind, outcome).inc()
         self._call_seconds.labels(verb, kind).observe(seconds)
-        self._unreadable.labels(kind.partition("/")[0])  # from 0 on, so that a rate sees the first one
+        self._unreadable.labels(kind.partition("/")[0])  # starts at 0, so that a rate sees the first increment
 
     def connection_dropped(self, why: str) -> None:
-        """A connection to one of our own ports was closed before its time."""
+        """A connection to one of our own ports was closed early."""
         self._dropped.labels(why).inc()
 
     def unreadable(self, kind: str) -> None:
@@ -96,30 +96,34 @@ class Metrics(ApiCalls):
         self._endpoints: dict[str, _Endpoint] = {}
         self._clock = clock
         self._allocations = Counter(
-            "hami_plugin_allocations", "Allocate calls; ok, or why not.", ("resource", "outcome"), registry=registry
+            "hami_plugin_allocations",
+            "Allocate calls by outcome: ok, or the reason of the refusal.",
+            ("resource", "outcome"),
+            registry=registry,
         )
         self._allocate_seconds = Histogram(
             "hami_plugin_allocate_seconds",
-            "Time to answer Allocate.",
+            "Duration of Allocate calls in seconds.",
             ("resource",),
             buckets=BUCKETS,
             registry=registry,
         )
         self._unchecked = Counter(
             "hami_plugin_allocations_unchecked",
-            "Allocate calls beyond what a device had left, as far as was known without the API server.",
+            "Allocate calls that were served although they seemed to exceed a device, while the API server was "
+            "unreachable.",
             ("resource",),
             registry=registry,
         )
         self._starts = Counter(
             "hami_plugin_container_starts",
-            "PreStartContainer calls; ok, or why not.",
+            "PreStartContainer calls by outcome: ok, or the reason of the refusal.",
             ("resource", "outcome"),
             registry=registry,
         )
         self._mistakes = Counter(
             "hami_plugin_vendor_mistakes",
-            "Unexpected failures of a vendor's own code, by what it was asked for.",
+            "Unexpected errors in a vendor's code, by step.",
             ("vendor", "step"),
             registry=registry,
         )
@@ -129,7 +133,7 @@ class Metrics(ApiCalls):
     def allocation(self, resource: str, outcome: str, seconds: float) -> None:
         self._allocations.labels(resource, outcome).inc()
         self._allocate_seconds.labels(resource).observe(seconds)
-        self._unchecked.labels(resource)  # from 0 on: a series that begins with its first count shows no increase
+        self._unchecked.labels(resource)  # starts at 0: a series that starts with its first count shows no increase
 
     def unchecked(self, resource: str) -> None:
         self._unchecked.labels(resource).inc()
@@ -142,7 +146,7 @@ class Metrics(ApiCalls):
 
     def snapshot(self, vendor: str, snapshot: Snapshot) -> None:
         self._snapshots[vendor] = snapshot
-        self._mistakes.labels(vendor, "driver")  # there from the start, so that a rate sees the first one
+        self._mistakes.labels(vendor, "driver")  # starts at 0, so that a rate sees the first increment
 
     def endpoint(self, state: EndpointState) -> None:
         before = self._endpoints.get(state.resource)
@@ -152,14 +156,14 @@ class Metrics(ApiCalls):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Endpoint:
-    """An endpoint's last state, and when it registered last."""
+    """An endpoint's last state, and the time of its last registration."""
 
     state: EndpointState
     since: float
 
 
 class _State(Collector):
-    """Renders the present state. A scrape runs on the event loop, as every change does, and so sees whole values."""
+    """Renders the current state. A scrape runs on the event loop, as all changes do, so it sees consistent values."""
 
     def __init__(
         self,
@@ -178,7 +182,9 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         yield gauge("build_info", "Always 1.", ("version",), [((self._version,), 1)])
         yield CounterMetricFamily(
-            "hami_plugin_log_lines_dropped", "Log lines that nobody read in time.", value=self._log_lines_dropped()
+            "hami_plugin_log_lines_dropped",
+            "Log lines dropped because nothing read the log in time.",
+            value=self._log_lines_dropped(),
         )
         yield from self._drivers()
         yield from self._devices()
@@ -187,13 +193,13 @@ class _State(Collector):
     def _drivers(self) -> Iterator[Metric]:
         yield gauge(
             "driver_ready",
-            "1 while the vendor's driver answers; else why not.",
+            "1 while the vendor's driver answers, else 0 with the reason.",
             ("vendor", "reason"),
             [((name, "" if seen.ready else seen.reason), seen.ready) for name, seen in self._snapshots.items()],
         )
 
     def _devices(self) -> Iterator[Metric]:
-        """A driver may list one device twice, and Prometheus refuses a whole scrape over a series that comes twice."""
+        """A driver may list a device twice, and Prometheus rejects a scrape with a duplicate series."""
         seen = {(vendor, d.uuid): d for vendor, seen in self._snapshots.items() for d in seen.devices}
         tally = Tally((vendor, d.health.value, d.reason) for (vendor, _uuid), d in seen.items())
         yield gauge("devices", "Devices by health and reason.", ("vendor", "health", "reason"), tally.items())
@@ -207,14 +213,14 @@ class _State(Collector):
         )
         yield gauge(
             "endpoint_ready",
-            "1 while registered, the kubelet's stream is open and it has a list.",
+            "1 while the resource is registered, and the kubelet's stream is open and has a list.",
             label,
             [((s.resource,), s.ready) for s in states],
         )
         yield gauge("streams", "Open ListAndWatch streams.", label, [((s.resource,), s.streams) for s in states])
         yield gauge(
             "registration_age_seconds",
-            "Time since the last registration with the kubelet.",
+            "Seconds since the last registration with the kubelet.",
             label,
             [((name,), now - end.since) for name, end in self._endpoints.items() if end.state.registered],
         )
@@ -227,7 +233,7 @@ class _State(Collector):
 
 
 class Condition(Collector):
-    """``problems`` are what the readiness probe tells, by component; ``locked`` is the node lock's age in seconds."""
+    """``problems`` are those of the readiness probe, by component; ``locked`` is the node lock's age in seconds."""
 
     def __init__(self, problems: Callable[[], Mapping[str, str]], locked: Callable[[], float]) -> None:
         self._problems = problems
@@ -242,7 +248,7 @@ class Condition(Collector):
         )
         yield gauge(
             "node_lock_age_seconds",
-            "For how long a scheduler has held the node's lock; 0 while nobody does.",
+            "Seconds since a scheduler took the node lock; 0 while it is free.",
             (),
             [((), self._locked())],
         )
@@ -250,12 +256,12 @@ class Condition(Collector):
 
 MIB = 1 << 20
 NAMES = ("vendor", "family", "uuid", "index")
-"""The labels that every series of a device has, so that any two can be divided without more words."""
+"""The labels of every device series, so that any two can be divided."""
 HOLDER = ("namespace", "pod", "container")
 
 
 class Devices(Collector):
-    """``confirmed`` is what the kubelet says of a hand-out; None where it does not tell."""
+    """``confirmed`` is whether the kubelet lists an allocation; None while that is unknown."""
 
     def __init__(
         self,
@@ -275,16 +281,16 @@ class Devices(Collector):
         yield from self._account(portion.held for one in devices for portion in one.portions)
 
     def _account(self, handed: Iterable[Held]) -> Iterator[Metric]:
-        said = {held.key: (held, self._confirmed(held)) for held in handed}.values()
+        confirmations = {held.key: (held, self._confirmed(held)) for held in handed}.values()
         yield gauge(
             "container_confirmed",
-            "1 if the kubelet's PodResources says that the container has what was handed out to it, else 0.",
+            "1 if the kubelet's PodResources lists the container's allocated devices, else 0.",
             (*HOLDER, "resource"),
-            [((*_holder(held), held.resource), yes) for held, yes in said if yes is not None],
+            [((*_holder(held), held.resource), yes) for held, yes in confirmations if yes is not None],
         )
         yield gauge(
             "pod_resources_readable",
-            "0 after the kubelet's PodResources left a question open, else 1.",
+            "0 after PodResources could not be read, else 1.",
             (),
             [((), self._readable())],
         )
@@ -293,7 +299,7 @@ class Devices(Collector):
 def _descriptions(devices: Iterable[Occupied]) -> Iterator[Metric]:
     yield gauge(
         "device_info",
-        "Always 1: what the device is.",
+        "Always 1. The labels describe the device.",
         (*NAMES, "resource", "model", "mode", "pci", "numa"),
         [((*_names(one), *_description(one)), 1) for one in devices],
     )
@@ -305,7 +311,7 @@ def _descriptions(devices: Iterable[Occupied]) -> Iterator[Metric]:
     )
     yield gauge(
         "device_health_info",
-        "Always 1: the device's state, and the reason if it is not well.",
+        "Always 1. The labels have the device's health, and the reason if it is not healthy.",
         (*NAMES, "health", "reason"),
         [((*_names(one), one.device.health.value, one.device.reason), 1) for one in devices],
     )
@@ -315,19 +321,19 @@ def _amounts(devices: Iterable[Occupied]) -> Iterator[Metric]:
     amounts: Sequence[tuple[str, str, Callable[[Occupied], float]]] = (
         (
             "memory_bytes",
-            "Memory that the device has; 0 when the driver does not tell.",
+            "Total memory of the device; 0 if the driver does not report it.",
             lambda one: one.device.memory * MIB,
         ),
-        ("memory_advertised_bytes", "Memory that can be given to pods.", lambda one: one.memory * MIB),
-        ("memory_allocated_bytes", "Memory that pods have.", lambda one: one.memory_taken * MIB),
-        ("cores", "Cores as they are advertised: percent, or the family's own number.", lambda one: one.cores),
+        ("memory_advertised_bytes", "Memory that can be allocated to pods.", lambda one: one.memory * MIB),
+        ("memory_allocated_bytes", "Memory allocated to pods.", lambda one: one.memory_taken * MIB),
+        ("cores", "Advertised cores: percent, or the device type's own unit.", lambda one: one.cores),
         (
             "cores_allocated_ratio",
             "Share of the device's cores that is reserved for pods.",
             lambda one: one.cores_taken,
         ),
-        ("shares", "How many containers may have a part of the device.", lambda one: one.shares),
-        ("shares_allocated", "How many of the shares are given to containers.", lambda one: one.handed),
+        ("shares", "Containers that can share the device.", lambda one: one.shares),
+        ("shares_allocated", "Shares allocated to containers.", lambda one: one.handed),
     )
     for name, text, amount in amounts:
         yield gauge(f"device_{name}", text, NAMES, [(_names(one), amount(one)) for one in devices])
@@ -337,7 +343,7 @@ def _portions(given: Sequence[tuple[Occupied, Portion]]) -> Iterator[Metric]:
     labels = (*NAMES, *HOLDER)
     yield gauge(
         "container_memory_bytes",
-        "Memory of the device that the container may use.",
+        "Device memory that the container may use.",
         labels,
         [((*_names(one), *_holder(portion.held)), portion.memory * MIB) for one, portion in given],
     )

@@ -173,7 +173,7 @@ async def test_a_port_in_use_is_said_with_a_way_out(daemon: Daemon, server: Tele
 
 
 async def test_an_address_of_another_machine_is_said_with_a_way_out(daemon: Daemon) -> None:
-    with pytest.raises(HamiError, match=r"this machine has no such address; use 0.0.0.0"):
+    with pytest.raises(HamiError, match=r"this machine does not have this address; set httpHost to 0.0.0.0"):
         await daemon.server(host="192.0.2.1").start()
 
 

@@ -260,4 +260,8 @@ def test_lost_lines_are_reported_in_the_same_format(start: Start) -> None:
 
     second, report = events(logs, stream)
     assert second["event"] == "second"
-    assert (report["event"], report["count"], report["level"]) == ("log lines lost, nobody read them", 1, "warning")
+    assert (report["event"], report["count"], report["level"]) == (
+        "log lines lost: nothing reads the log",
+        1,
+        "warning",
+    )
