@@ -1,4 +1,4 @@
-"""A driver for hardware that announces nothing: it looks again and again, and tells what has become worse."""
+"""A driver for hardware without events: it polls the devices and reports new faults."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hami_plugin.model.device import Device, Discovery, Fault
 from hami_plugin.model.links import NO_LINKS, Links
 from hami_plugin.sdk.vendor import HealthEvent
 
-GONE = Fault(reason="DeviceGone", message="the host lists the device no more")
+GONE = Fault(reason="DeviceGone", message="the host no longer lists the device")
 
 Look = Callable[[Callable[[str | None], None]], Discovery]
-"""One look at all devices. It says by its argument which device it is about to ask, by UUID, and None afterwards."""
+"""Discovers all devices. It passes the UUID of the device that it is about to query to its argument, then None."""
 
 
 class Busy:
-    """Which device is being asked. Written by the driver's thread, read by others."""
+    """The device that is being queried. Written by the driver's thread, read by others."""
 
     def __init__(self) -> None:
         self.uuid: str | None = None
@@ -32,9 +32,9 @@ class Busy:
 
 
 class PollingDriver:
-    """A ``Driver`` made of two functions: ``look`` at the devices, and measure the ``links`` between those found.
+    """A ``Driver`` of two functions: ``look`` discovers the devices, and ``links`` measures the links between them.
 
-    ``every`` is the time in seconds between two looks of ``poll``; a short look may be taken often.
+    ``every`` is the minimum poll interval in seconds.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PollingDriver:
         self._sleep = sleep
         self._busy: str | None = None
         self._last = Discovery(sightings=())
-        self._looked = float("-inf")
+        self._polled_at = float("-inf")
 
     @property
     def busy_with(self) -> str | None:
@@ -64,15 +64,17 @@ class PollingDriver:
             self._last = self._look(self._ask)
         finally:
             self._busy = None
-            self._looked = self._clock()
+            self._polled_at = self._clock()
         return self._last
 
     def links(self) -> Links:
         return self._links([sighting.device for sighting in self._last.sightings])
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
-        """New faults since the last look. Recoveries are for ``discover``, which is asked while anything is unwell."""
-        due = self._looked + self._every - self._clock()
+        """New faults since the last discovery. Recoveries are found by ``discover``, which runs while a device is
+        unhealthy.
+        """
+        due = self._polled_at + self._every - self._clock()
         self._sleep(max(0.0, min(timeout, due)))
         if due > timeout:
             return ()

@@ -1,4 +1,4 @@
-"""A vendor's command-line tool: run within a deadline, and what it printed."""
+"""A vendor's command-line tool: run it within a deadline, and parse its output."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from typing import Any, Generic, TypeVar
 
 from hami_plugin.errors import HamiError
 
-FAREWELL_S = 1.0
-"""How long a tool that was killed is waited for."""
+KILL_TIMEOUT_S = 1.0
+"""How long to wait for a killed tool."""
 
 MAX_BYTES = 1 << 20
-"""Of what a tool prints. The largest machines' answers have some ten kilobytes."""
+"""Maximum output of a tool. The largest machines' output has some ten kilobytes."""
 
 MAX_BANNERS = 64
 """How many braces may stand before the JSON that a tool prints."""
 
 MAX_LEVELS = 50
-"""Of its JSON."""
+"""Maximum depth of its JSON."""
 
 MAX_DIGITS = 30
-"""Of a number in it."""
+"""Maximum digits of a number in it."""
 
-MAX_WORDS = 200
-"""How many characters of a complaint are told: its end, where tools that warn a lot say what has failed."""
+MAX_MESSAGE = 200
+"""Characters of a tool's error output that are reported: its end, after any warnings."""
 
 
 _CHUNK = 1 << 16
@@ -42,13 +42,13 @@ T = TypeVar("T")
 
 
 class ToolError(HamiError):
-    """A tool that is not there, failed, took too long or printed something else than was asked for."""
+    """A tool is missing, failed, took too long, or printed unexpected output."""
 
 
 def read(tool: Path, parse: Callable[[str], T], *arguments: str, deadline: float = 10.0) -> T:
-    """What ``parse`` makes of what the tool prints. Where it fails, that is the tool's problem: ``ToolError``.
+    """Run the tool and parse its output. ``ToolError`` if the tool or ``parse`` fails.
 
-    A tool may print anything, and a parser is not asked to foresee it all.
+    A tool may print anything, and a parser need not foresee all of it.
     """
     printed = output(tool, *arguments, deadline=deadline)
     try:
@@ -56,12 +56,12 @@ def read(tool: Path, parse: Callable[[str], T], *arguments: str, deadline: float
     except ToolError:
         raise
     except Exception as error:
-        why = " ".join(str(error).split())[:MAX_WORDS] or type(error).__name__
-        raise ToolError(f"{tool} printed what cannot be read: {why}") from error
+        why = " ".join(str(error).split())[:MAX_MESSAGE] or type(error).__name__
+        raise ToolError(f"{tool} printed unreadable output: {why}") from error
 
 
 def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
-    """What the tool prints. It is ended, with all that it has started, after ``deadline`` seconds or ``MAX_BYTES``."""
+    """The tool's output. The tool is killed, with its children, after ``deadline`` seconds or ``MAX_BYTES``."""
     try:
         process = subprocess.Popen(  # noqa: S603  # the path is the operator's
             [str(tool), *arguments],
@@ -73,56 +73,56 @@ def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
     except OSError as error:
         raise ToolError(f"{tool} cannot be run: {error.strerror}") from error
     try:
-        printed, complaint = _heard(process, deadline)
+        printed, complaint = _output_of(process, deadline)
     except subprocess.TimeoutExpired as error:
         _end(process)
         raise ToolError(f"{tool} has not answered within {deadline:g} s") from error
     if len(printed) > MAX_BYTES:
         _end(process)
-        raise ToolError(f"{tool} prints more than {MAX_BYTES >> 10} KiB, and was ended")
+        raise ToolError(f"{tool} printed more than {MAX_BYTES >> 10} KiB and was killed")
     if process.returncode:
         why = " ".join((complaint or printed).decode("utf-8", errors="replace").split())
-        why = why if len(why) <= MAX_WORDS else f"…{why[-MAX_WORDS:]}"
-        raise ToolError(f"{tool} ended with status {process.returncode}: {why or 'it did not say why'}")
+        why = why if len(why) <= MAX_MESSAGE else f"…{why[-MAX_MESSAGE:]}"
+        raise ToolError(f"{tool} ended with status {process.returncode}: {why or 'no message'}")
     return printed.decode("utf-8", errors="replace")
 
 
-def _heard(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
-    """What the tool prints until it ends, or until that is too much; and the end of what it complains of."""
+def _output_of(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    """The tool's standard output, up to ``MAX_BYTES``, and the end of its standard error."""
     until = time.monotonic() + deadline
     assert process.stdout
     assert process.stderr
-    heard = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-    printed, complaint = heard
+    outputs = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    printed, complaint = outputs
     with selectors.DefaultSelector() as selector:
-        for file in heard:
+        for file in outputs:
             selector.register(file, selectors.EVENT_READ)
-        while selector.get_map() and len(heard[printed]) <= MAX_BYTES:
+        while selector.get_map() and len(outputs[printed]) <= MAX_BYTES:
             ready = selector.select(max(0.0, until - time.monotonic()))
             if not ready:
                 raise subprocess.TimeoutExpired(process.args, deadline)
             for key, _events in ready:
                 chunk = os.read(key.fd, _CHUNK)
-                heard[key.fd] += chunk
+                outputs[key.fd] += chunk
                 if not chunk:
                     selector.unregister(key.fd)
-            heard[complaint] = heard[complaint][-_CHUNK:]
-    if len(heard[printed]) <= MAX_BYTES:
+            outputs[complaint] = outputs[complaint][-_CHUNK:]
+    if len(outputs[printed]) <= MAX_BYTES:
         process.wait(max(0.0, until - time.monotonic()))
         process.stdout.close()
         process.stderr.close()
-    return heard[printed], heard[complaint]
+    return outputs[printed], outputs[complaint]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the tool with its group, and leave it to itself where even that does not end it.
+    """Kill the tool with its process group, and abandon it if even that does not end it.
 
-    A call that hangs in the kernel cannot be killed, and a child in a session of its own holds the pipes open.
+    A call that hangs in the kernel cannot be killed, and a child in another session keeps the pipes open.
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=FAREWELL_S)
+        process.communicate(timeout=KILL_TIMEOUT_S)
     process.poll()
     for pipe in (process.stdout, process.stderr):
         if pipe:
@@ -130,7 +130,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def json_object(printed: str, tool: Path) -> Mapping[str, Any]:
-    """The JSON object in what a tool printed; some print banners and warnings around it."""
+    """The JSON object in a tool's output; some tools print banners and warnings around it."""
     decoder = json.JSONDecoder(parse_int=_whole, parse_constant=_finite)
     start = -1
     for _ in range(MAX_BANNERS):
@@ -152,7 +152,7 @@ def json_object(printed: str, tool: Path) -> Mapping[str, Any]:
 
 
 class _UnreadableError(Exception):
-    """JSON that no driver can make anything of. No ``ValueError``: what follows it is not looked at for an object."""
+    """JSON that no driver can use. Not a ``ValueError``: the search for an object ends here."""
 
 
 def _whole(digits: str) -> int:
@@ -166,16 +166,13 @@ def _finite(name: str) -> float:
 
 
 def _deeper(value: object, levels: int) -> bool:
-    """Whether a value that has been read has more than so many levels. The reader bounds how deep this goes."""
+    """Whether a parsed value has more than ``levels`` levels. The parser bounds the recursion."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return levels < 0 or any(_deeper(one, levels - 1) for one in inner)
 
 
 class Kept(Generic[T]):
-    """``ask`` is called again after ``every`` seconds, or when what the answer is about has changed.
-
-    An error is not kept: the next one who wants the answer asks again.
-    """
+    """Caches the answer of ``ask`` for ``every`` seconds, or until ``about`` changes. Errors are not cached."""
 
     def __init__(self, ask: Callable[[], T], *, every: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -193,9 +190,9 @@ class Kept(Generic[T]):
 
 
 class LastKnown(Generic[T]):
-    """What a tool last told: it is asked at most once in ``every`` seconds, and what was known stays when it fails.
+    """The last answer of a tool, which is asked at most once in ``every`` seconds. It stays when the tool fails.
 
-    ``problem`` is why it failed the last time, if it did. An empty answer is no news.
+    ``problem`` is why the last call failed, if it did. An empty answer changes nothing.
     """
 
     def __init__(
@@ -220,14 +217,14 @@ class LastKnown(Generic[T]):
 
 LONGEST_LINE = 4096
 MAX_LINES = 4096
-"""Of a table. The largest has a line for each of some hundred devices."""
+"""Maximum lines of a table. The largest has a line for each of some hundred devices."""
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def lines(text: str) -> Iterator[str]:
-    """The lines of what a tool printed for people. ``ValueError`` where no table has so many, or such a long one."""
+    """The lines of a tool's output. ``ValueError`` if there are too many, or one is too long."""
     for number, line in enumerate(text.splitlines()):
         if number >= MAX_LINES:
             raise ValueError(f"more than {MAX_LINES} lines")
@@ -240,26 +237,26 @@ def matrix(text: str, label: str) -> dict[tuple[int, int], str]:
     """The cells of the table that ``topo -m`` prints, by the numbers behind ``label`` of row and column."""
     name = re.compile(rf"{label}(\d+)")
     split = (line.split() for line in lines(_COLOURS.sub("", text)))
-    rows = [words for words in split if words and name.fullmatch(words[0])]
-    columns = [int(found[1]) for word in (rows[0] if rows else []) if (found := name.fullmatch(word))]
+    rows = [cells for cells in split if cells and name.fullmatch(cells[0])]
+    columns = [int(found[1]) for cell in (rows[0] if rows else []) if (found := name.fullmatch(cell))]
     return {
-        (int(words[0].removeprefix(label)), column): cell
-        for words in rows[1:]
-        for column, cell in zip(columns, words[1:], strict=False)
+        (int(cells[0].removeprefix(label)), column): cell
+        for cells in rows[1:]
+        for column, cell in zip(columns, cells[1:], strict=False)
     }
 
 
 def rows(text: str, *columns: str) -> list[Mapping[str, str]]:
-    """The rows of a table with commas under a line of its columns' names, by those names. Versions of a tool add units
-    to them, as ``memory.total [MiB]``. ValueError where a column is missing.
+    """The rows of a CSV table with a header, by column name. Some versions of a tool add units to the names, as in
+    ``memory.total [MiB]``. ``ValueError`` if a column is missing.
     """
     try:
         table = list(csv.reader(lines(text), skipinitialspace=True))
     except csv.Error as error:
-        raise ValueError(f"no table: {error}") from error
+        raise ValueError(f"not a CSV table: {error}") from error
     header = [name.split(" ")[0].strip() for name in table[0]] if table else []
     if not set(columns) <= set(header):
-        raise ValueError(f"another table than was asked for: {text[:120]!r}")
+        raise ValueError(f"the table lacks a column of {', '.join(columns)}: {text[:120]!r}")
     return [dict(zip(header, line, strict=False)) for line in table[1:] if line]
 
 
@@ -269,27 +266,27 @@ Row = Mapping[str, str]
 def read_table(
     tool: Path, columns: Sequence[str], parse_row: Callable[[Row], T], *arguments: str, deadline: float = 10.0
 ) -> Sequence[T]:
-    """What ``parse_row`` makes of each row of the table that the tool prints. ``ToolError`` as in ``read``."""
+    """Run the tool and parse each row of the table it prints. ``ToolError`` as in ``read``."""
     return read(tool, lambda table: parse_table(table, columns, parse_row), *arguments, deadline=deadline)
 
 
 def parse_table(table: str, columns: Sequence[str], parse_row: Callable[[Row], T]) -> Sequence[T]:
-    """The same of a table with commas that was printed already.
+    """Parse each row of a CSV table.
 
-    A row has all ``columns``, without blanks around; where a line is too short, the rest is empty.
+    A row has all ``columns``, stripped; missing cells are empty.
     """
     return [parse_row({name: row.get(name, "").strip() for name in columns}) for row in rows(table, *columns)]
 
 
 def address(text: str) -> str:
-    """A PCI address somewhere in ``text``, spelt as sysfs does: vendors write eight digits of domain, or none."""
+    """The PCI address in ``text``, as sysfs writes it. Vendors write eight digits of domain, or none."""
     found = _ADDRESS.search(text)
     return f"{int(found[1] or '0', 16):04x}:{found[2].lower()}" if found else ""
 
 
 def mebibytes(text: str) -> int:
-    """``32768 MiB`` as a number. ValueError when it is none, or of another unit."""
+    """``32768 MiB`` as a number. ``ValueError`` for anything else."""
     found = re.fullmatch(r"\s*(\d{1,9})\s*(?:MiB|MB)?\s*", text)
     if not found:
-        raise ValueError(f"{text[:64]!r} is no amount of memory in MiB")
+        raise ValueError(f"{text[:64]!r} is not an amount of memory in MiB")
     return int(found[1])

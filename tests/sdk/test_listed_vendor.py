@@ -145,7 +145,7 @@ def test_the_vendor_changes_what_is_particular_of_its_node_side(settings: ToolSe
     ("memory", "traits", "expected"),
     [
         ("32768 MiB", "2", (32768, 2, "")),
-        ("N/A", "2", (0, None, "acme-smi: 'N/A' is no amount of memory in MiB")),
+        ("N/A", "2", (0, None, "acme-smi: 'N/A' is not an amount of memory in MiB")),
         ("1 MiB", "?", (0, None, "acme-smi: invalid literal for int() with base 10: '?'")),
     ],
 )

@@ -53,7 +53,7 @@ def test_no_json_at_all_is_an_error() -> None:
 
 
 def test_a_tool_that_prints_without_end_is_ended_at_a_megabyte_and_named(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="smi prints more than 1024 KiB, and was ended"):
+    with pytest.raises(ToolError, match="smi printed more than 1024 KiB and was killed"):
         output(script(tmp_path, "while :; do echo x; done"), deadline=600)
 
 
@@ -95,5 +95,5 @@ def test_whatever_a_parser_raises_is_the_tools_problem(tmp_path: Path, error: Ex
     def parse(text: str) -> None:
         raise error
 
-    with pytest.raises(ToolError, match=r"smi printed what cannot be read: ('?nine|ZeroDivisionError)"):
+    with pytest.raises(ToolError, match=r"smi printed unreadable output: ('?nine|ZeroDivisionError)"):
         read(script(tmp_path, "echo x"), parse)

@@ -104,7 +104,7 @@ def test_it_is_asked_for_json_under_our_kind_and_root(tool: Any) -> None:
     ("body", "words"),
     [
         ("sys.exit('failed to initialize NVML')", "ended with status 1: failed to initialize NVML"),
-        ("sys.exit(3)", "ended with status 3: it did not say why"),
+        ("sys.exit(3)", "ended with status 3: no message"),
         ("print('no json')", "no runtime would read"),
         (f"print({document('GPU-a', cdiVersion='0.2.0')!r})", "no runtime would read"),
         (f"print({document('GPU-a', kind='nvidia.com/gpu')!r})", "describes nvidia.com/gpu, and was asked for"),
