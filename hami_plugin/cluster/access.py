@@ -1,4 +1,4 @@
-"""How the API server is reached: its address, whom we trust, who we are. Read from a kubeconfig or a pod's account."""
+"""The address, certificates and identity for the API server, from a kubeconfig or a pod's service account."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from hami_plugin.host.bounded_yaml import read_yaml
 
 MAX_BYTES = 4 << 20
-"""Of a kubeconfig. One of a hundred clusters with all their certificates is shorter."""
+"""Maximum size of a kubeconfig. One with a hundred clusters and their certificates is smaller."""
 SERVICE_HOST, SERVICE_PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 
 Pem = Path | bytes | None
@@ -154,7 +154,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"{path} has more than {MAX_BYTES} bytes")
     document = read_yaml(data.decode("utf-8-sig"))
     if not isinstance(document, Mapping):
-        raise ValueError(f"{path} is no mapping of keys")  # noqa: TRY004  # the text is wrong, not our types
+        raise ValueError(f"{path} is not a mapping")  # noqa: TRY004  # the text is wrong, not our types
     return document
 
 

@@ -38,10 +38,10 @@ def pod_path(namespace: str, name: str) -> str:
 class ApiServer:
     """Implements ``hami_plugin.model.ports.Cluster`` for one node. Made by ``connect``."""
 
-    def __init__(self, node: str, calls: ApiCalls, rhythm: WatchTiming) -> None:
+    def __init__(self, node: str, calls: ApiCalls, timing: WatchTiming) -> None:
         self._node = node
         self._calls = calls
-        self._rhythm = rhythm
+        self._timing = timing
         self._events = EventLog(calls, node)
         self._pods: Informer[PodView] | None = None
 
@@ -51,7 +51,7 @@ class ApiServer:
 
     @property
     def pods_outdated(self) -> str:
-        """Why what is known of this node's pods may be old; empty while it is not."""
+        """Why this node's known pods may be outdated; empty while they are current."""
         return self._calls.health.outdated("pods")
 
     async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
@@ -78,11 +78,11 @@ class ApiServer:
             view=pod_view,
             feed=feed,
         )
-        self._pods = Informer(self._calls, topic, self._rhythm)
+        self._pods = Informer(self._calls, topic, self._timing)
         await self._pods.run()
 
     def refresh_pods(self) -> bool:
-        """Have this node's pods read again, and delivered, as they are now. False if it is not yet time for that."""
+        """List and deliver this node's pods again. False if it is too early for that."""
         return self._pods is not None and self._pods.refresh()
 
     async def follow_node(self, deliver: Callable[[NodeView | None], None]) -> NoReturn:
@@ -97,7 +97,7 @@ class ApiServer:
             feed=Feed(replace=replace, update=deliver, delete=lambda _: deliver(None)),
             single=True,
         )
-        await Informer(self._calls, topic, self._rhythm).run()
+        await Informer(self._calls, topic, self._timing).run()
 
     def _node_call(self, verb: str, body: Mapping[str, object] | None = None) -> Call:
         return Call(verb=verb, kind="nodes", path=node_path(self._node), name=self._node, body=body)
@@ -109,15 +109,15 @@ async def connect(
     *,
     kubeconfig: Path | None = None,
     observer: Observer | None = None,
-    rhythm: WatchTiming | None = None,
+    timing: WatchTiming | None = None,
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> AsyncIterator[ApiServer]:
     """The API server as ``node``'s daemon sees it. ``ConfigError`` without usable credentials; sends nothing yet."""
-    rhythm = rhythm or WatchTiming()
+    timing = timing or WatchTiming()
     credentials = await find_credentials(kubeconfig, environ, service_account)
-    async with calling(credentials, observer or NullObserver(), rhythm.deadline, CONNECTIONS) as calls:
-        yield ApiServer(node, calls, rhythm)
+    async with calling(credentials, observer or NullObserver(), timing.deadline, CONNECTIONS) as calls:
+        yield ApiServer(node, calls, timing)
 
 
 @asynccontextmanager

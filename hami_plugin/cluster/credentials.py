@@ -1,4 +1,4 @@
-"""Who this daemon is to the API server, and how that stays true when tokens rotate."""
+"""The daemon's credentials for the API server, renewed as tokens and certificates rotate."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Credentials(Protocol):
         """The present ``Authorization`` header; empty when certificates alone identify us."""
 
     async def renew(self) -> None:
-        """The server did not accept us, or we did not accept it: read all again from where it came."""
+        """Reload everything from its source, after a refusal by either side."""
 
     async def follow(self) -> None:
-        """Read again what has changed at its source. ``ClusterError`` while that cannot be used."""
+        """Reload what has changed at its source. ``ClusterError`` while it cannot be used."""
 
 
 class KubeconfigCredentials:
@@ -121,7 +121,7 @@ class ServiceAccountCredentials:
         self._seen = None
 
     async def follow(self) -> None:
-        """The token is looked at whenever it is used, and certificates by whoever uses them."""
+        """Nothing to do: the token is read at each use, and ``Clients`` checks the certificates."""
 
 
 async def find_credentials(

@@ -1,4 +1,4 @@
-"""Events: what an operator sees in ``kubectl describe``. Repeats raise a count and make no new object."""
+"""Kubernetes Events. A repeated Event increases a count and makes no new object."""
 
 from __future__ import annotations
 

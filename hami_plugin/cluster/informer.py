@@ -1,4 +1,4 @@
-"""Follow objects for ever: list, watch, and start over after a gap."""
+"""An informer: list and watch objects for ever, and list again after a gap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any, Generic, NoReturn, TypeVar
 
 from hami_plugin.aio import Backoff
-from hami_plugin.cluster.replies import Call, named, read, words
+from hami_plugin.cluster.replies import Call, message_text, named, read
 from hami_plugin.cluster.requests import ApiCalls, ListPace, TooLongError
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
@@ -23,21 +23,21 @@ LONGEST = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times 
 
 
 async def lines(chunks: AsyncIterable[bytes], longest: int = LONGEST) -> AsyncGenerator[bytes, None]:
-    """Split at line feeds. A last piece without one is yielded too: whether it is whole, only its parser can tell."""
+    """Split at line feeds. A last piece without one is yielded too: only its parser can tell whether it is complete."""
     pending = bytearray()
     async for chunk in chunks:
-        looked = len(pending)
+        searched = len(pending)
         pending += chunk
-        while (end := pending.find(b"\n", looked)) >= 0:
+        while (end := pending.find(b"\n", searched)) >= 0:
             line = bytes(pending[:end])
             del pending[: end + 1]
-            looked = 0
+            searched = 0
             if line:
                 yield line
         if len(pending) > longest:
             raise ClusterError(
-                f"watch: a line of more than {longest} bytes without an end",
-                hint="it is tried again; no object of the API server is that long",
+                f"watch: a line is longer than {longest} bytes",
+                hint="it is retried; no object of the API server is that long",
             )
     if pending:
         yield bytes(pending)
@@ -45,20 +45,20 @@ async def lines(chunks: AsyncIterable[bytes], longest: int = LONGEST) -> AsyncGe
 
 T = TypeVar("T")
 
-SAY_AGAIN = 60.0  # seconds between two log lines of the same failure
+LOG_INTERVAL_S = 60.0  # between two log lines of the same failure
 MAX_PAGES = 20_000
 SILENT_WATCHES = 2
-"""After so many watches that nothing was heard on, the present state is read."""
+"""After so many watches without any event, the present state is listed."""
 
 log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListWatch(Generic[T]):
-    """What to follow, and where it goes. ``view`` is applied at once, so that no raw object is kept.
+    """What to list and watch, and the feed it goes to. ``view`` is applied at once, so that no raw object is kept.
 
-    ``present``: the first list must be the present state, not what the server has at hand, which may be somewhat old.
-    ``single``: at most one object, which a watch from the beginning shows at once, so that it needs no list before.
+    ``present``: the first list must be the present state, not the server's cache, which may be somewhat old.
+    ``single``: at most one object, which a watch from the beginning delivers at once, so that it needs no list.
     """
 
     kind: str
@@ -74,8 +74,8 @@ class ListWatch(Generic[T]):
 class WatchTiming:
     """Times in seconds. A watch lives for a random time between the bounds of ``watch``, so that nodes drift apart.
 
-    An API server sends a bookmark about every ``bookmarks`` seconds on a watch that has nothing else to say. One that
-    is silent for two and a half times as long is lost, whatever TCP says.
+    An API server sends a bookmark about every ``bookmarks`` seconds on an idle watch. One that is
+    silent for two and a half times as long is lost, whatever TCP says.
     """
 
     deadline: float = 5.0
@@ -90,31 +90,33 @@ class WatchTiming:
 
     @property
     def silence(self) -> float:
-        """How long a watch may say nothing."""
+        """How long a watch may be silent."""
         return 2.5 * self.bookmarks
 
 
 class Informer(Generic[T]):
-    """One topic. Gaps are closed by a list, at most one in ``list_every`` seconds (two at once after a quiet time)."""
+    """Lists and watches one kind. It lists again after a gap, at most once in ``list_every`` seconds (twice after a
+    pause).
+    """
 
-    def __init__(self, calls: ApiCalls, topic: ListWatch[T], rhythm: WatchTiming) -> None:
+    def __init__(self, calls: ApiCalls, topic: ListWatch[T], timing: WatchTiming) -> None:
         self._calls = calls
         self._topic = topic
-        self._rhythm = rhythm
-        self._pace = ListPace(every=rhythm.list_every, burst=2)
+        self._timing = timing
+        self._pace = ListPace(every=timing.list_every, burst=2)
         self._listed = topic.single
-        # "0" accepts what the server has at hand, "" demands the present state, anything else is a lower bound.
+        # "0" accepts the server's cache, "" demands the present state, anything else is a lower bound.
         self._version = "" if topic.present else "0"
         self._healthy = False
         self._silent = 0
         self._refreshing = False
         self._open: asyncio.Timeout | None = None
-        self._said, self._said_at = "", 0.0
+        self._logged, self._logged_at = "", 0.0
 
     def refresh(self) -> bool:
-        """Read the present state again, in place of the watch that is open. False if it is not yet time for that.
+        """List the present state again, in place of the open watch. False if it is too early for that.
 
-        Who asks while it is being read waits for the same answer.
+        Calls during the list share its result.
         """
         if self._open is not None and not self._refreshing and not self._pace.wait:
             self._forget()
@@ -123,7 +125,7 @@ class Informer(Generic[T]):
         return self._refreshing
 
     async def run(self) -> NoReturn:
-        delays = self._rhythm.backoff.delays()
+        delays = self._timing.backoff.delays()
         while True:
             self._healthy, wait, listing = False, 0.0, not self._listed
             try:
@@ -138,16 +140,16 @@ class Informer(Generic[T]):
                 wait = error.retry_after or 0.0
                 self._lost(error, listing=listing)
             except Exception as error:
-                # The line between what a server answers and this process.
-                log.exception("mistake while following", kind=self._topic.kind)
+                # The boundary between a server's responses and this process.
+                log.exception("unexpected error in an informer", kind=self._topic.kind)
                 self._forget()
                 self._lost(ClusterError(f"{self._topic.kind}: {type(error).__name__}: {error}"), listing=False)
             if self._healthy:
-                delays = self._rhythm.backoff.delays()
+                delays = self._timing.backoff.delays()
             await asyncio.sleep(max(wait, next(delays)))
 
     async def _refreshed(self) -> bool:
-        """Watch until the watch ends, or somebody asks for the present state: whether that was it."""
+        """Watch until the watch ends or ``refresh`` is called: whether it was the latter."""
         try:
             async with asyncio.timeout(None) as self._open:
                 await self._watch()
@@ -158,22 +160,23 @@ class Informer(Generic[T]):
         return False
 
     def _lost(self, error: ClusterError, *, listing: bool) -> None:
-        """A version that the server cannot serve, too old or from a lost future, asks for a list.
+        """Handle a lost list or watch. A version that the server cannot serve, too old or from a lost future, needs a
+        list.
 
-        A list that was refused for the same reason is repeated without any condition. A server that says so is there:
-        what an outage has taught about waiting no longer holds.
+        A list that was refused for the same reason is repeated without a version. Such a server is up, so the back-off
+        starts again.
         """
         if error.status == HTTPStatus.GONE or "resource version" in error.message.lower():
             self._healthy = self._healthy or not listing
             self._listed = False
             self._version = "" if listing else self._version
         why, now = str(error), time.monotonic()
-        if why != self._said or now - self._said_at >= SAY_AGAIN:
-            self._said, self._said_at = why, now
+        if why != self._logged or now - self._logged_at >= LOG_INTERVAL_S:
+            self._logged, self._logged_at = why, now
             log.warning("watch interrupted", kind=self._topic.kind, why=why)
 
     def _forget(self) -> None:
-        """What is known may be old, and the version it was read at is no help: the next list is the present state."""
+        """The known objects and their version may be outdated: list the present state next."""
         self._listed, self._version, self._silent = False, "", 0
 
     async def _list(self) -> None:
@@ -188,20 +191,18 @@ class Informer(Generic[T]):
             if not token:
                 break
             if token == query.get("continue") or page == MAX_PAGES - 1:
-                raise ClusterError(
-                    f"list {self._topic.kind}: the pages of the list have no end", hint="it is tried again"
-                )
+                raise ClusterError(f"list {self._topic.kind}: the list has no last page", hint="it is retried")
             query = self._query({"continue": token})
         self._listed, self._version, self._silent = True, version, 0
         log.info("listed", kind=self._topic.kind, count=len(found), version=self._version)
         self._replace(found)
 
     async def _page(self, query: Mapping[str, str]) -> tuple[Sequence[Any], str, str]:
-        """The objects of one page, the list's version, and the way to the next page.
+        """The objects of one page, the list's version, and the token of the next page.
 
-        Objects may be so large that no page of the usual length can be read.
+        Pages become smaller where objects are too large for a page of the usual length.
         """
-        limit = self._rhythm.page
+        limit = self._timing.page
         while True:
             try:
                 page = await self._calls.json(self._call("list", {**query, "limit": str(limit)}))
@@ -213,38 +214,38 @@ class Informer(Generic[T]):
         meta, items = page.get("metadata"), page.get("items")
         if not isinstance(meta, dict) or not isinstance(items, list | None):
             raise ClusterError(
-                f"list {self._topic.kind}: the answer is no list of objects",
-                hint="it is tried again; a proxy between us and the API server may replace answers",
+                f"list {self._topic.kind}: the response is not a list of objects",
+                hint="it is retried; a proxy in front of the API server may replace responses",
             )
-        return items or (), _word(meta.get("resourceVersion")), _word(meta.get("continue"))
+        return items or (), _text(meta.get("resourceVersion")), _text(meta.get("continue"))
 
     def _replace(self, found: Sequence[T]) -> None:
-        """Deliver a list. If somebody cannot take it, it goes without those that he cannot take one by one."""
+        """Deliver a list. If the feed fails, deliver only the objects that it accepts one by one."""
         try:
             self._topic.feed.replace(found)
         except Exception:
-            log.exception("mistake while taking in a list", kind=self._topic.kind)
+            log.exception("unexpected error while delivering a list", kind=self._topic.kind)
             self._topic.feed.replace([view for view in found if self._take(self._topic.feed.update, view)])
 
     def _take(self, take: Callable[[T], None], view: T) -> bool:
-        """Deliver one object. Whether it was taken."""
+        """Deliver one object: whether the feed accepted it."""
         try:
             take(view)
-        except Exception as error:  # noqa: BLE001  # the line between one object and all others
+        except Exception as error:  # noqa: BLE001  # one object must not affect the others
             name = getattr(view, "key", "") or getattr(view, "name", "")
-            self._calls.oddities.note(self._topic.kind, name, f"{type(error).__name__}: {error}")
+            self._calls.unreadable_objects.note(self._topic.kind, name, f"{type(error).__name__}: {error}")
             return False
         return True
 
     def _view(self, item: Any) -> T | None:
-        """What is needed of an object; None for one without a name."""
+        """The view of an object; None for one without a name."""
         why = anonymous(item)
         if why or (why := misshapen(item)):
-            self._calls.oddities.note(self._topic.kind, named(item), why)
+            self._calls.unreadable_objects.note(self._topic.kind, named(item), why)
         return None if anonymous(item) else self._topic.view(item)
 
     async def _watch(self) -> None:
-        life = random.uniform(*self._rhythm.watch)  # noqa: S311  # spreads load, keeps no secret
+        life = random.uniform(*self._timing.watch)  # noqa: S311  # spreads load, keeps no secret
         query = {
             **self._selected,
             "watch": "1",
@@ -252,8 +253,8 @@ class Informer(Generic[T]):
             "timeoutSeconds": str(math.ceil(life)),
             "resourceVersion": self._version,
         }
-        began, heard = time.monotonic(), False
-        silence = min(math.ceil(life) + self._rhythm.grace, self._rhythm.silence)
+        began, received_any = time.monotonic(), False
+        silence = min(math.ceil(life) + self._timing.grace, self._timing.silence)
         try:
             call = self._call("watch", query)
             async with (
@@ -261,17 +262,17 @@ class Informer(Generic[T]):
                 aclosing(lines(chunks)) as received,
             ):
                 async for line in received:
-                    await self._hear(line)
-                    heard = self._healthy = True
+                    await self._handle(line)
+                    received_any = self._healthy = True
         finally:
             lived = time.monotonic() - began
-            self._healthy = self._healthy or lived >= self._rhythm.settled
-            self._silent = 0 if heard else self._silent + (lived >= min(life, silence))
+            self._healthy = self._healthy or lived >= self._timing.settled
+            self._silent = 0 if received_any else self._silent + (lived >= min(life, silence))
             if self._silent and (lived >= life or self._silent >= SILENT_WATCHES):
-                # Not even a bookmark: our version may come from a future that the server has lost.
+                # Not even a bookmark: our version may be from a future that the server has lost.
                 self._forget()
 
-    async def _hear(self, line: bytes) -> None:
+    async def _handle(self, line: bytes) -> None:
         kind, item = await self._event(line)
         feed = self._topic.feed
         match kind:
@@ -282,15 +283,17 @@ class Informer(Generic[T]):
             case "BOOKMARK":
                 pass
             case "ERROR":
-                # Where the stream stands is unknown from here on.
+                # The position of the stream is unknown from here on.
                 self._listed = False
-                code, said = (item.get("code"), item.get("message")) if isinstance(item, dict) else (0, "")
+                code, message = (item.get("code"), item.get("message")) if isinstance(item, dict) else (0, "")
                 status = code if isinstance(code, int) else 0
-                raise ClusterError(f"watch {self._topic.kind}: {words(said) or 'ended by an error'}", status=status)
+                raise ClusterError(
+                    f"watch {self._topic.kind}: {message_text(message) or 'ended by an error'}", status=status
+                )
             case _:
                 log.debug("unknown watch event", kind=self._topic.kind, type=kind)
         meta = item.get("metadata") if isinstance(item, dict) else None
-        self._version = (_word(meta.get("resourceVersion")) if isinstance(meta, dict) else "") or self._version
+        self._version = (_text(meta.get("resourceVersion")) if isinstance(meta, dict) else "") or self._version
 
     def _deliver(self, take: Callable[[T], None], item: Any) -> None:
         if (view := self._view(item)) is not None:
@@ -302,13 +305,13 @@ class Informer(Generic[T]):
             kind, item = reading.value["type"], reading.value["object"]
         except (ValueError, TypeError, KeyError) as error:
             raise ClusterError(
-                f"watch: a line is not an event ({len(line)} bytes, it begins {line[:40]!r})", hint="it is tried again"
+                f"watch: a line is not an event ({len(line)} bytes, starting with {line[:40]!r})", hint="it is retried"
             ) from error
-        self._calls.cut(self._topic.kind, reading)
+        self._calls.report_truncated(self._topic.kind, reading)
         return str(kind)[:40], item
 
     def _query(self, start: Mapping[str, str]) -> dict[str, str]:
-        return {**self._selected, "limit": str(self._rhythm.page), **start}
+        return {**self._selected, "limit": str(self._timing.page), **start}
 
     @property
     def _selected(self) -> dict[str, str]:
@@ -318,6 +321,6 @@ class Informer(Generic[T]):
         return Call(verb=verb, kind=self._topic.kind, path=self._topic.path, name=self._topic.selector, query=query)
 
 
-def _word(value: object) -> str:
-    """A version or a token; empty for anything else."""
+def _text(value: object) -> str:
+    """A version or a token; empty if it is not text."""
     return value if isinstance(value, str) else ""

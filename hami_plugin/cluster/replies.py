@@ -1,4 +1,4 @@
-"""What the API server answered, in words: replies become JSON or a ``ClusterError``."""
+"""Responses of the API server, as JSON or as a ``ClusterError``."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from typing import Any
 from hami_plugin.errors import ClusterError
 
 DEEPEST = 100
-"""Levels of nesting. A pod needs about a dozen; what manages its fields, a few more."""
+"""Levels of nesting. A pod needs about a dozen, its managedFields a few more."""
 MAX_DIGITS = 40
 
 _TOO_DEEP = "-Infinity"
-"""A word that Python's parser hands to a function, and that no JSON has. Nobody else's number is that."""
+"""A constant that Python's parser passes to a function, and that no JSON has."""
 _BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
-"""Brackets, and texts as one: possessive, so that a quote without its counterpart costs no second look."""
+"""Brackets, and whole strings: possessive, so that an unbalanced quote does not cause backtracking."""
 
 _TERMINATED = "because it is being terminated"
-"""How an API server refuses whatever is new in a namespace that is being deleted."""
+"""The message of an API server that refuses objects in a namespace that is being deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What was read. ``cut`` names the objects of which a part was left out, and ``why``, the first reason."""
+    """Parsed JSON. ``truncated`` names objects that were read only in part, and ``why`` is the first reason."""
 
     value: Any
-    cut: Sequence[str] = ()
+    truncated: Sequence[str] = ()
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. ``verb`` and ``kind`` are RBAC's words; ``name`` is for people."""
+    """One request. ``verb`` and ``kind`` are those of RBAC; ``name`` is for messages."""
 
     verb: str
     kind: str
@@ -58,11 +58,11 @@ class Call:
 
 
 async def read(body: bytes) -> Reading:
-    """JSON, however deep it is. ``ValueError`` for anything else.
+    """Parse JSON of any depth. ``ValueError`` for anything else.
 
-    Whoever may create a pod may hide a tree of any depth in its ``managedFields``. What is nested too deeply is left
-    out, and so is a number of too many digits: the object is read without it, and so are all others beside it. Bytes
-    that are no UTF-8 are replaced. This takes several times as long, and so is done beside the event loop.
+    A pod's author can hide a tree of any depth in its ``managedFields``. Values that are nested too deeply, and numbers
+    with too many digits, are left out, so that all other objects can be read. Invalid UTF-8 is replaced. This takes
+    several times as long, and so runs beside the event loop.
     """
     try:
         return Reading(value=json.loads(body))
@@ -74,12 +74,12 @@ async def read(body: bytes) -> Reading:
 
 
 class _Lenient:
-    """Reads what Python's parser alone refuses."""
+    """Parses JSON that Python's parser alone refuses."""
 
     def __init__(self, why: str) -> None:
         self._why = why
         self._left_out = False
-        self._cut: list[str] = []
+        self._truncated: list[str] = []
 
     def read(self, body: bytes) -> Reading:
         text = body.decode("utf-8", "replace")
@@ -88,14 +88,14 @@ class _Lenient:
             _without_depths(text), parse_constant=self._constant, parse_int=self._number, object_hook=self._object
         )
         if self._left_out:
-            self._cut.append("")
-        return Reading(value=value, cut=self._cut, why=self._why)
+            self._truncated.append("")
+        return Reading(value=value, truncated=self._truncated, why=self._why)
 
-    def _constant(self, word: str) -> float | None:
-        if word == _TOO_DEEP:
+    def _constant(self, name: str) -> float | None:
+        if name == _TOO_DEEP:
             self._left_out = True
             return None
-        return float(word.lower())
+        return float(name.lower())
 
     def _number(self, digits: str) -> int | None:
         if len(digits) <= MAX_DIGITS:
@@ -104,15 +104,15 @@ class _Lenient:
         return None
 
     def _object(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Objects are read from the inside out: the first one with a name around a gap is the one that has it."""
+        """Objects are parsed from the inside out: the first with a name around a gap is the truncated one."""
         if self._left_out and (name := named(found)):
             self._left_out = False
-            self._cut.append(name)
+            self._truncated.append(name)
         return found
 
 
 def _without_depths(text: str) -> str:
-    """The same text, with a constant in place of whatever is nested too deeply."""
+    """The text with a constant in place of values that are nested too deeply."""
     kept: list[str] = []
     depth, start = 0, 0
     for match in _BRACKETS.finditer(text):
@@ -127,7 +127,7 @@ def _without_depths(text: str) -> str:
                 start = match.end()
             depth -= 1
     if depth:
-        raise ValueError(f"{abs(depth)} brackets have no counterpart")
+        raise ValueError(f"{abs(depth)} brackets are unbalanced")
     return "".join((*kept, text[start:]))
 
 
@@ -140,7 +140,7 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def named(item: object) -> str:
-    """Namespace and name of an object, as far as it has any."""
+    """An object's namespace and name, as far as it has them."""
     meta = item.get("metadata") if isinstance(item, dict) else None
     if not isinstance(meta, dict):
         return ""
@@ -148,7 +148,7 @@ def named(item: object) -> str:
 
 
 async def decoded(call: Call, body: bytes) -> Reading:
-    """A JSON object. ``ClusterError`` when the body is cut off or something else."""
+    """Parse a JSON object. ``ClusterError`` if the body is truncated or anything else."""
     try:
         found = await read(body)
     except ValueError as error:
@@ -159,17 +159,17 @@ async def decoded(call: Call, body: bytes) -> Reading:
 
 
 async def refused(call: Call, status: int, body: bytes, retry_after: float | None = None) -> ClusterError:
-    """The error for an answer that is not a success; its text carries the server's own message."""
+    """The error for a failed request, with the server's own message."""
     message = await _message(body)
     if call.verb == "patch" and status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid" in message:
         # A patch that names another UID changes an immutable field: 422 from some servers, 409 from others.
         status = HTTPStatus.CONFLICT
     if call.verb == "create" and status == HTTPStatus.FORBIDDEN and _TERMINATED in message:
-        # No right is missing: what is to be created has no place any more.
+        # No permission is missing: the namespace is going away.
         status = HTTPStatus.GONE
-    said = f": {message}" if message else ""
+    detail = f": {message}" if message else ""
     return ClusterError(
-        f"{call}: {status} {_phrase(status)}{said}",
+        f"{call}: {status} {_phrase(status)}{detail}",
         status=status,
         retry_after=retry_after,
         hint=_hint(call, status, retry_after),
@@ -177,15 +177,15 @@ async def refused(call: Call, status: int, body: bytes, retry_after: float | Non
 
 
 def unanswered(call: Call, why: object) -> ClusterError:
-    """The error for a call that got no answer."""
+    """The error for a request without a response."""
     return ClusterError(
         f"{call}: no answer from the API server: {why}",
-        hint="it is tried again; check the network between this node and the API server if it lasts",
+        hint="it is retried; if it persists, check the network between this node and the API server",
     )
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The header in seconds. A date is ignored: it would compare two machines' clocks."""
+    """The Retry-After header in seconds. A date is ignored, since it would compare two machines' clocks."""
     try:
         seconds = float(headers.get("Retry-After", ""))
     except ValueError:
@@ -195,8 +195,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 def _unreadable(call: Call, body: bytes) -> ClusterError:
     return ClusterError(
-        f"{call}: the answer is not a JSON object ({len(body)} bytes, it begins {bytes(body[:40])!r})",
-        hint="it is tried again; a proxy between us and the API server may cut or replace answers",
+        f"{call}: the response is not a JSON object ({len(body)} bytes, starting with {bytes(body[:40])!r})",
+        hint="it is retried; a proxy in front of the API server may truncate or replace responses",
     )
 
 
@@ -205,11 +205,11 @@ async def _message(body: bytes) -> str:
         status = (await read(body)).value
     except ValueError:
         return body[:200].decode("utf-8", "replace").strip()
-    return words(status.get("message")) if isinstance(status, dict) else ""
+    return message_text(status.get("message")) if isinstance(status, dict) else ""
 
 
-def words(message: object) -> str:
-    """What an API server says, at a length that people read; empty when that is no text."""
+def message_text(message: object) -> str:
+    """A message of an API server, cut to a readable length; empty if it is not text."""
     return message[:500] if isinstance(message, str) else ""
 
 
@@ -219,12 +219,12 @@ def _phrase(status: int) -> str:
 
 def _hint(call: Call, status: int, wait: float | None) -> str:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return "the API server has a problem of its own; it is tried again"
-    too_large = "the same body will be refused again; correct or shorten what the message names"
+        return "the API server has an internal problem; it is retried"
+    too_large = "the same body will be refused again; correct or shorten the field in the message"
     remedies: dict[int, str] = {
         HTTPStatus.UNAUTHORIZED: "check that the service account exists and that its token is mounted and not expired",
         HTTPStatus.FORBIDDEN: f'allow verb "{call.verb}" on "{call.kind}" in the ClusterRole of our service account',
-        HTTPStatus.CONFLICT: "somebody changed or replaced the object; read it again before the next attempt",
+        HTTPStatus.CONFLICT: "the object was changed or replaced; read it again before the next attempt",
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE: too_large,
         HTTPStatus.UNPROCESSABLE_ENTITY: too_large,
         HTTPStatus.TOO_MANY_REQUESTS: f"the API server is busy; writes wait {wait or 1:g} s",

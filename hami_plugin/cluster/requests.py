@@ -1,4 +1,4 @@
-"""One request to the API server: identity, deadline, Retry-After, and a report of how it went."""
+"""Requests to the API server: credentials, deadline, Retry-After, and the observed outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RETRY_AFTER_CAP = 120.0
 
 
 class Gate:
-    """Shut for as long as the server asked us to stay away. One gate for all writers."""
+    """Closed while the server has asked us to wait (Retry-After). One gate for all writers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class Gate:
         return max(0.0, self._opens - self._clock())
 
     def shut(self, seconds: float) -> None:
-        """Stay shut for ``seconds``, capped: a wrong header must not silence us for a day."""
+        """Stay closed for ``seconds``, capped: a wrong header must not stop writes for a day."""
         self._opens = max(self._opens, self._clock() + min(seconds, RETRY_AFTER_CAP))
 
 
@@ -69,21 +69,21 @@ class ListPace:
         await asyncio.sleep(self.take())
 
 
-AGAIN_S = 10.0
-"""The least time between two clients that are made because a certificate was refused."""
+RENEW_INTERVAL_S = 10.0
+"""The minimum time between two clients that replace one whose certificate was refused."""
 READ_BYTES = 2**16
-"""Of one connection, before its reader takes them. The library's default is a megabyte for each watch."""
+"""Read buffer of a connection. The library's default would be a megabyte for each watch."""
 
-Seen = tuple[object, ...]
+Fingerprint = tuple[object, ...]
 
 log = logger(__name__)
 
 
 class Client:
-    """Connections by one set of certificates: at most ``connections`` at a time. Who finds none free waits for one.
+    """A pool of at most ``connections`` connections with one set of certificates. Callers wait for a free one.
 
-    The library takes the connection next that was idle longest, so that none ever lapses while calls come: without a
-    bound there are as many as were ever needed at once.
+    The library reuses the connection that was idle longest, so that none expires while calls come: without a bound
+    there would be as many as were ever needed at once.
     """
 
     def __init__(self, access: Access, connections: int) -> None:
@@ -103,9 +103,9 @@ class Client:
         *,
         headers: Mapping[str, str],
         body: Mapping[str, Any] | None,
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # how aiohttp is given it
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own type
     ) -> aiohttp.ClientResponse:
-        """The answer once its head is there. Whoever asks reads its body, and releases it."""
+        """The response once its headers have arrived. The caller reads its body and releases it."""
         return await self._session.request(
             method,
             f"{self._access.host}{path}",
@@ -129,42 +129,42 @@ def _proxy(host: str) -> str:
 
 
 class Clients:
-    """One client at a time. A connection keeps the certificates that it began with, so a new client has none of the old
-    one's; the old one has ``patience`` seconds to finish its calls.
+    """The current client. A connection keeps the certificates that it began with, so new certificates need a new
+    client; the old one has ``grace`` seconds to finish its calls.
     """
 
-    def __init__(self, credentials: Credentials, *, patience: float, connections: int) -> None:
+    def __init__(self, credentials: Credentials, *, grace: float, connections: int) -> None:
         self._credentials = credentials
-        self._patience = patience
+        self._grace = grace
         self._connections = connections
-        self._seen = self._look()
+        self._used = self._fingerprint()
         self._client = Client(credentials.access, connections)
         self._leaving: dict[asyncio.Task[None], Client] = {}
-        self._pace = ListPace(every=AGAIN_S, burst=2)
+        self._pace = ListPace(every=RENEW_INTERVAL_S, burst=2)
         self._problem = ""
 
     async def present(self) -> Client:
-        """The client of this moment. Files that cannot be used leave the last one in place."""
+        """The current client. It stays while new files cannot be used."""
         try:
             await self._credentials.follow()
         except ClusterError as error:
-            self._say(str(error))
-        if (seen := self._look()) != self._seen and self._replace():
-            self._seen = seen
+            self._report(str(error))
+        if (used := self._fingerprint()) != self._used and self._replace():
+            self._used = used
             files = [str(path) for path in self._credentials.access.files]
-            log.info("certificates for the API server read again", files=files)
+            log.info("certificates for the API server reloaded", files=files)
         return self._client
 
     async def renew(self) -> bool:
-        """A certificate was refused: read everything again, at most once in a while. Whether that was done."""
+        """Reload everything after a refused certificate, at most once in a while. Whether it was done."""
         if self._pace.wait:
             return False
         self._pace.take()
         try:
             await self._credentials.renew()
         except ClusterError as error:
-            self._say(str(error))
-        self._seen = self._look()
+            self._report(str(error))
+        self._used = self._fingerprint()
         return self._replace()
 
     async def close(self) -> None:
@@ -177,7 +177,7 @@ class Clients:
         try:
             fresh = Client(self._credentials.access, self._connections)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            self._say(f"they cannot be used: {error}")
+            self._report(f"unusable: {error}")
             return False
         self._problem = ""
         leaving = asyncio.get_running_loop().create_task(self._leave(self._client))
@@ -187,40 +187,40 @@ class Clients:
         return True
 
     async def _leave(self, client: Client) -> None:
-        await asyncio.sleep(self._patience)
+        await asyncio.sleep(self._grace)
         await client.close()
 
-    def _look(self) -> Seen:
+    def _fingerprint(self) -> Fingerprint:
         access = self._credentials.access
         return (*access.connected_by, *(stamp(path) for path in access.files))
 
-    def _say(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         if why != self._problem:
             self._problem = why
-            log.warning("certificates for the API server not read again", why=why)
+            log.warning("certificates for the API server not reloaded", why=why)
 
 
-SAY_AGAIN_S = 600.0
-MAX_SAID = 64
-"""So many objects are named in that time. More of them would be an attack on the log."""
+LOG_INTERVAL_S = 600.0
+MAX_LOGGED = 64
+"""Objects named in that time. More of them would flood the log."""
 
 
 class UnreadableObjects:
-    """Whoever may write objects may write odd ones, again and again."""
+    """Logs unreadable objects, each at most once in ``LOG_INTERVAL_S``: their authors could repeat them for ever."""
 
     def __init__(self, observer: Observer, clock: Callable[[], float] = time.monotonic) -> None:
         self._observer = observer
         self._clock = clock
-        self._said: dict[tuple[str, str], float] = {}
+        self._logged: dict[tuple[str, str], float] = {}
 
     def note(self, kind: str, name: str, why: str) -> None:
-        """One reading of one object. ``name`` is empty where it has none."""
+        """Count and log one unreadable object. ``name`` may be empty."""
         self._observer.unreadable(kind)
         now = self._clock()
-        self._said = {key: at for key, at in self._said.items() if now - at < SAY_AGAIN_S}
-        if (kind, name) in self._said or len(self._said) >= MAX_SAID:
+        self._logged = {key: at for key, at in self._logged.items() if now - at < LOG_INTERVAL_S}
+        if (kind, name) in self._logged or len(self._logged) >= MAX_LOGGED:
             return
-        self._said[kind, name] = now
+        self._logged[kind, name] = now
         log.warning("an object cannot be read", kind=kind, object=name, why=why[:300])
 
 
@@ -229,46 +229,48 @@ NOT_YET = "the API server has not answered yet"
 
 
 class Reachability:
-    """Collects the outcome of each call. A missing permission stays until that very call succeeds."""
+    """Whether the API server answers, by the outcome of each call. A missing permission stays until that call
+    succeeds.
+    """
 
     def __init__(self) -> None:
         self.problem = Watched(NOT_YET)
-        self._trouble = NOT_YET
+        self._failure = NOT_YET
         self._unauthorized = ""
         self._forbidden: dict[tuple[str, str], str] = {}
 
     def outdated(self, kind: str) -> str:
-        """Why what is known of such objects may be old; empty while it is not."""
+        """Why known objects of this kind may be outdated; empty while they are current."""
         forbidden = (self._forbidden.get((verb, kind), "") for verb in ("list", "watch"))
-        return "; ".join(filter(None, (self._trouble, self._unauthorized, *forbidden)))
+        return "; ".join(filter(None, (self._failure, self._unauthorized, *forbidden)))
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """Bytes arrived on an open watch."""
-        self._trouble = ""
+        self._failure = ""
         self._publish()
 
     def succeeded(self, call: Call) -> None:
-        self._trouble = self._unauthorized = ""
+        self._failure = self._unauthorized = ""
         self._forbidden.pop((call.verb, call.kind), None)
         self._publish()
 
     def failed(self, call: Call, error: ClusterError) -> None:
         match error.status:
             case HTTPStatus.UNAUTHORIZED:
-                self._trouble, self._unauthorized = "", f"{FORBIDDEN}: {error}"
+                self._failure, self._unauthorized = "", f"{FORBIDDEN}: {error}"
             case HTTPStatus.FORBIDDEN:
-                self._trouble = self._unauthorized = ""
+                self._failure = self._unauthorized = ""
                 self._forbidden[call.verb, call.kind] = f"{FORBIDDEN}: {error}"
             case 0:
-                self._trouble = f"unreachable: {error.message}"
+                self._failure = f"unreachable: {error.message}"
             case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                self._trouble = f"failing: {error.message}"
+                self._failure = f"failing: {error.message}"
             case _:
                 self.succeeded(call)  # it answered, and knew us
         self._publish()
 
     def _publish(self) -> None:
-        reasons = (self._trouble, self._unauthorized, *self._forbidden.values())
+        reasons = (self._failure, self._unauthorized, *self._forbidden.values())
         self.problem.set("; ".join(reason for reason in reasons if reason))
 
 
@@ -284,16 +286,16 @@ T = TypeVar("T")
 
 
 class TooLongError(ClusterError):
-    """An answer that is longer than anybody should read at once."""
+    """The response is too long."""
 
 
 class ApiCalls:
-    """Sends calls. It repeats nothing, but for a token that was replaced at its source: a 401 changed nothing."""
+    """Sends calls. It retries only after a 401 with a renewed token, since a 401 changed nothing."""
 
     def __init__(self, credentials: Credentials, *, observer: Observer, deadline: float, connections: int) -> None:
         self.health = Reachability()
-        self.oddities = UnreadableObjects(observer)
-        self._clients = Clients(credentials, patience=deadline, connections=connections)
+        self.unreadable_objects = UnreadableObjects(observer)
+        self._clients = Clients(credentials, grace=deadline, connections=connections)
         self._credentials = credentials
         self._observer = observer
         self._deadline = deadline
@@ -303,7 +305,7 @@ class ApiCalls:
         await self._clients.close()
 
     async def json(self, call: Call) -> dict[str, Any]:
-        """Send, and read the answer, all within the deadline. ``ClusterError`` for anything but success."""
+        """Send and read the response within the deadline. ``ClusterError`` unless it succeeds."""
 
         async def read(response: aiohttp.ClientResponse) -> Reading:
             return await decoded(call, await _body(call, response))
@@ -311,7 +313,7 @@ class ApiCalls:
         if call.writes:
             await self._pass_gate(call)
         reading = await self._ask(call, aiohttp.ClientTimeout(total=None), read)
-        self.cut(call.kind, reading)
+        self.report_truncated(call.kind, reading)
         found: dict[str, Any] = reading.value
         return found
 
@@ -319,22 +321,20 @@ class ApiCalls:
         """As ``json``, for one object. ``ClusterError`` also for one without a name."""
         found = await self.json(call)
         if why := anonymous(found):
-            self.oddities.note(call.kind, call.name, why)
-            raise ClusterError(
-                f"{call}: the answer is not the object that was asked for: {why}", hint="it is tried again"
-            )
+            self.unreadable_objects.note(call.kind, call.name, why)
+            raise ClusterError(f"{call}: the response is not the requested object: {why}", hint="it is retried")
         if why := misshapen(found):
-            self.oddities.note(call.kind, call.name, why)
+            self.unreadable_objects.note(call.kind, call.name, why)
         return view(found)
 
-    def cut(self, kind: str, reading: Reading) -> None:
-        """Count and name the objects of which a part was left out."""
-        for name in reading.cut:
-            self.oddities.note(kind, name, reading.why)
+    def report_truncated(self, kind: str, reading: Reading) -> None:
+        """Count and log the objects that were read only in part."""
+        for name in reading.truncated:
+            self.unreadable_objects.note(kind, name, reading.why)
 
     @asynccontextmanager
     async def stream(self, call: Call, *, silence: float) -> AsyncIterator[AsyncGenerator[bytes, None]]:
-        """Open a watch within the deadline and yield its bytes. Silence of more than ``silence`` seconds ends it."""
+        """Open a watch within the deadline and yield its bytes. It ends after ``silence`` seconds without any."""
 
         async def opened(response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
             return response
@@ -353,13 +353,13 @@ class ApiCalls:
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
         async for chunk in response.content.iter_any():
-            self.health.heard()
+            self.health.received()
             yield chunk
 
     async def _ask(
         self,
         call: Call,
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # how aiohttp is told; the deadline is ours
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own type; the deadline is ours
         read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
     ) -> T:
         started, outcome = time.monotonic(), UNREACHABLE
@@ -373,7 +373,7 @@ class ApiCalls:
             outcome = str(error.status) if error.status else UNREACHABLE
             self.health.failed(call, error)
             raise
-        except Exception as error:  # the line between what a server answers and this process
+        except Exception as error:  # the boundary between a server's responses and this process
             why = f"none within {self._deadline:g} s" if isinstance(error, TimeoutError) else error
             failure = unanswered(call, why if str(why) else type(error).__name__)
             self.health.failed(call, failure)
@@ -388,7 +388,7 @@ class ApiCalls:
         try:
             response = await self._exchange(call, identity, timeout)
         except (aiohttp.ClientError, OSError) as error:
-            # A handshake that fails has sent nothing yet, so that even a write may be sent again.
+            # A failed handshake has sent nothing yet, so even a write can be repeated.
             if not _untrusted(error) or not await self._clients.renew() or not isinstance(error, _BEFORE_SENDING):
                 raise
             identity = self._credentials.authorization()
@@ -415,7 +415,7 @@ class ApiCalls:
         )
 
     async def _accepted(self, call: Call, response: aiohttp.ClientResponse) -> None:
-        """``ClusterError`` for an answer that is not a success."""
+        """``ClusterError`` unless the response is a success."""
         if response.ok:
             return
         wait = retry_after(response.headers)
@@ -426,29 +426,29 @@ class ApiCalls:
         raise await refused(call, response.status, await _body(call, response), wait)
 
     async def _pass_gate(self, call: Call) -> None:
-        """Wait until the server's Retry-After has passed; a wait that would eat the deadline is refused at once."""
+        """Wait for the server's Retry-After. A wait that would use up the deadline is refused at once."""
         while left := self._gate.remaining:
             if left > self._deadline / 2:
                 raise ClusterError(
-                    f"{call}: held back, the API server asked all writers to wait {left:.0f} s more",
+                    f"{call}: held back: the API server asked writers to wait {left:.0f} s more",
                     status=HTTPStatus.TOO_MANY_REQUESTS,
                     retry_after=left,
-                    hint="it is tried again after that",
+                    hint="it is retried after that",
                 )
             await asyncio.sleep(left)
 
 
 async def _body(call: Call, response: aiohttp.ClientResponse) -> bytes:
-    """The whole answer, up to a length. ``TooLongError`` beyond that."""
+    """The whole response. ``TooLongError`` beyond ``LONGEST_ANSWER``."""
     parts, length = [], 0
     async for chunk in response.content.iter_any():
         length += len(chunk)
         if length > LONGEST_ANSWER:
             response.close()
             raise TooLongError(
-                f"{call}: the answer is longer than {LONGEST_ANSWER} bytes",
+                f"{call}: the response is longer than {LONGEST_ANSWER} bytes",
                 status=response.status,
-                hint="a list is asked for in smaller pages",
+                hint="lists are retried with smaller pages",
             )
         parts.append(chunk)
     response.release()
@@ -463,7 +463,7 @@ def _untrusted(error: BaseException | None) -> bool:
 
 
 def _probe_peer(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel ask a silent peer whether it lives: a vanished host is noticed in a minute, not at the timeout."""
+    """Enable TCP keepalive, so that a vanished host is noticed in a minute and not at the timeout."""
     connection = response.connection
     peer = connection.transport.get_extra_info("socket") if connection and connection.transport else None
     if peer is not None:

@@ -32,9 +32,9 @@ LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 class WholeCluster:
     """Implements ``hami_plugin.scheduler.extender.ports.Cluster``. Made by ``connect_wide``."""
 
-    def __init__(self, calls: ApiCalls, rhythm: WatchTiming, events: EventLog) -> None:
+    def __init__(self, calls: ApiCalls, timing: WatchTiming, events: EventLog) -> None:
         self._calls = calls
-        self._rhythm = rhythm
+        self._timing = timing
         self._events = events
 
     @property
@@ -75,14 +75,14 @@ class WholeCluster:
     async def follow_pods(self, feed: Feed[PodView]) -> NoReturn:
         # A list from before our own last decisions would give their shares away again after a restart.
         topic = ListWatch(kind="pods", path=PODS, selector=LIVING, view=pod_view, feed=feed, present=True)
-        await Informer(self._calls, topic, self._rhythm).run()
+        await Informer(self._calls, topic, self._timing).run()
 
     async def follow_nodes(self, feed: Feed[NodeView]) -> NoReturn:
-        await Informer(self._calls, ListWatch(kind="nodes", path=NODES, view=node_view, feed=feed), self._rhythm).run()
+        await Informer(self._calls, ListWatch(kind="nodes", path=NODES, view=node_view, feed=feed), self._timing).run()
 
     async def follow_quotas(self, feed: Feed[QuotaView]) -> NoReturn:
         topic = ListWatch(kind="resourcequotas", path=QUOTAS, view=quota_view, feed=feed)
-        await Informer(self._calls, topic, self._rhythm).run()
+        await Informer(self._calls, topic, self._timing).run()
 
     async def _found(self, call: Call, view: Callable[[Json], T]) -> T | None:
         try:
@@ -106,7 +106,7 @@ async def connect_wide(
     host: str = "",
     kubeconfig: Path | None = None,
     observer: Observer | None = None,
-    rhythm: WatchTiming | None = None,
+    timing: WatchTiming | None = None,
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> AsyncIterator[WholeCluster]:
@@ -114,7 +114,7 @@ async def connect_wide(
 
     ``ConfigError`` without usable credentials.
     """
-    rhythm = rhythm or WatchTiming()
+    timing = timing or WatchTiming()
     credentials = await find_credentials(kubeconfig, environ, service_account)
-    async with calling(credentials, observer or NullObserver(), rhythm.deadline, CONNECTIONS) as calls:
-        yield WholeCluster(calls, rhythm, EventLog(calls, host, component=name))
+    async with calling(credentials, observer or NullObserver(), timing.deadline, CONNECTIONS) as calls:
+        yield WholeCluster(calls, timing, EventLog(calls, host, component=name))

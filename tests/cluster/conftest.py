@@ -41,7 +41,7 @@ async def server():
 
 
 @pytest.fixture
-def rhythm():
+def timing():
     """Of a client in a hurry, whose calls have time all the same: a test of a deadline sets it."""
     return WatchTiming(
         deadline=30.0,
@@ -58,17 +58,17 @@ def observer():
 
 
 @pytest.fixture
-async def cluster(server, rhythm, observer, tmp_path):
+async def cluster(server, timing, observer, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    async with connect("n1", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer, environ={}) as cluster:
+    async with connect("n1", kubeconfig=kubeconfig, timing=timing, observer=observer, environ={}) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def brief(server, rhythm, observer, tmp_path):
+def brief(server, timing, observer, tmp_path):
     """Connect a client whose calls end after half a second."""
-    kubeconfig, short = server.write_kubeconfig(tmp_path / "kubeconfig"), dataclasses.replace(rhythm, deadline=0.5)
-    return lambda: connect("n1", kubeconfig=kubeconfig, rhythm=short, observer=observer, environ={})
+    kubeconfig, short = server.write_kubeconfig(tmp_path / "kubeconfig"), dataclasses.replace(timing, deadline=0.5)
+    return lambda: connect("n1", kubeconfig=kubeconfig, timing=short, observer=observer, environ={})
 
 
 @pytest.fixture

@@ -38,13 +38,13 @@ def certificate(tmp_path):
 
 
 @pytest.mark.scenario("P8")
-async def test_a_rotated_token_file_is_read_again_and_no_call_fails(server, rhythm, observer, tmp_path):
+async def test_a_rotated_token_file_is_read_again_and_no_call_fails(server, timing, observer, tmp_path):
     token = tmp_path / "token"
     token.write_text("first\n")
     server.trust("first")
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", token_file=token)
 
-    async with connect("n1", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer) as cluster:
+    async with connect("n1", kubeconfig=kubeconfig, timing=timing, observer=observer) as cluster:
         await cluster.get_node()
         replace(token, "second\n")
         server.trust("second")
@@ -55,13 +55,13 @@ async def test_a_rotated_token_file_is_read_again_and_no_call_fails(server, rhyt
 
 
 @pytest.mark.scenario("P8")
-async def test_a_token_that_stays_refused_is_forbidden_until_it_is_replaced(server, rhythm, tmp_path):
+async def test_a_token_that_stays_refused_is_forbidden_until_it_is_replaced(server, timing, tmp_path):
     token = tmp_path / "token"
     token.write_text("old")
     server.trust("new")
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", token_file=token)
 
-    async with connect("n1", kubeconfig=kubeconfig, rhythm=rhythm) as cluster:
+    async with connect("n1", kubeconfig=kubeconfig, timing=timing) as cluster:
         with pytest.raises(ClusterError, match="check that the service account exists") as caught:
             await cluster.get_node()
         refused = cluster.reachable.value
@@ -73,7 +73,7 @@ async def test_a_token_that_stays_refused_is_forbidden_until_it_is_replaced(serv
         assert cluster.reachable.value == ""
 
 
-async def test_a_pod_uses_its_service_account_over_tls_and_follows_its_token(certificate, rhythm, observer, tmp_path):
+async def test_a_pod_uses_its_service_account_over_tls_and_follows_its_token(certificate, timing, observer, tmp_path):
     (tmp_path / "token").write_text("first\n")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
@@ -82,7 +82,7 @@ async def test_a_pod_uses_its_service_account_over_tls_and_follows_its_token(cer
         server.create_node("n1")
         server.trust("first")
         environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": server.url.rpartition(":")[2]}
-        within = connect("n1", rhythm=rhythm, observer=observer, environ=environ, service_account=tmp_path)
+        within = connect("n1", timing=timing, observer=observer, environ=environ, service_account=tmp_path)
         async with within as cluster:
             await cluster.get_node()
             replace(tmp_path / "token", "second\n")
@@ -95,13 +95,13 @@ async def test_a_pod_uses_its_service_account_over_tls_and_follows_its_token(cer
     assert [request.status for request in server.requests] == [200] * 3
 
 
-async def test_a_server_with_a_foreign_certificate_is_not_trusted(certificate, rhythm, tmp_path):
+async def test_a_server_with_a_foreign_certificate_is_not_trusted(certificate, timing, tmp_path):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
 
     async with SimulatedApiServer(ssl=context) as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig", token="secret")
-        async with connect("n1", kubeconfig=kubeconfig, rhythm=rhythm) as cluster:
+        async with connect("n1", kubeconfig=kubeconfig, timing=timing) as cluster:
             with pytest.raises(ClusterError, match="certificate") as caught:
                 await cluster.get_node()
 
@@ -109,10 +109,10 @@ async def test_a_server_with_a_foreign_certificate_is_not_trusted(certificate, r
     assert not server.requests
 
 
-async def test_the_kubeconfig_variable_is_used_when_no_path_is_given(server, rhythm, tmp_path):
+async def test_the_kubeconfig_variable_is_used_when_no_path_is_given(server, timing, tmp_path):
     path = server.write_kubeconfig(tmp_path / "kubeconfig")
 
-    async with connect("n1", rhythm=rhythm, environ={"KUBECONFIG": str(path)}) as cluster:
+    async with connect("n1", timing=timing, environ={"KUBECONFIG": str(path)}) as cluster:
         assert (await cluster.get_node()).name == "n1"
 
 
@@ -187,11 +187,11 @@ def _config(url, user, **cluster):
     }
 
 
-async def _seen(server, path, rhythm):
+async def _seen(server, path, timing):
     """The header that a call by this kubeconfig arrives with."""
     headers = []
     server.observe(lambda request: headers.append(request.headers.get("Authorization")))
-    async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+    async with connect("n1", kubeconfig=path, timing=timing, environ={}) as cluster:
         await cluster.get_node()
     return headers[0]
 
@@ -207,36 +207,36 @@ async def _seen(server, path, rhythm):
         ({"token": 12345}, "Bearer 12345"),
     ],
 )
-async def test_a_kubeconfigs_user_is_who_we_are(server, rhythm, tmp_path, user, header):
+async def test_a_kubeconfigs_user_is_who_we_are(server, timing, tmp_path, user, header):
     (tmp_path / "beside").write_text("of the file\n")
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(_config(server.url, user)))
 
-    assert await _seen(server, path, rhythm) == header
+    assert await _seen(server, path, timing) == header
 
 
-async def test_a_users_credential_plugin_is_run(server, rhythm, tmp_path):
+async def test_a_users_credential_plugin_is_run(server, timing, tmp_path):
     credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     (tmp_path / "answer").write_text(json.dumps({**credential, "status": {"token": "from the plugin"}}))
     called = {"apiVersion": credential["apiVersion"], "command": "cat", "args": [str(tmp_path / "answer")]}
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(_config(server.url, {"exec": {**called, "interactiveMode": "Never"}})))
 
-    assert await _seen(server, path, rhythm) == "Bearer from the plugin"
+    assert await _seen(server, path, timing) == "Bearer from the plugin"
 
 
-async def test_of_several_kubeconfigs_what_is_there_first_counts(server, rhythm, tmp_path):
+async def test_of_several_kubeconfigs_what_is_there_first_counts(server, timing, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text(json.dumps({"users": [{"name": "u", "user": {"token": "of the first"}}]}))
     second.write_text(json.dumps(_config(server.url, {"token": "of the second"})))
     files = f"{tmp_path / 'absent'}:{first}:{second}"
 
-    async with connect("n1", rhythm=rhythm, environ={"KUBECONFIG": files}) as cluster:
+    async with connect("n1", timing=timing, environ={"KUBECONFIG": files}) as cluster:
         server.trust("of the first")
         assert (await cluster.get_node()).name == "n1"
 
 
-async def test_certificates_that_a_kubeconfig_holds_itself_are_used_and_left_nowhere(rhythm, tmp_path, monkeypatch):
+async def test_certificates_that_a_kubeconfig_holds_itself_are_used_and_left_nowhere(timing, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     rotating = Rotating(tmp_path)
@@ -250,13 +250,13 @@ async def test_certificates_that_a_kubeconfig_holds_itself_are_used_and_left_now
     async with rotating.serve(servers, clients=clients_) as server:
         config = _config(server.url, user, **{"certificate-authority-data": data(servers.certificate)})
         (tmp_path / "kubeconfig").write_text(json.dumps(config))
-        async with connect("n1", kubeconfig=tmp_path / "kubeconfig", rhythm=rhythm, environ={}) as cluster:
+        async with connect("n1", kubeconfig=tmp_path / "kubeconfig", timing=timing, environ={}) as cluster:
             assert (await cluster.get_node()).name == "n1"
 
     assert not list((tmp_path / "temporary").iterdir())
 
 
-async def test_a_server_that_need_not_be_verified_is_not(certificate, rhythm, tmp_path):
+async def test_a_server_that_need_not_be_verified_is_not(certificate, timing, tmp_path):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
     path = tmp_path / "kubeconfig"
@@ -264,11 +264,11 @@ async def test_a_server_that_need_not_be_verified_is_not(certificate, rhythm, tm
     async with SimulatedApiServer(ssl=context) as server:
         server.create_node("n1")
         path.write_text(json.dumps(_config(server.url, {}, **{"insecure-skip-tls-verify": True})))
-        async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+        async with connect("n1", kubeconfig=path, timing=timing, environ={}) as cluster:
             assert (await cluster.get_node()).name == "n1"
 
 
-async def test_the_certificate_must_be_for_the_name_that_the_kubeconfig_tells(certificate, rhythm, tmp_path):
+async def test_the_certificate_must_be_for_the_name_that_the_kubeconfig_tells(certificate, timing, tmp_path):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
     path = tmp_path / "kubeconfig"
@@ -278,7 +278,7 @@ async def test_the_certificate_must_be_for_the_name_that_the_kubeconfig_tells(ce
         server.create_node("n1")
         for name, fits in (("127.0.0.1", True), ("another.example", False)):
             path.write_text(json.dumps(_config(server.url, {}, **trusted, **{"tls-server-name": name})))
-            async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+            async with connect("n1", kubeconfig=path, timing=timing, environ={}) as cluster:
                 if fits:
                     assert (await cluster.get_node()).name == "n1"
                 else:
@@ -287,7 +287,7 @@ async def test_the_certificate_must_be_for_the_name_that_the_kubeconfig_tells(ce
 
 
 @pytest.mark.parametrize("way", ["the environment", "the kubeconfig"])
-async def test_calls_go_through_the_proxy(server, rhythm, tmp_path, monkeypatch, way):
+async def test_calls_go_through_the_proxy(server, timing, tmp_path, monkeypatch, way):
     """A proxy for plain HTTP is sent the whole address: the simulated server answers it as it is."""
     path = tmp_path / "kubeconfig"
     away = "http://api.example:6443"
@@ -297,17 +297,17 @@ async def test_calls_go_through_the_proxy(server, rhythm, tmp_path, monkeypatch,
     asked = []
     server.observe(lambda request: asked.append(request.headers["Host"]))
 
-    async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+    async with connect("n1", kubeconfig=path, timing=timing, environ={}) as cluster:
         assert (await cluster.get_node()).name == "n1"
     assert asked == ["api.example:6443"]
 
 
-async def test_a_host_that_the_environment_excepts_is_asked_without_the_proxy(server, rhythm, tmp_path, monkeypatch):
+async def test_a_host_that_the_environment_excepts_is_asked_without_the_proxy(server, timing, tmp_path, monkeypatch):
     path = server.write_kubeconfig(tmp_path / "kubeconfig")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
-    async with connect("n1", kubeconfig=path, rhythm=rhythm, environ={}) as cluster:
+    async with connect("n1", kubeconfig=path, timing=timing, environ={}) as cluster:
         assert (await cluster.get_node()).name == "n1"
 
 
@@ -343,7 +343,7 @@ class Rotating:
         return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self._port)}
 
 
-async def test_a_clusters_authority_that_is_replaced_on_disk_is_picked_up(rhythm, observer, tmp_path):
+async def test_a_clusters_authority_that_is_replaced_on_disk_is_picked_up(timing, observer, tmp_path):
     """The kubelet replaces the file; the server presents a certificate that only the new authority vouches for."""
     (tmp_path / "token").write_text("t")
     rotating = Rotating(tmp_path)
@@ -351,7 +351,7 @@ async def test_a_clusters_authority_that_is_replaced_on_disk_is_picked_up(rhythm
     rotating.trust(old)
     async with rotating.serve(old) as server:
         environ = rotating.environ(server)
-        connecting = connect("n1", rhythm=rhythm, observer=observer, environ=environ, service_account=tmp_path)
+        connecting = connect("n1", timing=timing, observer=observer, environ=environ, service_account=tmp_path)
         cluster = await connecting.__aenter__()
         await cluster.get_node()
     try:
@@ -370,14 +370,14 @@ async def test_a_clusters_authority_that_is_replaced_on_disk_is_picked_up(rhythm
         await connecting.__aexit__(None, None, None)
 
 
-async def test_a_file_that_is_half_written_leaves_the_last_authority_in_use(rhythm, tmp_path):
+async def test_a_file_that_is_half_written_leaves_the_last_authority_in_use(timing, tmp_path):
     (tmp_path / "token").write_text("t")
     rotating = Rotating(tmp_path)
     authority = rotating.authority()
     rotating.trust(authority)
     async with rotating.serve(authority) as server:
         environ = rotating.environ(server)
-        async with connect("n1", rhythm=rhythm, environ=environ, service_account=tmp_path) as cluster:
+        async with connect("n1", timing=timing, environ=environ, service_account=tmp_path) as cluster:
             await cluster.get_node()
             for text in ("-----BEGIN CERTI", ""):
                 replace(tmp_path / "ca.crt", text)
@@ -402,14 +402,14 @@ def _kubeconfig(path: Path, url: str, authority: Authority, files) -> Path:
 
 
 @pytest.mark.parametrize("way", ["the files", "the kubeconfig"])
-async def test_a_clients_certificate_that_is_replaced_on_disk_is_presented(rhythm, tmp_path, way):
+async def test_a_clients_certificate_that_is_replaced_on_disk_is_presented(timing, tmp_path, way):
     rotating = Rotating(tmp_path)
     servers, old, new = rotating.authority(), rotating.authority(), rotating.authority()
     used, fresh = old.pair("client"), new.pair("client")
     path = tmp_path / "kubeconfig"
     async with rotating.serve(servers, clients=old) as server:
         rotating.environ(server)
-        connecting = connect("n1", kubeconfig=_kubeconfig(path, server.url, servers, used), rhythm=rhythm, environ={})
+        connecting = connect("n1", kubeconfig=_kubeconfig(path, server.url, servers, used), timing=timing, environ={})
         cluster = await connecting.__aenter__()
         await cluster.get_node()
     try:
@@ -426,7 +426,7 @@ async def test_a_clients_certificate_that_is_replaced_on_disk_is_presented(rhyth
         await connecting.__aexit__(None, None, None)
 
 
-async def test_a_server_that_is_not_trusted_costs_no_new_client_for_each_call(rhythm, tmp_path, monkeypatch):
+async def test_a_server_that_is_not_trusted_costs_no_new_client_for_each_call(timing, tmp_path, monkeypatch):
     made = []
     client = requests.Client
     monkeypatch.setattr(requests, "Client", lambda *given: made.append(1) or client(*given))
@@ -435,7 +435,7 @@ async def test_a_server_that_is_not_trusted_costs_no_new_client_for_each_call(rh
     rotating.trust(rotating.authority())
     async with rotating.serve(rotating.authority()) as server:
         environ = rotating.environ(server)
-        async with connect("n1", rhythm=rhythm, environ=environ, service_account=tmp_path) as cluster:
+        async with connect("n1", timing=timing, environ=environ, service_account=tmp_path) as cluster:
             for _ in range(20):
                 with pytest.raises(ClusterError, match="certificate"):
                     await cluster.get_node()

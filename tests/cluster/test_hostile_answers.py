@@ -113,14 +113,14 @@ NAMELESS = {
 
 
 @pytest.fixture(params=["daemon", "scheduler"])
-async def follow(request, server, rhythm, observer, tmp_path):
+async def follow(request, server, timing, observer, tmp_path):
     """Begin to follow pods, as the daemon and as the scheduler do."""
     kubeconfig, more = server.write_kubeconfig(tmp_path / "kubeconfig"), {"observer": observer, "environ": {}}
     if request.param == "daemon":
-        async with connect("n1", kubeconfig=kubeconfig, rhythm=rhythm, **more) as cluster:
+        async with connect("n1", kubeconfig=kubeconfig, timing=timing, **more) as cluster:
             yield cluster.follow_pods
     else:
-        async with connect_wide("toy", kubeconfig=kubeconfig, rhythm=rhythm, **more) as cluster:
+        async with connect_wide("toy", kubeconfig=kubeconfig, timing=timing, **more) as cluster:
             yield cluster.follow_pods
 
 
@@ -314,7 +314,7 @@ async def test_one_that_cannot_be_taken_in_is_left_out_and_the_reader_goes_on(se
 
 
 @pytest.mark.parametrize("edit", [*NAMELESS.values(), *DEEP.values()], ids=[*NAMELESS, *DEEP])
-async def test_a_single_answer_is_an_object_or_an_error(server, rhythm, observer, tmp_path, edit):
+async def test_a_single_answer_is_an_object_or_an_error(server, timing, observer, tmp_path, edit):
     server.create_pod(manifest("bad", note="x"))
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
 
@@ -322,7 +322,7 @@ async def test_a_single_answer_is_an_object_or_an_error(server, rhythm, observer
         whole = edit(b'{"items": [' + body + b"]}")
         return whole[len(b'{"items": [') : -2]
 
-    async with connect_wide("toy", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer, environ={}) as wide:
+    async with connect_wide("toy", kubeconfig=kubeconfig, timing=timing, observer=observer, environ={}) as wide:
         server.edit(alone, "GET /api/v1/namespaces/team/pods/bad")
         if edit in DEEP.values():
             assert (await wide.get_pod("team", "bad")).name == "bad"
@@ -341,7 +341,7 @@ async def test_a_refusal_that_makes_no_sense_is_a_refusal(server, cluster):
         assert caught.value.status == 409
 
 
-async def test_the_node_and_quotas_may_have_any_shape(server, rhythm, observer, tmp_path):
+async def test_the_node_and_quotas_may_have_any_shape(server, timing, observer, tmp_path):
     server.create_node("bad")
     server.create_quota("team", "bad", {"a": "1"})
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
@@ -354,7 +354,7 @@ async def test_the_node_and_quotas_may_have_any_shape(server, rhythm, observer, 
 
         server.edit(_tolerant(edit), "(GET|WATCH) /api/v1/(nodes|resourcequotas)")
         async with (
-            connect_wide("toy", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer, environ={}) as wide,
+            connect_wide("toy", kubeconfig=kubeconfig, timing=timing, observer=observer, environ={}) as wide,
             running(wide.follow_nodes(feed("nodes"))),
             running(wide.follow_quotas(feed("quotas"))),
         ):

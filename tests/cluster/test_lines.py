@@ -30,7 +30,7 @@ async def test_a_last_piece_without_an_end_is_yielded():
 
 
 async def test_a_line_without_end_is_given_up():
-    with pytest.raises(ClusterError, match="more than 10 bytes"):
+    with pytest.raises(ClusterError, match="longer than 10 bytes"):
         [line async for line in lines(stream(*[b"x" * 4] * 9), longest=10)]
 
 

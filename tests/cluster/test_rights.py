@@ -73,7 +73,7 @@ async def test_the_daemons_rights_are_the_calls_that_it_makes(tmp_path):
         server.create_node("n1")
         pod = a_pod(server, "p")
         config = server.write_kubeconfig(tmp_path / "kubeconfig")
-        async with connect("n1", kubeconfig=config, rhythm=WatchTiming(), environ={}) as cluster:
+        async with connect("n1", kubeconfig=config, timing=WatchTiming(), environ={}) as cluster:
             tasks = [asyncio.create_task(cluster.follow_pods(feed())), asyncio.create_task(cluster.follow_node(print))]
             await cluster.get_node()
             await cluster.patch_node({"a": "1"})
@@ -92,7 +92,7 @@ async def test_the_schedulers_rights_are_the_calls_that_it_makes(tmp_path):
         server.create_node("n1")
         pod = a_pod(server, "p")
         config = server.write_kubeconfig(tmp_path / "kubeconfig")
-        async with connect_wide("s", kubeconfig=config, rhythm=WatchTiming(), environ={}) as cluster:
+        async with connect_wide("s", kubeconfig=config, timing=WatchTiming(), environ={}) as cluster:
             follow = (cluster.follow_pods, cluster.follow_nodes, cluster.follow_quotas)
             tasks = [asyncio.create_task(each(feed())) for each in follow]
             await cluster.get_pod("team", "p")

@@ -58,14 +58,14 @@ async def test_only_this_nodes_pods_are_read_out_of_two_thousand(cluster, server
     assert pods.log == [("replace", 3), ("update", "mine0")]
 
 
-async def test_a_long_list_comes_in_pages_and_is_delivered_once(server, rhythm, tmp_path):
+async def test_a_long_list_comes_in_pages_and_is_delivered_once(server, timing, tmp_path):
     for number in range(25):
         server.create_pod(manifest(f"p{number}"))
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     pods = Pods()
 
     async with (
-        connect("n1", kubeconfig=kubeconfig, rhythm=dataclasses.replace(rhythm, page=10)) as cluster,
+        connect("n1", kubeconfig=kubeconfig, timing=dataclasses.replace(timing, page=10)) as cluster,
         running(cluster.follow_pods(pods.feed)),
     ):
         await pods.until(lambda pods: pods.replaced)
@@ -129,13 +129,13 @@ async def test_a_version_that_is_gone_is_answered_by_a_list(pods, server, as_htt
 
 @pytest.mark.parametrize("as_http", [False, True])
 async def test_the_list_after_a_version_that_is_gone_does_not_wait_as_for_a_server_that_is_away(
-    server, rhythm, tmp_path, as_http
+    server, timing, tmp_path, as_http
 ):
-    patient = dataclasses.replace(rhythm, backoff=Backoff(first=0.01, factor=10_000, cap=100.0, jitter=0.0))
+    patient = dataclasses.replace(timing, backoff=Backoff(first=0.01, factor=10_000, cap=100.0, jitter=0.0))
     pods, kubeconfig = Pods(), server.write_kubeconfig(tmp_path / "kubeconfig")
 
     async with (
-        connect("n1", kubeconfig=kubeconfig, rhythm=patient, environ={}) as cluster,
+        connect("n1", kubeconfig=kubeconfig, timing=patient, environ={}) as cluster,
         running(cluster.follow_pods(pods.feed)),
     ):
         await pods.until(lambda pods: pods.replaced)
@@ -161,7 +161,7 @@ async def test_an_error_event_in_an_open_watch_leads_to_a_list(pods, server):
 
 
 @pytest.mark.scenario("P7")
-async def test_lists_are_rare_however_often_the_watch_breaks(cluster, server, rhythm, monkeypatch):
+async def test_lists_are_rare_however_often_the_watch_breaks(cluster, server, timing, monkeypatch):
     now, waits = [0.0], []
 
     class Turns(ListPace):
@@ -177,7 +177,7 @@ async def test_lists_are_rare_however_often_the_watch_breaks(cluster, server, rh
             await asyncio.sleep(0.02)
         assert len(waits) >= server.count(LIST_PODS)
 
-    assert waits[:6] == pytest.approx([0, 0, *[rhythm.list_every] * 4])
+    assert waits[:6] == pytest.approx([0, 0, *[timing.list_every] * 4])
 
 
 @pytest.mark.scenario("P7")
@@ -199,14 +199,14 @@ async def test_a_bookmark_moves_the_version_so_that_compaction_costs_nothing(pod
 
 
 @pytest.mark.scenario("P7", "P11")
-async def test_a_version_from_a_lost_future_heals_by_itself(server, rhythm, tmp_path):
+async def test_a_version_from_a_lost_future_heals_by_itself(server, timing, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    brief = dataclasses.replace(rhythm, watch=(1.0, 1.0))
+    brief = dataclasses.replace(timing, watch=(1.0, 1.0))
     for number in range(50):
         server.annotate_node("n1", {"a": str(number)})
     pods = Pods()
 
-    async with connect("n1", kubeconfig=kubeconfig, rhythm=brief) as cluster, running(cluster.follow_pods(pods.feed)):
+    async with connect("n1", kubeconfig=kubeconfig, timing=brief) as cluster, running(cluster.follow_pods(pods.feed)):
         await requested(server, WATCH_PODS)
         await server.refuse()
         server.store.rewind(5)

@@ -57,12 +57,12 @@ async def test_a_list_that_hangs_ends_at_its_deadline_and_is_tried_again(brief, 
     assert server.count(LIST_PODS) >= 2
 
 
-async def test_a_silent_peer_is_given_up_after_the_life_of_its_watch(server, rhythm, tmp_path):
+async def test_a_silent_peer_is_given_up_after_the_life_of_its_watch(server, timing, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    brief = dataclasses.replace(rhythm, watch=(1.0, 1.0), grace=-0.5)  # before the server would end it
+    brief = dataclasses.replace(timing, watch=(1.0, 1.0), grace=-0.5)  # before the server would end it
     pods = Pods()
 
-    async with connect("n1", kubeconfig=kubeconfig, rhythm=brief) as cluster, running(cluster.follow_pods(pods.feed)):
+    async with connect("n1", kubeconfig=kubeconfig, timing=brief) as cluster, running(cluster.follow_pods(pods.feed)):
         await requested(server, WATCH_PODS)
         server.store.rewind(0)  # a version of the future: not even bookmarks come
         said = await reachable(cluster, bool)
@@ -108,12 +108,12 @@ async def test_a_watch_that_is_forbidden_says_so_and_keeps_trying(pods, cluster,
     assert cluster.reachable.value == ""
 
 
-async def test_a_quiet_watch_is_renewed_when_its_time_is_up(server, rhythm, tmp_path):
+async def test_a_quiet_watch_is_renewed_when_its_time_is_up(server, timing, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    brief = dataclasses.replace(rhythm, watch=(1.0, 1.0))
+    brief = dataclasses.replace(timing, watch=(1.0, 1.0))
     pods = Pods()
 
-    async with connect("n1", kubeconfig=kubeconfig, rhythm=brief) as cluster, running(cluster.follow_pods(pods.feed)):
+    async with connect("n1", kubeconfig=kubeconfig, timing=brief) as cluster, running(cluster.follow_pods(pods.feed)):
         await requested(server, WATCH_PODS, 2)
 
     assert server.count(LIST_PODS) == 1
@@ -172,13 +172,13 @@ async def test_a_node_deleted_during_a_gap_is_none(cluster, server):
 
 
 @pytest.mark.scenario("P7")
-async def test_a_watch_that_stalls_while_its_connection_lives_is_lost_after_a_few_bookmarks(server, rhythm, tmp_path):
+async def test_a_watch_that_stalls_while_its_connection_lives_is_lost_after_a_few_bookmarks(server, timing, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    brief = dataclasses.replace(rhythm, bookmarks=0.4)  # the server sends one each 0.1 s
+    brief = dataclasses.replace(timing, bookmarks=0.4)  # the server sends one each 0.1 s
     pods = Pods()
 
     async with (
-        connect("n1", kubeconfig=kubeconfig, rhythm=brief, environ={}) as cluster,
+        connect("n1", kubeconfig=kubeconfig, timing=brief, environ={}) as cluster,
         running(cluster.follow_pods(pods.feed)),
     ):
         await pods.until(lambda pods: pods.replaced)
@@ -195,13 +195,13 @@ def test_a_watch_may_be_silent_for_two_and_a_half_bookmarks():
     assert WatchTiming().silence < WatchTiming().watch[0]
 
 
-async def test_a_server_that_never_sends_bookmarks_is_listed_now_and_then_and_not_at_each_watch(rhythm, tmp_path):
-    brief = dataclasses.replace(rhythm, bookmarks=0.08, list_every=0.01)
+async def test_a_server_that_never_sends_bookmarks_is_listed_now_and_then_and_not_at_each_watch(timing, tmp_path):
+    brief = dataclasses.replace(timing, bookmarks=0.08, list_every=0.01)
     async with SimulatedApiServer(bookmark_seconds=3600) as server:
         server.create_node("n1")
         kubeconfig, pods = server.write_kubeconfig(tmp_path / "kubeconfig"), Pods()
         async with (
-            connect("n1", kubeconfig=kubeconfig, rhythm=brief, environ={}) as cluster,
+            connect("n1", kubeconfig=kubeconfig, timing=brief, environ={}) as cluster,
             running(cluster.follow_pods(pods.feed)),
         ):
             await requested(server, WATCH_PODS, 7)

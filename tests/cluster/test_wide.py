@@ -12,10 +12,10 @@ from tests.support.watching import Pods, manifest, running
 
 
 @pytest.fixture
-async def wide(server, rhythm, observer, tmp_path):
+async def wide(server, timing, observer, tmp_path):
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     async with connect_wide(
-        "toy", host="here", kubeconfig=kubeconfig, rhythm=rhythm, observer=observer, environ={}
+        "toy", host="here", kubeconfig=kubeconfig, timing=timing, observer=observer, environ={}
     ) as it:
         yield it
 

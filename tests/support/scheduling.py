@@ -84,7 +84,7 @@ async def serving(
 ):
     """A running service, ready unless it is not to be waited for."""
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, rhythm=RHYTHM, environ={}) as cluster:
+    async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, timing=RHYTHM, environ={}) as cluster:
         service, stop = SchedulerService(cluster, families, options, **more), asyncio.Event()
         running = asyncio.create_task(service.run(stop))
         try:

@@ -529,7 +529,7 @@ async def application(server: SimulatedApiServer, folder: Path):
     kubeconfig = server.write_kubeconfig(folder)
     registry = CollectorRegistry()
     configuration = configured({"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}, {})
-    async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, rhythm=RHYTHM, environ={}) as cluster:
+    async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, timing=RHYTHM, environ={}) as cluster:
         service = SchedulerService(cluster, FAMILIES, HURRY)
         process, stop = Scheduler(configuration, service, Metrics(registry, version=""), registry), asyncio.Event()
         task = asyncio.create_task(process.run(stop))
