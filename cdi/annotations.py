@@ -9,7 +9,7 @@ from cdi.errors import InvalidNameError
 from cdi.names import QualifiedName
 
 PREFIX = "cdi.k8s.io/"
-"""What a runtime looks for, unless it is configured otherwise."""
+"""The default prefix of runtimes."""
 MAX_NAME = 63
 """Characters after the prefix: the limit that Kubernetes sets for the name in an annotation's key."""
 
@@ -38,7 +38,7 @@ def annotation_value(names: Iterable[QualifiedName]) -> str:
 
 
 def annotated(annotations: Mapping[str, str], *, prefix: str = PREFIX) -> tuple[QualifiedName, ...]:
-    """The devices that ``annotations`` ask for, by key, each once. Other annotations are passed over.
+    """The devices that ``annotations`` ask for, by key, each once. Other annotations are ignored.
 
     ``InvalidNameError`` names the key of a value that is not a list of qualified names.
     """

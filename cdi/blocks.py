@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 # Starts with a letter or "/", has no space, and no ":" at its end: nothing but a text, in every version of YAML ...
 _BARE = re.compile(r"[A-Za-z/]([A-Za-z0-9_./=,@+:-]*[A-Za-z0-9_./=,@+-])?", re.ASCII)
-# ... unless it is one of the words that some versions take for a truth value or for nothing.
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+# ... unless some YAML version reads it as a boolean or null.
+_RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -46,7 +46,7 @@ def _scalar(value: object) -> str:
         case int():
             return str(value)
         case str():
-            bare = _BARE.fullmatch(value) and value.lower() not in _WORDS
+            bare = _BARE.fullmatch(value) and value.lower() not in _RESERVED
             return value if bare else f'"{"".join(map(_quoted, value))}"'
         case Mapping():
             return "{}"

@@ -1,4 +1,4 @@
-"""Small checks that add up to the check of a document: each takes a value and its place, and tells what is wrong."""
+"""Small checks that add up to the check of a document: each takes a value and its place, and reports what is wrong."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def absolute(value: str) -> str | None:
     return None if value.startswith("/") else f'must be absolute, is "{value}"'
 
 
-def one_of(*words: str) -> Rule:
-    return lambda value: None if value in words else f'must be one of {", ".join(words)}, is "{value}"'
+def one_of(*values: str) -> Rule:
+    return lambda value: None if value in values else f'must be one of {", ".join(values)}, is "{value}"'
 
 
 def shown(value: object) -> str:

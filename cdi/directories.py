@@ -1,4 +1,4 @@
-"""The files of the spec directories, read once: what a runtime would look at, and why one could not be read.
+"""The files of the spec directories, read once, with the reason for each that cannot be read.
 
 This module and the store are the only ones that touch the file system.
 """
@@ -15,7 +15,7 @@ from cdi.inject import HostNode
 from cdi.registry import Registry, SpecFile, registry
 
 DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""Where runtimes look by default, the one that takes precedence last."""
+"""The default directories of runtimes, the one with the highest priority last."""
 MAX_SIZE = 4 * 1024 * 1024
 """Bytes of one file; the specs of a large machine have some hundred kilobytes."""
 
@@ -26,7 +26,7 @@ def load(directories: Iterable[Path] = DIRECTORIES, *, yaml: YamlReader | None =
 
 
 def read_directories(directories: Iterable[Path] = DIRECTORIES) -> tuple[SpecFile, ...]:
-    """The spec files of ``directories``, by directory and name. A directory that is not there has none."""
+    """The spec files of ``directories``, by directory and name. A missing directory has none."""
     return tuple(
         file for priority, directory in enumerate(directories) for file in _directory_files(directory, priority)
     )

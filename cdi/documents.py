@@ -1,6 +1,6 @@
-"""Specs as text, JSON or YAML, in and out. What a runtime would refuse is refused, all of it at once.
+"""Specs as text, JSON or YAML, in and out. A spec that a runtime would refuse is refused, with all problems at once.
 
-What it would read, but start no container with, is not written either.
+A spec that it would accept, but that no container starts with, is not written either.
 
 Python's standard library has no reader of YAML, so whoever has one passes it: ``read(..., yaml=yaml.safe_load)``.
 Writing needs none.
@@ -21,7 +21,7 @@ from cdi.spec import Spec
 from cdi.validate import problems, traps
 
 EXTENSIONS = (".json", ".yaml")
-"""Of the files in a spec directory; runtimes pass over all others, ``.yml`` too."""
+"""Of spec files. Runtimes ignore all others, even ``.yml``."""
 
 MAX_LEVELS = 50
 """A spec has six. Deeper text is refused whatever it says."""

@@ -41,7 +41,7 @@ class DeviceNode:
 class Mount:
     """A mount of ``host_path`` at ``container_path``: a bind mount, unless ``options`` and ``type`` say otherwise.
 
-    Whether it can be written to is said by ``read_only`` alone; ``options`` are the others.
+    ``read_only`` alone decides whether it is writable; ``options`` are all others.
     """
 
     host_path: str

@@ -1,4 +1,4 @@
-"""What can go wrong with names, specs and their files. Each error says what happened, and ``hint`` what to do."""
+"""Errors of names, specs and their files. Each says what happened, and ``hint`` what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class InvalidNameError(CdiError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong with one spec. ``file``, ``device`` and ``field`` are empty where they say nothing."""
+    """One thing that is wrong with one spec. ``file``, ``device`` and ``field`` may be empty."""
 
     file: str = ""
     device: str = ""
@@ -45,7 +45,7 @@ class InvalidSpecError(CdiError):
 
 
 class UnresolvableError(CdiError):
-    """Devices that a runtime would not find, all of them. ``reasons`` says of each why."""
+    """The devices that do not resolve. ``reasons`` has the reason for each."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self.reasons = dict(reasons)
@@ -57,4 +57,4 @@ class InjectionError(CdiError):
 
 
 class StoreError(CdiError):
-    """A spec that could not be written or removed. What was there before is still there."""
+    """A spec that could not be written or removed. The previous one is unchanged."""

@@ -1,4 +1,4 @@
-"""What a runtime does with edits: they become part of a container's OCI configuration."""
+"""Apply edits to a container's OCI configuration, as a runtime does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runtime makes of the spec directories: which devices there are, which conflict, and what each one adds."""
+"""The devices that a runtime finds in the spec directories, their conflicts, and what each adds to a container."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Registry:
     def resolve(self, names: Iterable[str | QualifiedName]) -> ContainerEdits:
         """What a container receives that asks for ``names``: each spec's own edits once, then its devices', in order.
 
-        ``UnresolvableError`` names all that do not resolve, in the words of containerd.
+        ``UnresolvableError`` names all that do not resolve, with the message of containerd.
         """
         found: list[Definition] = []
         reasons: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Specs of our own in a shared directory: written whole or not at all, and removed when nobody wants them any more.
+"""Specs of our own in a shared directory: written whole or not at all, and removed when they are no longer needed.
 
 Ours is what starts with our prefix; everything else in the directory is left alone. A file is written under a
 temporary name that no runtime reads, flushed to the disk, and renamed, so that a reader sees the old spec or the new
@@ -64,7 +64,7 @@ class Store:
         return self.directory / name
 
     def names(self) -> tuple[str, ...]:
-        """The specs of ours that are there."""
+        """The names of our specs in the directory."""
         return tuple(name for name in self._listed() if name.startswith(self.prefix) and name.endswith(EXTENSIONS))
 
     def sync(self, wanted: Mapping[str, str]) -> Changes:
@@ -89,7 +89,7 @@ class Store:
         except OSError as error:
             with suppress(OSError):
                 self._calls.unlink(temporary)
-            raise _told(f"cannot write {path}", error, self.directory) from error
+            raise _store_error(f"cannot write {path}", error, self.directory) from error
         self._flush_directory()
         return True
 
@@ -108,7 +108,7 @@ class Store:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _told(f"cannot list {self.directory}", error, self.directory) from error
+            raise _store_error(f"cannot list {self.directory}", error, self.directory) from error
 
     def _remove(self, names: list[str]) -> tuple[str, ...]:
         for name in names:
@@ -116,7 +116,7 @@ class Store:
                 with suppress(FileNotFoundError):
                     self._calls.unlink(self.directory / name)
             except OSError as error:
-                raise _told(f"cannot remove {self.directory / name}", error, self.directory) from error
+                raise _store_error(f"cannot remove {self.directory / name}", error, self.directory) from error
         if names:
             self._flush_directory()
         return tuple(names)
@@ -160,7 +160,7 @@ def _holds(path: Path, content: bytes) -> bool:
         return False
 
 
-def _told(what: str, error: OSError, directory: Path) -> StoreError:
+def _store_error(what: str, error: OSError, directory: Path) -> StoreError:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             hint = "free space on its file system"
