@@ -1,4 +1,4 @@
-"""A Kubernetes API server that is real enough for daemons and schedulers: HTTP, versions, watches, refusals, faults."""
+"""A simulated Kubernetes API server for daemons and schedulers: HTTP, versions, watches, refusals and faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hami_plugin.aio import Watched
 
 
 class Fault(Enum):
-    """What happens to a request that is hit."""
+    """What happens to a matching request."""
 
     ERROR = "error"
     HANG = "hang"
@@ -52,7 +52,7 @@ class Order:
 
 
 class Faults:
-    """Orders in the order they were given. ``latency`` in seconds comes before everything else."""
+    """Injected faults, in order. ``latency`` in seconds delays every request first."""
 
     def __init__(self) -> None:
         self.latency = 0.0
@@ -63,7 +63,7 @@ class Faults:
         self._orders.append(order)
 
     def take(self, fault: Fault, request: str) -> Order | None:
-        """The order that hits this request, used up by one."""
+        """The next order that matches this request, used once."""
         for order in self._orders:
             if order.fault is fault and order.match.search(request):
                 if order.left is not None:
@@ -78,7 +78,7 @@ class Faults:
         await self._released.wait()
 
     def clear(self) -> None:
-        """All is well again, also for requests that hang."""
+        """End all faults, and release requests that hang."""
         self.latency = 0.0
         self._orders.clear()
         self._released.set()
@@ -92,7 +92,7 @@ _SELECTOR = re.compile(r"([A-Za-z.]+)(!=|==|=)(.*)")
 
 
 class StatusError(Exception):
-    """A refusal, as the ``Status`` object that goes to the client."""
+    """An error response with its ``Status`` object."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -390,7 +390,7 @@ def _other_uid(uid: str, present: Object) -> str:
 PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 BODY_BYTES = 3 * 2**20
 REQUESTS = "/simulation/requests"
-"""What was asked so far, as JSON: for whoever runs the server as a process of its own. It does not count itself."""
+"""The requests so far as JSON, for servers in their own process. It does not list itself."""
 REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid"}
 
 
@@ -418,7 +418,7 @@ class Request:
 
 
 class ApiHttp:
-    """Serves a store. Knows nothing of sockets."""
+    """Serves a store over HTTP, without sockets."""
 
     def __init__(self, store: ObjectStore, faults: Faults, bookmark_seconds: float) -> None:
         self.requests: deque[Request] = deque(maxlen=100_000)
@@ -438,7 +438,7 @@ class ApiHttp:
         for prefix in ("/api/v1/namespaces/{namespace}/{resource}", "/api/v1/{resource}"):
             for suffix in ("", "/{name}", "/{name}/{part}"):
                 app.router.add_route("*", prefix + suffix, self._answer)
-        app.router.add_get(REQUESTS, self._told)
+        app.router.add_get(REQUESTS, self._list_requests)
         return app
 
     def drop_watches(self) -> None:
@@ -453,7 +453,7 @@ class ApiHttp:
         for stream in self._open:
             stream.stalled = True
 
-    async def _told(self, _request: web.Request) -> web.Response:
+    async def _list_requests(self, _request: web.Request) -> web.Response:
         return web.json_response([asdict(request) for request in self.requests])
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -606,7 +606,7 @@ class ApiHttp:
             for _, item in self._store.select(wanted):
                 await stream.send({"type": "ADDED", "object": item})
         while not stream.broken and clock() < end:
-            looked = self._store.version.version
+            seen = self._store.version.version
             if expired != self._expired:
                 raise StatusError(410, "Expired", "The resourceVersion for the provided watch is too old.")
             for change in self._store.changes(since):
@@ -617,11 +617,11 @@ class ApiHttp:
                 await stream.send(_bookmark(wanted.resource, since))
                 due = clock() + self._bookmark_seconds
             pause = max(0.0, min(end, due if bookmarks and since <= self._store.version.value else end) - clock())
-            await self._store.version.changed(looked, None if math.isinf(pause) else pause)
+            await self._store.version.changed(seen, None if math.isinf(pause) else pause)
 
 
 class _Stream:
-    """One watch's lines, with the fault that cuts one of them."""
+    """The stream of one watch, with the fault that truncates a line."""
 
     def __init__(self, request: web.Request, response: web.StreamResponse, faults: Faults) -> None:
         self.request = request

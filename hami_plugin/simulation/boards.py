@@ -1,4 +1,4 @@
-"""A simulated machine in files: what its vendor's driver and tool make of it, and the faults to disturb it with."""
+"""A simulated machine as files for its vendor's driver and tool, and the faults to inject."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hami_plugin.simulation.tools import SILENT, UNLISTED, Tool
 from hami_plugin.simulation.trees import Files, Tree, attributes, plug, unplug, write_numa
 
 Change = Callable[[MachineDevice, int | str], None]
-"""What a fault changes of one device. The value is whatever the fault asks for."""
+"""What a fault changes of one device. The value depends on the fault."""
 
 
 class FileSimulator:
@@ -54,8 +54,8 @@ class FileSimulator:
             disturb(one, value)
 
 
-Disturb = Callable[["Stage", MachineDevice, int | str], None]
-"""What a fault changes of one device. The value is whatever the fault asks for, 0 where nothing was said."""
+Disturb = Callable[["MachineFiles", MachineDevice, int | str], None]
+"""What a fault changes of one device. The value depends on the fault, and is 0 if none was given."""
 
 OwnFiles = Callable[[Machine, MachineDevice], Files]
 """The files that one device has."""
@@ -95,25 +95,29 @@ class Board:
     def simulate(self, machine: Machine, directory: Path) -> FileSimulator:
         """Write the machine into ``directory``, unless it is there already, with whatever faults it has by now."""
         tree = Tree(root=directory)
-        stage = Stage(tree, machine, self)
+        machine_files = MachineFiles(tree, machine, self)
         if not tree.written:
-            stage.write()
+            machine_files.write()
             tree.done()
         named = {**self.settings, **({self.tool.setting: self.tool.path} if self.tool else {})}
-        faults = {"lost": Stage.lose, "back": Stage.restore, **self.faults}
-        machine_faults = {"driver-gone": stage.unload, "driver-back": stage.write, "no-devices": stage.empty}
+        faults = {"lost": MachineFiles.lose, "back": MachineFiles.restore, **self.faults}
+        machine_faults = {
+            "driver-gone": machine_files.unload,
+            "driver-back": machine_files.write,
+            "no-devices": machine_files.empty,
+        }
         return FileSimulator(
             machine,
             {**tree.settings, **{setting: str(directory / path) for setting, path in named.items()}},
-            {name: partial(disturb, stage) for name, disturb in faults.items()},
-            {**machine_faults, **(self.tool.faults(tree, stage.tell_all) if self.tool else {})},
+            {name: partial(disturb, machine_files) for name, disturb in faults.items()},
+            {**machine_faults, **(self.tool.faults(tree, machine_files.install_tool) if self.tool else {})},
         )
 
 
 def listed(
     hardware: Hardware, device: str, tool: Tool, *, control: tuple[str, ...] = (), more: OwnFiles = _no_files
 ) -> Board:
-    """A machine whose cards a tool lists, each with a node by its number. A card that is silent tells no numbers."""
+    """A machine whose cards a tool lists, each with a node by its number. A silent card reports no numbers."""
 
     def own(machine: Machine, one: MachineDevice) -> Files:
         return {f"dev/{hardware.node}{one.index}": "", **more(machine, one)}
@@ -134,7 +138,7 @@ def listed(
     )
 
 
-class Stage:
+class MachineFiles:
     """The files of one machine, as they come and go."""
 
     def __init__(self, tree: Tree, machine: Machine, board: Board) -> None:
@@ -144,19 +148,19 @@ class Stage:
         self._driver = board.driver or board.hardware.module
 
     def write(self) -> None:
-        """Everything, and everything well."""
+        """Write everything, without faults."""
         self.tree.put({**self._board.installed, **self._shared()})
         for one in self.machine.devices:
             self._appear(one)
         write_numa(self.tree, self.machine.numa_nodes)
-        self.tell_all()
+        self.install_tool()
 
     def restore(self, one: MachineDevice, _value: int | str = 0) -> None:
         self._appear(one)
-        self.tell()
+        self.refresh_tool()
 
     def lose(self, one: MachineDevice, _value: int | str = 0) -> None:
-        """Fallen off the bus: the tool lists it no more."""
+        """The device falls off the bus, and the tool no longer lists it."""
         self._vanish(one)
         self.note(UNLISTED, one)
 
@@ -168,29 +172,29 @@ class Stage:
             self._plug(one, "")
 
     def empty(self) -> None:
-        """There is no device."""
+        """Remove all devices."""
         for one in self.machine.devices:
             self.lose(one)
 
     def note(self, what: str, one: MachineDevice, value: str = "") -> None:
-        """For the tool, which says so from now on."""
+        """Leave a note for the tool, which prints it from now on."""
         if self._board.tool:
             self._board.tool.note(self.tree, what, one, value)
-            self.tell()
+            self.refresh_tool()
 
     def noted(self, what: str, one: MachineDevice) -> str:
-        """The value of such a note; empty where there is none."""
-        return self._board.tool.told(self.tree, self.machine).note(what, one) if self._board.tool else ""
+        """The value of a note; empty if there is none."""
+        return self._board.tool.state(self.tree, self.machine).note(what, one) if self._board.tool else ""
 
-    def tell_all(self) -> None:
-        """The tool is there, and works."""
+    def install_tool(self) -> None:
+        """Install the tool, working."""
         if self._board.tool:
             self._board.tool.install(self.tree)
-            self.tell()
+            self.refresh_tool()
 
-    def tell(self) -> None:
+    def refresh_tool(self) -> None:
         if tool := self._board.tool:
-            tool.teach(self.tree, tool.says(tool.told(self.tree, self.machine)))
+            tool.set_output(self.tree, tool.says(tool.state(self.tree, self.machine)))
 
     def _shared(self) -> Files:
         board = self._board
@@ -216,18 +220,18 @@ class Stage:
 
 
 def noted(what: str) -> Disturb:
-    """The tool knows of it, with the fault's value."""
-    return lambda stage, one, value: stage.note(what, one, str(value or ""))
+    """The tool prints it, with the fault's value."""
+    return lambda machine_files, one, value: machine_files.note(what, one, str(value or ""))
 
 
 def without(path: Callable[[MachineDevice], str]) -> Disturb:
     """One of the device's files, or a folder, is missing."""
-    return lambda stage, one, _value: stage.tree.remove(path(one))
+    return lambda machine_files, one, _value: machine_files.tree.remove(path(one))
 
 
 def rewritten(path: Callable[[MachineDevice], str], text: Callable[[int | str], str]) -> Disturb:
-    """One of the device's files says something else, which the fault's value makes."""
-    return lambda stage, one, value: stage.tree.write(path(one), text(value))
+    """One of the device's files has other content, made of the fault's value."""
+    return lambda machine_files, one, value: machine_files.tree.write(path(one), text(value))
 
 
 def topology(machine: Machine, label: str, link: Callable[[int], str]) -> str:

@@ -32,7 +32,7 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
     vendor = vendor_of(machine)
     if vendor.simulate is None:
         raise HamiError(
-            f"{vendor.title} hardware cannot be simulated yet",
+            f"{vendor.title} hardware cannot be simulated",
             hint="choose another profile",
         )
     folder = directory or _temporary()
@@ -52,12 +52,14 @@ def simulate_all(profiles: str, directory: Path | None = None) -> tuple[Simulate
         return tuple(simulate(name, directory) for name in names)
     folder, called = directory or _temporary(), [Path(name).stem for name in names]
     if same := next((name for name in called if called.count(name) > 1), None):
-        raise HamiError(f"--simulate {profiles}: two machines are called {same}", hint="rename one of them")
+        raise HamiError(f"--simulate {profiles}: two machines are named {same}", hint="rename one of them")
     machines = tuple(simulate(name, folder / own) for name, own in zip(names, called, strict=True))
     vendors = [machine.vendor for machine in machines]
     twice = next((vendor for vendor in vendors if vendors.count(vendor) > 1), None)
     if twice:
-        raise HamiError(f"--simulate {profiles}: two machines have {twice.title}", hint="one machine for each vendor")
+        raise HamiError(
+            f"--simulate {profiles}: two machines have {twice.title}", hint="give one machine for each vendor"
+        )
     return machines
 
 
@@ -75,13 +77,13 @@ def _temporary() -> Path:
 
 def vendor_of(machine: Machine) -> Vendor:
     """The vendor whose driver serves this machine. The one of its name is tried first."""
-    words: list[str] = []
+    known: list[str] = []
     for name in sorted(vendor_names(), key=lambda name: (name != machine.vendor, name)):
         vendor = load_vendor(name)
         if machine.vendor in (name, *vendor.machines):
             return vendor
-        words += (name, *vendor.machines)
+        known += (name, *vendor.machines)
     raise HamiError(
-        f"profile {machine.name} is a machine of {machine.vendor!r}, which no vendor module serves yet",
-        hint=f"choose a profile of: {', '.join(sorted(set(words)))}",
+        f"profile {machine.name} is a machine of {machine.vendor!r}, which no vendor module supports",
+        hint=f"choose a profile of: {', '.join(sorted(set(known)))}",
     )

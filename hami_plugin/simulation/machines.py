@@ -1,4 +1,4 @@
-"""The machines that can be simulated: packaged profiles, those that stand beside a vendor, and profiles in files."""
+"""The machines that can be simulated: packaged profiles, those of vendors, and profiles in files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SUFFIX = ".yaml"
 
 
 def machine_names() -> tuple[str, ...]:
-    """Every profile that has a name, sorted."""
+    """The names of all profiles, sorted."""
     return tuple(sorted(_profiles()))
 
 
 def load_machine(name_or_path: str | Path) -> Machine:
     """Read a profile by its name, or any profile by its path. ``ConfigError`` says what is wrong with it.
 
-    The end of a name will do where it is the end of one name only: ``trn2-48xlarge``.
+    An unambiguous end of a name is enough: ``trn2-48xlarge``.
     """
     text = _completed(str(name_or_path))
     is_path = isinstance(name_or_path, Path) or "/" in text or text.endswith((_SUFFIX, ".yml"))
@@ -45,8 +45,8 @@ def _numbered(found: Machine) -> Machine:
     """``found``, whose devices have the numbers of their rows in the tables of levels and links. ValueError if not."""
     numbers, places = [device.index for device in found.devices], list(range(len(found.devices)))
     if numbers != places:
-        wanted, told = (", ".join(map(str, some)) for some in (places, numbers))
-        raise ValueError(f"index of the devices must be {wanted} in this order, is {told}")
+        expected, actual = (", ".join(map(str, some)) for some in (places, numbers))
+        raise ValueError(f"index of the devices must be {expected} in this order, is {actual}")
     return found
 
 

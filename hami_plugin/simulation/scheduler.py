@@ -1,6 +1,6 @@
-"""A scheduler for one node: it reads only what the node says, decides by the families' own rules, and writes as HAMi's.
+"""A simulated scheduler for one node. It decides by the vendors' rules, and writes annotations as HAMi's does.
 
-What a node says is its annotations, its labels, and what the kubelet counts: some families are known by that alone.
+It reads only the node's annotations, labels and capacity; some device types are known by their capacity alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BINPACK = "binpack"
 
 
 class DoesNotFitError(HamiError):
-    """A pod that has no place on the node. ``why`` is the reason in a scheduler's words."""
+    """A pod that has no place on the node. ``why`` is the scheduler's reason."""
 
     def __init__(self, pod: PodView, why: str, hint: str) -> None:
         super().__init__(f"pod {pod.key} does not fit: {why}", hint=hint)

@@ -19,8 +19,8 @@ UNLISTED, SILENT = "unlisted", "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a tool knows of its machine, and what faults have noted of single devices, by a word and the index."""
+class ToolState:
+    """A machine as its tool sees it, and the notes that faults left about devices, by kind and index."""
 
     machine: Machine
     notes: Mapping[tuple[str, int], str]
@@ -34,39 +34,39 @@ class Told:
         return (what, one.index) in self.notes
 
     def note(self, what: str, one: MachineDevice, otherwise: str = "") -> str:
-        """The value that the fault was given; ``otherwise`` where there is no such note, or it has no value."""
+        """The value of a note; ``otherwise`` if there is none, or it is empty."""
         return self.notes.get((what, one.index)) or otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """``path`` is where it stands in the tree, ``setting`` what tells the driver of it.
+    """``path`` is the tool's place in the tree, ``setting`` the setting that names it to the driver.
 
-    ``says`` has its answer to each command line; for any other it fails.
+    ``output`` has what it prints for each command line; it fails for any other.
     """
 
     path: str
     setting: str
-    says: Callable[[Told], Mapping[str, str]]
+    says: Callable[[ToolState], Mapping[str, str]]
     garbled: str = "%$ oops\n"
     complaint: str = "it has not been initialised"
 
     def install(self, tree: Tree) -> None:
-        """Put it there, well."""
+        """Install it, working."""
         tree.remove(f"{self.path}.says/hangs", f"{self.path}.says/fails")
         tree.write(self.path, _SCRIPT)
         (tree.root / self.path).chmod(0o755)
 
-    def teach(self, tree: Tree, answers: Mapping[str, str]) -> None:
-        """What it says from now on."""
+    def set_output(self, tree: Tree, answers: Mapping[str, str]) -> None:
+        """Set what it prints from now on."""
         for arguments, text in answers.items():
             tree.write(f"{self.path}.says/{arguments.replace(' ', '_').replace('/', '_') or '_'}", text)
 
-    def told(self, tree: Tree, machine: Machine) -> Told:
+    def state(self, tree: Tree, machine: Machine) -> ToolState:
         folder = tree.root / f"{self.path}.notes"
         files = sorted(folder.glob("[!.]*"))  # but for what is being written
         named = ((file.name.rpartition(".")[::2], file) for file in files)
-        return Told(
+        return ToolState(
             machine=machine, notes={(what, int(index)): file.read_text("utf-8") for (what, index), file in named}
         )
 
@@ -78,14 +78,14 @@ class Tool:
         for file in (tree.root / f"{self.path}.notes").glob(f"*.{one.index}"):
             file.unlink()
 
-    def faults(self, tree: Tree, tell: Callable[[], None]) -> Mapping[str, Callable[[], None]]:
-        """How it can fail, and how it recovers: by ``tell`` it is taught anew."""
+    def faults(self, tree: Tree, refresh: Callable[[], None]) -> Mapping[str, Callable[[], None]]:
+        """The faults of the tool. ``refresh`` makes it print correct output again."""
         return {
             "tool-gone": lambda: tree.remove(self.path),
             "tool-hangs": lambda: tree.write(f"{self.path}.says/hangs", ""),
             "tool-fails": lambda: tree.write(f"{self.path}.says/fails", f"{self.complaint}\n"),
             "tool-garbled": lambda: self._garble(tree),
-            "tool-back": tell,
+            "tool-back": refresh,
         }
 
     def _garble(self, tree: Tree) -> None:

@@ -92,7 +92,7 @@ def test_an_order_that_no_scheduler_knows_is_refused_with_those_it_knows(
         (NO_ADDRESS, 2, "cannot be simulated: '' is not a PCI address such as 0000:1b:00.0"),
         (NO_FOLDER, 2, "cannot be simulated: '' is not a PCI address such as 0000:1b:00.0"),
         (NO_KEY, 2, "cannot be simulated: it needs the key"),
-        (OF_NOBODY, 1, "which no vendor module serves yet"),
+        (OF_NOBODY, 1, "which no vendor module supports"),
     ],
 )
 def test_a_profile_that_cannot_be_simulated_says_what_it_lacks(

@@ -146,7 +146,7 @@ def test_two_machines_whose_files_have_one_name_do_not_share_a_folder(tmp_path: 
         (tmp_path / folder / "node.yaml").write_text(text, encoding="utf-8")
     both = f"{tmp_path}/a/node.yaml,{tmp_path}/b/node.yaml"
 
-    with pytest.raises(HamiError, match="two machines are called node; rename one of them"):
+    with pytest.raises(HamiError, match="two machines are named node; rename one of them"):
         simulate_all(both, tmp_path / "machines")
 
 

@@ -13,14 +13,14 @@ from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.sdk.tools import ToolError, output
 from hami_plugin.simulation.boards import FileSimulator, listed
 from hami_plugin.simulation.machines import load_machine
-from hami_plugin.simulation.tools import SILENT, Told, Tool
+from hami_plugin.simulation.tools import SILENT, Tool, ToolState
 
 CARDS = Hardware(title="Acme card", vendors=("1234",), module="acme", node="acme")
 
 
-def says(told: Told) -> Mapping[str, str]:
+def says(state: ToolState) -> Mapping[str, str]:
     return {
-        "": "".join(f"{one.index} {'?' if told.noted(SILENT, one) else one.memory}\n" for one in told.listed),
+        "": "".join(f"{one.index} {'?' if state.noted(SILENT, one) else one.memory}\n" for one in state.listed),
         "topo -m": "X\n",
     }
 

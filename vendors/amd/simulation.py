@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, Stage, rewritten, without
+from hami_plugin.simulation.boards import Board, MachineFiles, rewritten, without
 from hami_plugin.simulation.trees import Files, Link, attributes, on_bus
 from vendors.amd.devices import GPUS
 from vendors.amd.kfd import MIB, ONE_HOP, XGMI
@@ -73,14 +73,14 @@ def _facts(node: str, **facts: int) -> Mapping[str, str]:
     return {f"{NODES}/{node}/properties": "".join(f"{name} {value}\n" for name, value in facts.items())}
 
 
-def _partition(stage: Stage, one: MachineDevice, value: int | str) -> None:
+def _partition(machine_files: MachineFiles, one: MachineDevice, value: int | str) -> None:
     """Cut a card into so many parts, 8 unless said otherwise: each a compute node and render node of its own."""
     count, own = int(value) or 8, str(one.extra["kfd_node"])
-    stage.tree.write(f"{on_bus(stage.machine, one)}/current_compute_partition", "CPX\n")
-    stage.tree.put(_computing(stage.machine, one, own, render=one.extra["drm_render"], of=count))
+    machine_files.tree.write(f"{on_bus(machine_files.machine, one)}/current_compute_partition", "CPX\n")
+    machine_files.tree.put(_computing(machine_files.machine, one, own, render=one.extra["drm_render"], of=count))
     for part, number in enumerate(_parts(one)[: count - 1], 1):
-        stage.tree.put(_drawn(f"sys/devices/platform/amdgpu_xcp_{number}", number, number))
-        stage.tree.put(_computing(stage.machine, one, str(number), render=number, part=part, of=count))
+        machine_files.tree.put(_drawn(f"sys/devices/platform/amdgpu_xcp_{number}", number, number))
+        machine_files.tree.put(_computing(machine_files.machine, one, str(number), render=number, part=part, of=count))
 
 
 def _parts(one: MachineDevice) -> range:

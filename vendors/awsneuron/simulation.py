@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, rewritten, without
-from hami_plugin.simulation.tools import Told, Tool
+from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, attributes
 from vendors.awsneuron.chips import NEURONS
 
@@ -38,8 +38,8 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
     }
 
 
-def _says(told: Told) -> Mapping[str, str]:
-    return {"-j": json.dumps([_listed(one) for one in told.machine.devices], indent=1)}
+def _says(state: ToolState) -> Mapping[str, str]:
+    return {"-j": json.dumps([_listed(one) for one in state.machine.devices], indent=1)}
 
 
 def _listed(one: MachineDevice) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.sdk.hardware import Hardware
 from hami_plugin.simulation.boards import Board, noted, without
-from hami_plugin.simulation.tools import UNLISTED, Told, Tool
+from hami_plugin.simulation.tools import UNLISTED, Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, on_bus
 from vendors.biren.devices import QUERY
 from vendors.biren.node import CONTROL
@@ -26,14 +26,16 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
     }
 
 
-def _says(told: Told) -> Mapping[str, str]:
+def _says(state: ToolState) -> Mapping[str, str]:
     return {
-        " ".join(QUERY): "".join(f"{one.index}, {one.uuid}, {one.model}, {_memory(told, one)}\n" for one in told.listed)
+        " ".join(QUERY): "".join(
+            f"{one.index}, {one.uuid}, {one.model}, {_memory(state, one)}\n" for one in state.listed
+        )
     }
 
 
-def _memory(told: Told, one: MachineDevice) -> str:
-    return told.note("garbled", one, "[N/A]") if told.noted("garbled", one) else str(one.memory)
+def _memory(state: ToolState, one: MachineDevice) -> str:
+    return state.note("garbled", one, "[N/A]") if state.noted("garbled", one) else str(one.memory)
 
 
 simulate = Board(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, noted, rewritten, without
-from hami_plugin.simulation.tools import Told, Tool
+from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files
 from vendors.cambricon.devices import CARDS
 from vendors.cambricon.names import MLUS
@@ -34,9 +34,9 @@ def _own(_machine: Machine, one: MachineDevice) -> Files:
     return {_information(one): "".join(f"{key}: {value}\n" for key, value in lines.items()), **nodes}
 
 
-def _says(told: Told) -> Mapping[str, str]:
-    rows = "".join(_row(one, started=not told.noted("not-started", one)) for one in told.machine.devices)
-    return {"": f"+----+\n| CNMON {VERSION} |\n+----+\n{rows}", "topo -m": _matrix(told.machine)}
+def _says(state: ToolState) -> Mapping[str, str]:
+    rows = "".join(_row(one, started=not state.noted("not-started", one)) for one in state.machine.devices)
+    return {"": f"+----+\n| CNMON {VERSION} |\n+----+\n{rows}", "topo -m": _matrix(state.machine)}
 
 
 def _row(one: MachineDevice, *, started: bool) -> str:

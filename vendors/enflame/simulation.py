@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, Stage, noted, without
-from hami_plugin.simulation.tools import Told, Tool
+from hami_plugin.simulation.boards import Board, MachineFiles, noted, without
+from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
 from vendors.enflame.devices import GCUS
 from vendors.enflame.tool import DRS
@@ -21,31 +21,31 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
     return {f"{on_bus(machine, one)}/enflame/{numbered}/dev": f"238:{one.minor}\n", f"dev/{numbered}": ""}
 
 
-def _cut(stage: Stage, one: MachineDevice, value: int | str) -> None:
+def _cut(machine_files: MachineFiles, one: MachineDevice, value: int | str) -> None:
     """One more partition of the card, of so many slices."""
-    stage.note(CUT, one, f"{stage.noted(CUT, one)} {value or 1}")
+    machine_files.note(CUT, one, f"{machine_files.noted(CUT, one)} {value or 1}")
 
 
-def _is_cut(told: Told, one: MachineDevice) -> bool:
+def _is_cut(state: ToolState, one: MachineDevice) -> bool:
     """By a fault, or by the profile, which then says of how many slices its partitions are."""
-    return told.noted(PARTITIONS, one) or "drs_partitions" in one.extra
+    return state.noted(PARTITIONS, one) or "drs_partitions" in one.extra
 
 
-def _partitions(told: Told, one: MachineDevice) -> list[int]:
-    return [*one.extra.get("drs_partitions", ()), *map(int, told.note(CUT, one).split())]
+def _partitions(state: ToolState, one: MachineDevice) -> list[int]:
+    return [*one.extra.get("drs_partitions", ()), *map(int, state.note(CUT, one).split())]
 
 
-def _says(told: Told) -> Mapping[str, str]:
-    devices = told.machine.devices
+def _says(state: ToolState) -> Mapping[str, str]:
+    devices = state.machine.devices
     first = devices[0]
     listed = (f"| 0 {_profile(first, count)} {i} {6 // count} - - |\n" for i, count in enumerate(SLICES))
     return {
-        "": "".join(_row(one, DRS if _is_cut(told, one) else OFF) for one in devices),
-        "-i 0 --drs --list-profile": "" if told.noted(NO_PROFILES, first) else "".join(listed),
+        "": "".join(_row(one, DRS if _is_cut(state, one) else OFF) for one in devices),
+        "-i 0 --drs --list-profile": "" if state.noted(NO_PROFILES, first) else "".join(listed),
         "-L": "".join(
             f"| {one.index} {_profile(one, slices)} {number} {one.index:04x}{number:04x} |\n"
             for one in devices
-            for number, slices in enumerate(_partitions(told, one))
+            for number, slices in enumerate(_partitions(state, one))
         ),
     }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import listed
-from hami_plugin.simulation.tools import SILENT, Told, Tool
+from hami_plugin.simulation.tools import SILENT, Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, on_bus
 from vendors.gaudi import COLUMNS, CONTROL, HARDWARE, MEMORY, NUMBERED, QUERY
 
@@ -19,13 +19,13 @@ def _shown(machine: Machine, one: MachineDevice) -> Files:
     }
 
 
-def _says(told: Told) -> Mapping[str, str]:
+def _says(state: ToolState) -> Mapping[str, str]:
     """The tool's table. Of an accelerator that is silent it prints no numbers."""
     header = ", ".join(COLUMNS).replace(MEMORY, f"{MEMORY} [MiB]")
     lines = (
         f"{one.uuid}, {one.model}, {one.pci}, {one.extra['module_id']}, "
-        f"{'N/A' if told.noted(SILENT, one) else f'{one.memory} MiB'}"
-        for one in told.listed
+        f"{'N/A' if state.noted(SILENT, one) else f'{one.memory} MiB'}"
+        for one in state.listed
     )
     return {" ".join(QUERY): "\n".join([header, *lines, ""])}
 

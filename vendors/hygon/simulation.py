@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, rewritten, without
-from hami_plugin.simulation.tools import Told, Tool
+from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, attributes, on_bus
 from vendors.hygon.cards import DCUS, MIB
 from vendors.hygon.node import CONTROL, OPTIONAL_CONTROL
@@ -38,9 +38,9 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
     }
 
 
-def _says(told: Told) -> Mapping[str, str]:
+def _says(state: ToolState) -> Mapping[str, str]:
     """The tool prints its banner before the JSON, as Hygon's does."""
-    cards = {f"card{one.index}": {ADDRESS: one.pci, NODE: str(one.numa)} for one in told.machine.devices}
+    cards = {f"card{one.index}": {ADDRESS: one.pci, NODE: str(one.numa)} for one in state.machine.devices}
     return {" ".join(QUESTION): f"{BANNER}{json.dumps(cards)}\n"}
 
 

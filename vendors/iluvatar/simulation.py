@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.simulation.boards import listed
-from hami_plugin.simulation.tools import SILENT, Told, Tool
+from hami_plugin.simulation.tools import SILENT, Tool, ToolState
 from vendors.iluvatar.node import COLUMNS, CONTROL, GPUS, LINK, QUERY
 
 
-def _says(told: Told) -> Mapping[str, str]:
+def _says(state: ToolState) -> Mapping[str, str]:
     """Of a GPU that is silent it tells no numbers."""
     header = ", ".join(COLUMNS).replace("memory.total", "memory.total [MiB]")
     rows = (
         f"{one.index}, {one.uuid}, {one.model}, 0000{one.pci.upper()}, "
-        f"{'[N/A]' if told.noted(SILENT, one) else f'{one.memory} MiB'}"
-        for one in told.listed
+        f"{'[N/A]' if state.noted(SILENT, one) else f'{one.memory} MiB'}"
+        for one in state.listed
     )
     return {" ".join(QUERY): "\n".join([header, *rows, ""])}
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from hami_plugin.model.machine import MachineDevice
 from hami_plugin.simulation.boards import listed, topology
-from hami_plugin.simulation.tools import SILENT, Told, Tool
+from hami_plugin.simulation.tools import SILENT, Tool, ToolState
 from vendors.kunlun.node import CONTROL, XPUS
 
 
-def _says(told: Told) -> Mapping[str, str]:
+def _says(state: ToolState) -> Mapping[str, str]:
     return {
-        "-L": "".join(f"XPU {one.index}: {one.model}  {one.uuid}\n" for one in told.listed),
-        "-m": "".join(_line(one, silent=told.noted(SILENT, one)) for one in told.listed),
-        "topo -m": topology(told.machine, "XPU", lambda _lanes: "XL"),
+        "-L": "".join(f"XPU {one.index}: {one.model}  {one.uuid}\n" for one in state.listed),
+        "-m": "".join(_line(one, silent=state.noted(SILENT, one)) for one in state.listed),
+        "topo -m": topology(state.machine, "XPU", lambda _lanes: "XL"),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, noted, without
-from hami_plugin.simulation.tools import Told, Tool
+from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
 from vendors.metax.cards import CONTROL, GPUS
 from vendors.metax.node import OPTIONAL_CONTROL
@@ -23,19 +23,19 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
     return {**shown, **{f"dev/dri/{name}": "" for name in names}}
 
 
-def _says(told: Told) -> Mapping[str, str]:
-    devices = told.machine.devices
+def _says(state: ToolState) -> Mapping[str, str]:
+    devices = state.machine.devices
     states = (
         f"{_row(one)}    "
-        f"{told.note('unavailable', one, 'Unavailable') if told.noted('unavailable', one) else 'Available'}"
+        f"{state.note('unavailable', one, 'Unavailable') if state.noted('unavailable', one) else 'Available'}"
         f" (UUID: {one.uuid})\n"
-        for one in told.listed
+        for one in state.listed
     )
     memory = (f"{_row(one)}\n    vis_vram total    : {one.memory * 1024} KB\n" for one in devices)
     return {
         "-L": "".join((HEADER, *states)),
         "--show-memory": "".join((HEADER, *memory)),
-        "topo -m": f"{HEADER}Attached GPUs    : {len(devices)}\n{_matrix(told.machine)}",
+        "topo -m": f"{HEADER}Attached GPUs    : {len(devices)}\n{_matrix(state.machine)}",
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import listed, topology
-from hami_plugin.simulation.tools import SILENT, Told, Tool
+from hami_plugin.simulation.tools import SILENT, Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
 from vendors.mthreads.node import GPUS
 
@@ -20,10 +20,10 @@ def _drawn(machine: Machine, one: MachineDevice) -> Files:
     return {**drawn, **{f"dev/dri/{name}": "" for name in names}}
 
 
-def _says(told: Told) -> Mapping[str, str]:
-    entries = [_entry(one, silent=told.noted(SILENT, one)) for one in told.listed]
+def _says(state: ToolState) -> Mapping[str, str]:
+    entries = [_entry(one, silent=state.noted(SILENT, one)) for one in state.listed]
     report = json.dumps({"Attached GPUs": len(entries), "GPU": entries}, indent=1)
-    return {"-q --json": report, "topo -m": topology(told.machine, "GPU", lambda lanes: f"MT{lanes}")}
+    return {"-q --json": report, "topo -m": topology(state.machine, "GPU", lambda lanes: f"MT{lanes}")}
 
 
 def _entry(one: MachineDevice, *, silent: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, noted, without
-from hami_plugin.simulation.tools import UNLISTED, Told, Tool
+from hami_plugin.simulation.tools import UNLISTED, Tool, ToolState
 from hami_plugin.simulation.trees import Files
 from vendors.vastai.dies import DIES, QUERY
 from vendors.vastai.node import CONTROL
@@ -20,12 +20,12 @@ def _own(_machine: Machine, one: MachineDevice) -> Files:
     return {f"dev/vacc{one.index}": "", f"dev/va{one.index}_ctl": ""}
 
 
-def _says(told: Told) -> Mapping[str, str]:
-    return {" ".join(QUERY): json.dumps({"elem": [_element(told, one) for one in told.listed]})}
+def _says(state: ToolState) -> Mapping[str, str]:
+    return {" ".join(QUERY): json.dumps({"elem": [_element(state, one) for one in state.listed]})}
 
 
-def _element(told: Told, one: MachineDevice) -> Mapping[str, object]:
-    memory = told.note("garbled", one, "N/A") if told.noted("garbled", one) else f"{one.memory} MiB"
+def _element(state: ToolState, one: MachineDevice) -> Mapping[str, object]:
+    memory = state.note("garbled", one, "N/A") if state.noted("garbled", one) else f"{one.memory} MiB"
     return {"pci_bus": one.pci, "sn": one.extra["card"], "vals": {"Physical": {"value": memory}}}
 
 
