@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import importlib
+import os
 import ssl
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os.path import pathsep
 from pathlib import Path
@@ -70,6 +72,25 @@ class Access:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+@contextmanager
+def without_system_authorities() -> Iterator[None]:
+    """Within, OpenSSL finds no certificate authorities of the system.
+
+    aiohttp makes two TLS contexts when it is imported and reads all authorities into each: a tenth of a daemon's start,
+    for contexts that nobody uses. Ours come from ``Access.context``.
+    """
+    paths = ssl.get_default_verify_paths()
+    names = (paths.openssl_cafile_env, paths.openssl_capath_env)
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, os.devnull))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def of_account(directory: Path, environ: Mapping[str, str]) -> Access:

@@ -14,16 +14,17 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import aiohttp
-
 from hami_plugin.aio import Watched
-from hami_plugin.cluster.access import Access
+from hami_plugin.cluster.access import Access, without_system_authorities
 from hami_plugin.cluster.credentials import Credentials, stamp
 from hami_plugin.cluster.replies import Call, Reading, decoded, refused, retry_after, unanswered
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import Json, anonymous, misshapen
+
+with without_system_authorities():
+    import aiohttp
 
 RETRY_AFTER_CAP = 120.0
 
@@ -87,9 +88,11 @@ class Client:
     """
 
     def __init__(self, access: Access, connections: int) -> None:
-        context = access.context()
         self._access = access
         self._proxy = access.proxy or _proxy(access.host)
+        context = access.context()
+        if context is None and self._proxy.startswith("https:"):
+            context = ssl.create_default_context()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections, ssl=context or True),
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -178,6 +179,20 @@ def test_the_kubernetes_package_is_not_loaded_where_no_plugin_is_asked(module):
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
+@pytest.mark.parametrize("module", ["hami_plugin.daemon.app", "hami_plugin.scheduler.extender.app"])
+def test_no_authorities_of_the_system_are_read_where_nobody_asks_for_them(module, certificate, tmp_path):
+    """aiohttp reads them twice when it is imported: they cost each process 40 ms and some memory."""
+    trusted = "[c.cert_store_stats()['x509'] for c in gc.get_objects() if isinstance(c, ssl.SSLContext)]"
+    code = f"import gc, os, ssl, {module}; print({trusted}, os.environ['SSL_CERT_FILE'], 'SSL_CERT_DIR' in os.environ)"
+    environment = {key: value for key, value in os.environ.items() if key != "SSL_CERT_DIR"}
+    environment["SSL_CERT_FILE"] = authority = str(tmp_path / "ca.crt")
+
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
+
+    assert done.stdout == f"[0, 0] {authority} False\n"
+
+
 def _config(url, user, **cluster):
     return {
         "current-context": "x",
@@ -300,6 +315,19 @@ async def test_calls_go_through_the_proxy(server, timing, tmp_path, monkeypatch,
     async with connect("n1", kubeconfig=path, timing=timing, environ={}) as cluster:
         assert (await cluster.get_node()).name == "n1"
     assert asked == ["api.example:6443"]
+
+
+async def test_a_proxy_with_tls_is_trusted_by_the_authorities_of_the_system(timing, tmp_path, certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    path = tmp_path / "kubeconfig"
+    async with SimulatedApiServer(bookmark_seconds=0.1, ssl=context) as server:
+        server.create_node("n1")
+        path.write_text(json.dumps(_config("http://api.example:6443", {}, **{"proxy-url": server.url})))
+
+        async with connect("n1", kubeconfig=path, timing=timing, environ={}) as cluster:
+            assert (await cluster.get_node()).name == "n1"
 
 
 async def test_a_host_that_the_environment_excepts_is_asked_without_the_proxy(server, timing, tmp_path, monkeypatch):
