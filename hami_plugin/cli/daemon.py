@@ -8,12 +8,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
 
 import click
 
+from hami_plugin import __version__
 from hami_plugin.cli.options import configuration_options
 
 
@@ -49,7 +49,7 @@ def run(kubeconfig: Path | None, **options: Any) -> None:
                 vendors=opened(ready, host),
                 kubeconfig=kubeconfig,
                 host=host,
-                version=distribution_version("hami-plugin"),
+                version=__version__,
                 log_lines_dropped=lambda: logs.dropped,
             )
         asyncio.run(serve(process))

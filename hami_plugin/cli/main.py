@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections import UserDict
 from importlib import import_module
-from importlib.metadata import version as distribution_version
 from typing import Any, cast
 
 import click
 
 from cdi.errors import CdiError
+from hami_plugin import __version__
 from hami_plugin.errors import ConfigError, HamiError
 
 USAGE_ERROR = 2
@@ -67,7 +67,7 @@ class Commands(click.Group):
 
 def _version(context: click.Context, _parameter: click.Parameter | None, asked: bool) -> None:
     if asked:
-        click.echo(f"hami-plugin {distribution_version('hami-plugin')} (Python {sys.version.split()[0]})")
+        click.echo(f"hami-plugin {__version__} (Python {sys.version.split()[0]})")
         context.exit()
 
 

@@ -6,12 +6,12 @@ import asyncio
 import os
 import sys
 from contextlib import closing
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
 
 import click
 
+from hami_plugin import __version__
 from hami_plugin.cli.options import common_options
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -94,7 +94,7 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
         process = Process(
             configuration=configuration,
             kubeconfig=kubeconfig,
-            version=distribution_version("hami-plugin"),
+            version=__version__,
             log_lines_dropped=lambda: logs.dropped,
         )
         asyncio.run(serve(process))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES, read_runtime
-from hami_plugin.host.threads import once
+from hami_plugin.host.threads import begin, result
 from hami_plugin.inventory.cdi_specs import tidy
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
@@ -25,7 +27,6 @@ from hami_plugin.sdk import Driver, Family, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure
 from hami_plugin.vendor_boundary.guard import CheckedDriver
-from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 
 OWN_OPTIONS = {
     "node_name": "nodeName",
@@ -39,7 +40,7 @@ OWN_OPTIONS = {
 HAMI_NODE_CONFIG = Path("/config/config.json")
 
 PRESENCE_S = 20.0
-"""How long a vendor may take to find out whether the host has its hardware."""
+"""How long vendors may take to find out whether the host has their hardware. All look at the same time."""
 
 Options = Mapping[str, Any]
 
@@ -114,8 +115,10 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     interest, unless somebody has written ``enabled: true``.
     """
     served: list[Served] = []
-    own = ready.configuration.settings
-    for name, settings in ready.configuration.vendors.items():
+    own, vendors = ready.configuration.settings, ready.configuration.vendors
+    looks = {} if ready.simulated else _looks(vendors, host)
+    due = time.monotonic() + PRESENCE_S
+    for name, settings in vendors.items():
         vendor = load_vendor(name)
         automatic = settings.enabled == AUTO
         if vendor.open is None and not automatic:
@@ -123,7 +126,7 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",
             )
-        if automatic and (vendor.open is None or ready.simulated or not _present(vendor, settings, host)):
+        if automatic and not (name in looks and _present(name, looks[name], due)):
             continue
         chosen, handover = settled(settings, own)
         driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
@@ -131,12 +134,22 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     return tuple(served)
 
 
-def _present(vendor: Vendor, settings: VendorSettings, host: HostPaths) -> bool:
+def _looks(vendors: Mapping[str, VendorSettings], host: HostPaths) -> dict[str, Future[bool]]:
+    """Ask all vendors that nobody has enabled or disabled whether the host has their hardware."""
+    automatic = {name: settings for name, settings in vendors.items() if settings.enabled == AUTO}
+    return {
+        name: begin(f"presence of {name}", partial(vendor.present, settings, host))
+        for name, settings in automatic.items()
+        if (vendor := load_vendor(name)).open is not None
+    }
+
+
+def _present(name: str, look: Future[bool], due: float) -> bool:
     """Whether the host has the vendor's hardware. Where the vendor fails to say, its driver reports why."""
     try:
-        return bool(once(f"presence of {vendor.name}", partial(vendor.present, settings, host), timeout=PRESENCE_S))
+        return bool(result(look, timeout=max(0.0, due - time.monotonic())))
     except Exception:
-        log.exception("vendor raised an unexpected error", vendor=vendor.name, step="present")
+        log.exception("vendor raised an unexpected error", vendor=name, step="present")
         return True
 
 
@@ -166,7 +179,15 @@ def _driver(vendor: Vendor, settings: VendorSettings, host: HostPaths, own: Sett
     opening = Opening(
         vendor=vendor.name, settings=settings, host=host, log_level=own.log_level, log_format=own.log_format
     )
-    return CheckedDriver(partial(IsolatedDriver, opening))
+    return CheckedDriver(partial(_isolated, opening))
+
+
+def _isolated(opening: Opening) -> Driver:
+    from hami_plugin.vendor_boundary.isolated_driver import (  # noqa: PLC0415  # with multiprocessing; few vendors need it
+        IsolatedDriver,
+    )
+
+    return IsolatedDriver(opening)
 
 
 def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, Handover | None]:

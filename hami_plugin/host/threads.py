@@ -128,6 +128,11 @@ def once(name: str, function: Callable[[], T], *, timeout: float) -> T:
 
     It blocks the caller, so use it at startup only, before the event loop runs.
     """
+    return result(begin(name, function), timeout=timeout)
+
+
+def begin(name: str, function: Callable[[], T]) -> Future[T]:
+    """Call ``function`` on a thread of its own. ``result`` waits for what comes of it."""
     answer: Future[T] = Future()
 
     def perform() -> None:
@@ -139,6 +144,11 @@ def once(name: str, function: Callable[[], T], *, timeout: float) -> T:
     worker = Worker(name)
     worker.put(perform)
     worker.close()
+    return answer
+
+
+def result(answer: Future[T], *, timeout: float) -> T:
+    """What the call returned or raised; ``StuckError`` when it has not come back after ``timeout`` seconds."""
     try:
         problem = answer.exception(timeout)
     except TimeoutError as error:

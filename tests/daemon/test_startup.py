@@ -21,7 +21,7 @@ from hami_plugin.daemon.startup import Plan, opened
 from hami_plugin.daemon.startup import plan as planned
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.sdk import load_vendor
+from hami_plugin.sdk import Vendor, load_vendor
 from hami_plugin.simulation.hardware import simulate_all, vendor_of
 from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
@@ -118,6 +118,22 @@ def test_a_vendor_that_cannot_tell_whether_its_hardware_is_here_is_asked_by_its_
         assert toy in served({toy: {}})
     finally:
         never.set()
+
+
+def test_all_vendors_look_for_their_hardware_at_the_same_time(toy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes long holds up nobody. Whoever fails to say is taken for present."""
+    both = threading.Barrier(2)
+
+    def present(*_asked: object) -> bool:
+        both.wait(30)
+        return False
+
+    def load(name: str) -> Vendor:
+        return replace(load_vendor(name), present=present)
+
+    monkeypatch.setattr(startup, "load_vendor", load)
+
+    assert served({toy: {}, "amd": {}}) == []
 
 
 def test_nothing_that_this_host_has_mixes_with_simulated_machines(toy: str, tmp_path: Path) -> None:
