@@ -18,10 +18,10 @@ from bench.figures import Figure, median
 from bench.occupation import Cluster, asking, cluster
 from bench.selection import held, peak
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.engine.filtering import Filtered, Kept, Scene, filtered
-from hami_plugin.scheduler.engine.ledger import patch
-from hami_plugin.scheduler.engine.states import ORDER_KEY
-from hami_plugin.scheduler.engine.survey import registered
+from hami_plugin.scheduler.engine.devices import ORDER_KEY
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache, FilterResult, filter_nodes
+from hami_plugin.scheduler.engine.node_info import read_idle_node
+from hami_plugin.scheduler.engine.pod_info import patch
 
 SEED = 16
 LIMIT = 6.0
@@ -64,23 +64,23 @@ async def measure(*, repeats: int, rows: Sequence[Row] = ROWS) -> list[Figure]:
 def _figures(row: Row, repeats: int) -> Iterator[Figure]:
     known = cluster(row.machine, row.nodes, random.Random(SEED))
     started = time.process_time()
-    scene = _scene(known)
+    snapshot = _scene(known)
     cold = time.process_time() - started
-    names = list(scene.nodes)
+    names = list(snapshot.nodes)
 
-    def asked(number: int, kept: Kept | None = None) -> Filtered:
-        outcome = filtered(replace(scene, kept=kept or scene.kept), row.pod(number), names)
-        assert isinstance(outcome, Filtered)
+    def asked(number: int, kept: FilterCache | None = None) -> FilterResult:
+        outcome = filter_nodes(replace(snapshot, kept=kept or snapshot.kept), row.pod(number), names)
+        assert isinstance(outcome, FilterResult)
         return outcome
 
-    bare = [_seconds(lambda: asked(0, Kept()))[0] for _ in range(3)]
+    bare = [_seconds(lambda: asked(0, FilterCache()))[0] for _ in range(3)]
     first = asked(0)
     times: list[float] = []
     for number in range(repeats):
-        _enter(scene, row.pod(number), first)
+        _enter(snapshot, row.pod(number), first)
         seconds, first = _seconds(lambda: asked(number + 1))  # noqa: B023  # used at once
         times.append(seconds)
-    middle, note = median(times), f"fits {row.nodes - len(first.failed):,}; {len(scene.ledger.entries):,} pods there"
+    middle, note = median(times), f"fits {row.nodes - len(first.failed):,}; {len(snapshot.pods.entries):,} pods there"
     parsing = median([_parsing(known) for _ in range(3)])
     note = f"{1000 * middle:.1f} ms, parsing {1000 * parsing:.1f}; {note}"
     yield Figure(name=f"{row} / parsing", value=middle / parsing, unit="x", limit=row.limit, note=note)
@@ -101,29 +101,29 @@ def _parsing(known: Cluster) -> float:
     return time.process_time() - started
 
 
-def _scene(known: Cluster) -> Scene:
-    nodes = {node.name: registered(node, known.families).site for node in known.nodes}
-    return Scene(families=known.families, nodes=nodes, ledger=known.ledger)
+def _scene(known: Cluster) -> ClusterSnapshot:
+    nodes = {node.name: read_idle_node(node, known.families).node_info for node in known.nodes}
+    return ClusterSnapshot(families=known.families, nodes=nodes, pods=known.ledger)
 
 
-def _enter(scene: Scene, pod: PodView, outcome: Filtered) -> None:
+def _enter(snapshot: ClusterSnapshot, pod: PodView, outcome: FilterResult) -> None:
     """The pod has what was chosen for it, as its annotations will say."""
     if outcome.placed:
-        written = patch(scene.families, pod, outcome.placed)
-        scene.ledger.see(replace(pod, annotations={**pod.annotations, **written}), scene.families)
+        written = patch(snapshot.families, pod, outcome.placed)
+        snapshot.pods.see(replace(pod, annotations={**pod.annotations, **written}), snapshot.families)
 
 
-def _kept(asked: Callable[[int, Kept], Filtered]) -> float:
-    kept: list[Kept] = []
+def _kept(asked: Callable[[int, FilterCache], FilterResult]) -> float:
+    kept: list[FilterCache] = []
 
     def fill() -> None:
-        kept.append(Kept())
+        kept.append(FilterCache())
         asked(0, kept[0])
 
     return held(fill)
 
 
-def _seconds(work: Callable[[], Filtered]) -> tuple[float, Filtered]:
+def _seconds(work: Callable[[], FilterResult]) -> tuple[float, FilterResult]:
     started = time.process_time()
     outcome = work()
     return time.process_time() - started, outcome

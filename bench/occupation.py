@@ -13,7 +13,7 @@ from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.protocol.scores import score_annotation
-from hami_plugin.scheduler.engine.ledger import Ledger
+from hami_plugin.scheduler.engine.pod_info import PodIndex
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 
 DEVICE_TYPE = "NVIDIA"
@@ -34,7 +34,7 @@ class Cluster:
 
     nodes: Sequence[NodeView]
     families: tuple[Family, ...]
-    ledger: Ledger
+    ledger: PodIndex
 
 
 def cluster(machine: str, size: int, chance: random.Random) -> Cluster:
@@ -47,7 +47,7 @@ def cluster(machine: str, size: int, chance: random.Random) -> Cluster:
     family = next(family for family in families if family.device_type == DEVICE_TYPE)
     scores = profile(machine)
     nodes = [_node(f"node-{number:04}", family, scores) for number in range(size)]
-    ledger = Ledger()
+    ledger = PodIndex()
     for node in nodes:
         for pod in _pods(node.name, family, len(scores), chance):
             ledger.see(pod, families)

@@ -14,7 +14,7 @@ from hami_plugin.cluster.requests import ApiCalls
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, Subject
 from hami_plugin.model.views import Feed, Json, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
-from hami_plugin.scheduler.engine.ledger import Changes
+from hami_plugin.scheduler.engine.pod_info import PodPatch
 
 from .client import NODES, PODS, calling, node_path, pod_path
 from .credentials import SERVICE_ACCOUNT, find_credentials
@@ -48,7 +48,7 @@ class WholeCluster:
     async def get_node(self, name: str) -> NodeView | None:
         return await self._found(Call(verb="get", kind="nodes", path=node_path(name), name=name), node_view)
 
-    async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
+    async def patch_pod(self, pod: PodView, changes: PodPatch) -> PodView:
         labels = {"labels": dict(changes.labels)} if changes.labels else {}
         body = {"metadata": {**_present(pod), "annotations": dict(changes.annotations), **labels}}
         call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)

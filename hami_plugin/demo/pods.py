@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.requests import Admitted
-from hami_plugin.scheduler.engine.survey import rules, survey
 from hami_plugin.sdk import Family, Resources
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
 
@@ -64,8 +64,8 @@ def _grants_part(family: Family, node: NodeView, asked: Mapping[str, int]) -> bo
         return False
     view = ContainerView(name="main", limits={**limits, **verdict.limits}, requests={**limits, **verdict.requests})
     asking = PodView(uid="", namespace="demo", name="part", containers=(view,))
-    placed = place(asking, rules([family]), survey(node, [family], ()).site)
-    if not isinstance(placed, Placed):
+    placed = fit_pod(asking, scheduling_policies([family]), read_node(node, [family], ()).node_info)
+    if not isinstance(placed, PodFit):
         return False
     devices = {info.id: info for info in family.rules.node_devices(node)}
     grants = placed.given.get(family.device_type, ((),))[0]

@@ -15,7 +15,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.node_status.annotations import Source
-from hami_plugin.scheduler.engine.states import added
+from hami_plugin.scheduler.engine.devices import added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

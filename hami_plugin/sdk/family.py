@@ -20,13 +20,13 @@ from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import encode_devices, one_id
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.register import DeviceInfo, decode_json
-from hami_plugin.scheduler.engine import states
+from hami_plugin.scheduler.engine import devices
 from hami_plugin.scheduler.engine.checks import CHARGED, standard
+from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
 from hami_plugin.scheduler.engine.requests import Admit, amount, counted, if_limited, not_asked
 from hami_plugin.scheduler.engine.selectors import by_group, first, when
-from hami_plugin.scheduler.engine.states import Given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ def whole_devices(
     return Policy(
         request=counted(device_type, count=amount(count)),
         serves=standard(device_type, uuids=uuids),
-        charge=states.whole if booked else states.slot,
+        charge=devices.whole if booked else devices.slot,
         checks=CHARGED if booked else (),
         select=several if same_numa else first,
     )

@@ -14,11 +14,11 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.ledger import assigned, binding
-from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.devices import ORDER_KEY
+from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies, with_legacy_register
+from hami_plugin.scheduler.engine.pod_info import assignment, bind_phase
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduler.engine.states import ORDER_KEY
-from hami_plugin.scheduler.engine.survey import of_any_age, registered, rules, survey
 from hami_plugin.scheduler.webhook.admission import stored
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer
@@ -50,7 +50,7 @@ class SimulatedScheduler:
     ) -> None:
         self._api = api
         self._name = node
-        self._families = tuple(map(of_any_age, families))
+        self._families = tuple(map(with_legacy_register, families))
         self._counted = counted
 
     def node(self) -> NodeView:
@@ -61,7 +61,7 @@ class SimulatedScheduler:
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices that the node is known to have, and whether they are well, whichever annotation says so."""
-        return tuple(state.info for state in registered(self.node(), self._families).site.states)
+        return tuple(state.info for state in read_idle_node(self.node(), self._families).node_info.states)
 
     def place(self, manifest: Mapping[str, Any], *, lock: bool = True) -> PodView:
         """Admit the pod, create it, decide, lock the node, and bind. ``HamiError`` when nothing fits."""
@@ -70,20 +70,20 @@ class SimulatedScheduler:
             raise HamiError(f"the pod is not admitted: {admitted.why}")
         made = pod_view(self._api.create_pod(admitted))
         placed, now = self._decided(made), datetime.now(tz=UTC)
-        written = assigned(self._families, made, placed, now).annotations
-        self._api.annotate_pod(made.namespace, made.name, {**written, **binding(now).annotations})
+        written = assignment(self._families, made, placed, now).annotations
+        self._api.annotate_pod(made.namespace, made.name, {**written, **bind_phase(now).annotations})
         if lock:
             self._api.annotate_node(self._name, self._locks(made, placed, now))
         return pod_view(self._api.bind(made.namespace, made.name, self._name))
 
-    def _decided(self, pod: PodView) -> Placed:
-        seen = survey(self.node(), self._families, map(pod_view, self._api.pods()))
-        found = place(pod, rules(self._families), seen.site)
-        if not isinstance(found, Placed):
+    def _decided(self, pod: PodView) -> PodFit:
+        seen = read_node(self.node(), self._families, map(pod_view, self._api.pods()))
+        found = fit_pod(pod, scheduling_policies(self._families), seen.node_info)
+        if not isinstance(found, PodFit):
             raise DoesNotFitError(pod, found.why, "; ".join(seen.problems))
         return found
 
-    def _locks(self, pod: PodView, placed: Placed, now: datetime) -> dict[str, str]:
+    def _locks(self, pod: PodView, placed: PodFit, now: datetime) -> dict[str, str]:
         """The lock of each family with a part in the decision, if it has one."""
         taken = (family.rules.lock for family in self._families if family.device_type in placed.given)
         owners = {True: NodeLock(time=now, namespace=pod.namespace, pod=pod.name), False: NodeLock(time=now)}

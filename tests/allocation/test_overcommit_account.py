@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.allocation.capacity import Tenant, Total, exact, least, let_go, overcommitted, wants_none
-from hami_plugin.scheduler.engine.states import added, collapsed
+from hami_plugin.scheduler.engine.devices import added, collapsed
 from tests.support.builders import COUNT, PERCENT, QUESTION, container, grant, held_by, ids, pod
 from tests.support.scale import examples
 

@@ -10,7 +10,7 @@ from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.model.ports import Cluster, Subject
 from hami_plugin.model.views import Feed, pod_view
-from hami_plugin.scheduler.engine.ledger import Changes
+from hami_plugin.scheduler.engine.pod_info import PodPatch
 from hami_plugin.scheduler.extender.ports import Cluster as Wide
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.rights import DAEMON, SCHEDULER
@@ -98,7 +98,7 @@ async def test_the_schedulers_rights_are_the_calls_that_it_makes(tmp_path):
             await cluster.get_pod("team", "p")
             node = await cluster.get_node("n1")
             await cluster.patch_node("n1", {"a": "1"}, resource_version=node.resource_version)
-            await cluster.patch_pod(pod, Changes(annotations={"a": "1"}))
+            await cluster.patch_pod(pod, PodPatch(annotations={"a": "1"}))
             await cluster.bind(await cluster.get_pod("team", "p"), "n1")
             for _ in range(2):
                 await cluster.create_event(Subject(kind="Node", name="n1"), reason="R", message="m", warning=True)

@@ -6,7 +6,7 @@ from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import Feed
-from hami_plugin.scheduler.engine.ledger import Changes
+from hami_plugin.scheduler.engine.pod_info import PodPatch
 from tests.support.scheduling import until
 from tests.support.watching import Pods, manifest, running
 
@@ -79,22 +79,22 @@ async def test_a_pod_is_patched_with_annotations_and_labels_and_only_if_it_is_th
     server.create_pod(manifest("p", node=""))
     pod = await wide.get_pod("team", "p")
 
-    after = await wide.patch_pod(pod, Changes(annotations={"a": "1"}, labels={"b": "2"}))
+    after = await wide.patch_pod(pod, PodPatch(annotations={"a": "1"}, labels={"b": "2"}))
     assert (after.annotations, after.labels) == ({"a": "1"}, {"b": "2"})
 
     server.delete_pod("team", "p")
     server.create_pod(manifest("p", node=""))
     with pytest.raises(ClusterError) as error:
-        await wide.patch_pod(pod, Changes(annotations={"a": "1"}))
+        await wide.patch_pod(pod, PodPatch(annotations={"a": "1"}))
     assert error.value.conflict
 
 
 async def test_a_pod_is_patched_and_bound_only_in_the_version_that_was_read(server, wide):
     server.create_pod(manifest("p", node=""))
     pod = await wide.get_pod("team", "p")
-    newer = await wide.patch_pod(pod, Changes(annotations={"a": "1"}))
+    newer = await wide.patch_pod(pod, PodPatch(annotations={"a": "1"}))
 
-    for late in (wide.patch_pod(pod, Changes(annotations={"a": "2"})), wide.bind(pod, "n1")):
+    for late in (wide.patch_pod(pod, PodPatch(annotations={"a": "2"})), wide.bind(pod, "n1")):
         with pytest.raises(ClusterError) as error:
             await late
         assert error.value.conflict

@@ -17,7 +17,7 @@ from hami_plugin.demo.stage import NODE
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.register import key
-from hami_plugin.scheduler.engine.satisfiable import lacking
+from hami_plugin.scheduler.engine.node_resources import insufficient_other
 from tests.support.agreement import Questions, every_family, ground
 from tests.support.live import Ended, Live, live
 from tests.support.machines import Case, Way
@@ -50,7 +50,7 @@ async def test_a_pod_that_fits_is_served_by_the_processes_and_no_other_is(profil
             asked = questions.pod()
             meta = {**asked["metadata"], "name": f"p{number}", "namespace": "default"}
             manifest = {**asked, "metadata": meta}
-            if lacking(pod_view(manifest), node_view(node.api.node(NODE)), every_family()):
+            if insufficient_other(pod_view(manifest), node_view(node.api.node(NODE)), every_family()):
                 continue  # kube-scheduler itself refuses it, and is no part of this
             expected = fits(node, manifest)
 

@@ -12,9 +12,9 @@ from hami_plugin.demo.stage import NODE, Stage
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, NodeView, pod_view
 from hami_plugin.protocol import keys
+from hami_plugin.scheduler.engine.devices import Context, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.states import Context, idle
 from tests.e2e.manifests import manifest
 
 XPU = "kunlunxin.com/xpu"

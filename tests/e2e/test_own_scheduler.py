@@ -49,7 +49,7 @@ async def test_a_burst_of_fifty_pods_is_served_and_each_container_has_its_own_li
             locks.add(text)
 
     async with serving(stage.api, tmp_path, families=[stage.family]) as service:
-        await until(lambda: service._nodes.sites)
+        await until(lambda: service.cache.nodes.node_infos)
         works = [asyncio.create_task(kubelet(stage, received)), asyncio.create_task(every_change(stage.api, note))]
         began = time.monotonic()
         pods = [stage.api.create_pod(pod(n, stage.family.resources)) for n in range(50)]
@@ -95,13 +95,13 @@ async def test_a_pod_that_waits_is_decided_on_once_a_card_heals(running, tmp_pat
     names = stage.family.resources
     everything = len(stage.devices)
     async with serving(stage.api, tmp_path, families=[stage.family]) as service:
-        await until(lambda: service._nodes.sites)
+        await until(lambda: service.cache.nodes.node_infos)
         stage.hardware.simulator.inject("lost", 0)
-        await until(lambda: not all(one.info.health for one in service._nodes.sites[NODE].states), within=20)
+        await until(lambda: not all(one.info.health for one in service.cache.nodes.node_infos[NODE].states), within=20)
         waits = stage.api.create_pod(manifest("waits", [asking("main", names, count=everything)]))
         assert await schedule(stage.api, service, waits) == ""
         await until(lambda: "FilteringFailed" in reasons(stage.api, "waits"))
 
         stage.hardware.simulator.inject("back", 0)
-        await until(lambda: all(one.info.health for one in service._nodes.sites[NODE].states), within=30)
+        await until(lambda: all(one.info.health for one in service.cache.nodes.node_infos[NODE].states), within=30)
         assert await schedule(stage.api, service, waits) == NODE

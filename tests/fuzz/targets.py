@@ -45,7 +45,7 @@ from hami_plugin.model.views import NodeView, node_view, pod_view, quota_view
 from hami_plugin.protocol import decisions as pods
 from hami_plugin.protocol import handshake, lock, mig, register, scores
 from hami_plugin.protocol.decisions import claims
-from hami_plugin.scheduler.extender.payloads import offer, readable
+from hami_plugin.scheduler.extender.payloads import extender_args, readable
 from hami_plugin.scheduler.webhook.admission import Scheduling, review
 from hami_plugin.sdk import Driver, Family, load_vendor, pci, tools, vendor_names
 from hami_plugin.sdk.tools import ToolError, json_object
@@ -238,7 +238,7 @@ def replies(data: bytes) -> None:
 def extender(data: bytes) -> None:
     value = decoded_json(data)
     if value is not None:
-        offered = offer(value)
+        offered = extender_args(value)
         pod_view(offered.pod)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.scheduler.engine.filtering import Choice, choose
-from hami_plugin.scheduler.engine.ledger import patch
-from hami_plugin.scheduler.engine.pods import Circumstances, Demands, Rules, Site, demands
+from hami_plugin.scheduler.engine.devices import Given, NodeInfo, Piece, PodAllocation
+from hami_plugin.scheduler.engine.filter import ScoredNodes, score_nodes
+from hami_plugin.scheduler.engine.fit import CycleOptions, Demands, Policies, demands
+from hami_plugin.scheduler.engine.node_info import device_pool, scheduling_policies
+from hami_plugin.scheduler.engine.pod_info import patch
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.scheduler.engine.states import Given, Holding, Piece
-from hami_plugin.scheduler.engine.survey import rules, stock
 from hami_plugin.sdk import Family
 from tests.hami import values
 from tests.hami.catalog import Catalog, Known
@@ -24,7 +24,7 @@ from tests.hami.parity import Json
 MOMENT = re.compile(r"^[0-9]{10,}$")
 """Seconds or nanoseconds since 1970."""
 
-CIRCUMSTANCES = Circumstances(order="spread")
+CIRCUMSTANCES = CycleOptions(order="spread")
 NODE_ORDER = "binpack"
 """As the recorder's HAMi was configured."""
 
@@ -36,7 +36,7 @@ class Situation:
     question: Json
     pod: PodView
     known: Mapping[str, Known]
-    sites: tuple[Site, ...]
+    node_infos: tuple[NodeInfo, ...]
 
     @property
     def device_type(self) -> str:
@@ -44,8 +44,8 @@ class Situation:
         return str(self.question["vendor"])
 
     @property
-    def rules(self) -> Rules:
-        return rules(self.families)
+    def rules(self) -> Policies:
+        return scheduling_policies(self.families)
 
     @property
     def families(self) -> Sequence[Family]:
@@ -63,23 +63,23 @@ def situation(question: Json, catalog: Catalog) -> Situation:
         )
         for one in question.get("running") or ()
     ]
-    sites = []
+    node_infos = []
     for item in question["nodes"]:
         node = values.node(item)
-        stocks = {
-            device_type: stock(
+        pools = {
+            device_type: device_pool(
                 node,
                 one.family,
                 [
-                    Holding(pod=pod, pieces=given[device_type])
+                    PodAllocation(pod=pod, pieces=given[device_type])
                     for name, pod, given in running
                     if name == node.name and device_type in given
                 ],
             )
             for device_type, one in known.items()
         }
-        sites.append(Site(node=node, stocks=stocks))
-    return Situation(question=question, pod=values.pod(question["pod"]), known=known, sites=tuple(sites))
+        node_infos.append(NodeInfo(node=node, pools=pools))
+    return Situation(question=question, pod=values.pod(question["pod"]), known=known, node_infos=tuple(node_infos))
 
 
 def _as_annotated(recorded: Sequence[Sequence[Json]]) -> tuple[Piece, ...]:
@@ -92,7 +92,7 @@ def answer(question: Json, catalog: Catalog) -> Json:
     asked = situation(question, catalog)
     policies = asked.rules
     wanted = demands(asked.pod, policies)
-    choice = choose(asked.pod, policies, asked.sites, CIRCUMSTANCES, order=NODE_ORDER)
+    choice = score_nodes(asked.pod, policies, asked.node_infos, CIRCUMSTANCES, order=NODE_ORDER)
     return {
         "requests": [] if isinstance(wanted, Invalid) else [requests(asked.known, one) for one in wanted],
         "err": "",
@@ -100,12 +100,12 @@ def answer(question: Json, catalog: Catalog) -> Json:
     }
 
 
-def told(asked: Situation, choice: Choice) -> Json:
+def told(asked: Situation, choice: ScoredNodes) -> Json:
     """A choice of a node, and what is written to the pod."""
     best = choice.best
     return {
-        "best": best.site.node.name if best else "",
-        "failed": {one.site.node.name: one.why for one in choice.failed},
+        "best": best.node_info.node.name if best else "",
+        "failed": {one.node_info.node.name: one.why for one in choice.failed},
         "annotations": timeless(patch(asked.families, asked.pod, best)) if best else {},
         "scores": [
             {"node": one.name, "score": one.score, "devices": devices(one.placed.given)} for one in choice.fitting
@@ -145,13 +145,13 @@ def sound_decision(question: Json, answer: Json, catalog: Catalog) -> bool:
     wanted = demands(asked.pod, asked.rules)
     if isinstance(wanted, Invalid):
         return not answer["scores"] and not answer["best"] and not answer["annotations"]
-    sites = {site.node.name: site for site in asked.sites}
+    node_infos = {node_info.node.name: node_info for node_info in asked.node_infos}
     judged = [*(one["node"] for one in answer["scores"]), *answer["failed"]]
     best = [one["devices"] for one in answer["scores"] if one["node"] == answer["best"]]
     return (
-        sorted(judged) == sorted(sites)
+        sorted(judged) == sorted(node_infos)
         and all(
-            _counted(asked, wanted, one["devices"]) and _room(asked, sites[one["node"]], one["devices"])
+            _counted(asked, wanted, one["devices"]) and _room(asked, node_infos[one["node"]], one["devices"])
             for one in answer["scores"]
         )
         and all(_in_place(asked, given, answer["annotations"]) for given in best)
@@ -186,23 +186,23 @@ def _counted(asked: Situation, wanted: Demands, given: Mapping[str, Pieces]) -> 
     )
 
 
-def _room(asked: Situation, site: Site, given: Mapping[str, Pieces]) -> bool:
+def _room(asked: Situation, node_info: NodeInfo, given: Mapping[str, Pieces]) -> bool:
     """Once for what runs together, and once for each plain init container."""
     together = [number for number, container in enumerate(asked.pod.containers) if not container.alone]
     alone = [[number] for number, container in enumerate(asked.pod.containers) if container.alone]
     return all(
-        _fits(site, [grant for number in numbers for grant in pieces[number]])
+        _fits(node_info, [grant for number in numbers for grant in pieces[number]])
         for pieces in given.values()
         for numbers in (together, *alone)
     )
 
 
-def _fits(site: Site, grants: Sequence[Json]) -> bool:
+def _fits(node_info: NodeInfo, grants: Sequence[Json]) -> bool:
     slots = Counter(grant["uuid"] for grant in grants)
     memory = Counter[str]()
     for grant in grants:
         memory[grant["uuid"]] += grant["usedmem"]
-    free = {state.uuid: state for state in site.states}
+    free = {state.uuid: state for state in node_info.states}
     return all(
         uuid in free
         and free[uuid].info.health

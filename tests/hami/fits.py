@@ -8,12 +8,12 @@ from itertools import combinations
 from math import comb
 
 from hami_plugin.model.placement import Grant
+from hami_plugin.scheduler.engine.devices import Candidate, Context, Quota
 from hami_plugin.scheduler.engine.fit import Granted, Policy, candidate, fit, walked
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.reasons import told as told_as
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.selectors import first
-from hami_plugin.scheduler.engine.states import Candidate, Context, Quota
 from tests.hami import values
 from tests.hami.compare import compared
 from tests.hami.parity import Json, Parity
@@ -25,7 +25,7 @@ OF_SEVERAL = (Reason.TOO_FEW, Reason.NUMA)
 
 def answer(question: Json, policy: Policy, parity: Parity) -> Json:
     """Ask our code."""
-    context = circumstances(question, parity.demand(question["request"]))
+    context = options(question, parity.demand(question["request"]))
     outcome = fit(policy, context.states, context)
     if isinstance(outcome, Granted):
         return told(question, policy, parity, outcome.grants)
@@ -47,7 +47,7 @@ def _the_same(question: Json, meant: Json, theirs: Json) -> bool:
     return not compared(question, {field: value for field, value in meant.items() if field in theirs}, theirs)
 
 
-def circumstances(question: Json, demand: Demand) -> Context:
+def options(question: Json, demand: Demand) -> Context:
     """Everything that a question says, as our values."""
     return Context(
         demand=demand,
@@ -62,7 +62,7 @@ def circumstances(question: Json, demand: Demand) -> Context:
 
 def serving(question: Json, policy: Policy, demand: Demand) -> tuple[str, ...]:
     """The devices that would serve, in walking order; a card of which several shares may be had, so many times."""
-    context = circumstances(question, demand)
+    context = options(question, demand)
     return tuple(one.uuid for one in walked(policy, context.states[::-1], context)[0])
 
 
@@ -81,7 +81,7 @@ def consistent(question: Json, ours: Json, policy: Policy, parity: Parity) -> bo
     demand = parity.demand(question["request"])
     if not ours["ok"]:
         return parity.one_reason or reasons_hold(question, ours["reason"], policy, demand)
-    context = circumstances(question, demand)
+    context = options(question, demand)
     states = {state.uuid: state for state in context.states}
     given = [one["uuid"] for devices in ours["devices"].values() for one in devices]
     if policy.select is first and tuple(given) != serving(question, policy, demand)[: demand.count]:
@@ -101,7 +101,7 @@ def consistent(question: Json, ours: Json, policy: Policy, parity: Parity) -> bo
 
 def reasons_hold(question: Json, text: str, policy: Policy, demand: Demand) -> bool:
     """Each device counts for the reason against it. Those without one may count as too few, or as in other groups."""
-    context = circumstances(question, demand)
+    context = options(question, demand)
     if closed := next((reason for gate in policy.gates if (reason := gate(context))), None):
         return text == told_as({closed: 1}, len(context.states))
     walks = [walked(policy, group, context) for group in policy.group(context.states[::-1], context)]

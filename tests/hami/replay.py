@@ -11,13 +11,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, islice
 
-from hami_plugin.scheduler.engine.filtering import Scored, node_order, ranked, worth
-from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.ledger import patch
-from hami_plugin.scheduler.engine.pods import Demands, Placed, Site, Step, Walk, demands, in_order, place, refusal
+from hami_plugin.scheduler.engine.devices import DeviceState, Given, NodeInfo
+from hami_plugin.scheduler.engine.filter import NodeScore, node_order, node_score, ranked
+from hami_plugin.scheduler.engine.fit import (
+    CycleState,
+    Demands,
+    Granted,
+    PodFit,
+    Refused,
+    Step,
+    demands,
+    fit,
+    fit_pod,
+    in_order,
+    refusal,
+)
+from hami_plugin.scheduler.engine.pod_info import patch
 from hami_plugin.scheduler.engine.requests import Invalid
 from hami_plugin.scheduler.engine.scores import Weights, score, weights
-from hami_plugin.scheduler.engine.states import DeviceState, Given
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.compare import compared, excused
@@ -33,21 +44,21 @@ class Course:
     wanted: Demands
     weighing: Weights
 
-    def walk(self, site: Site) -> Walk:
+    def walk(self, node_info: NodeInfo) -> CycleState:
         """The way over one node, before its first step."""
         pod, policies = self.asked.pod, self.asked.rules
-        return Walk(pod=pod, rules=policies, site=site, weighing=self.weighing, circumstances=CIRCUMSTANCES)
+        return CycleState(pod=pod, policies=policies, node_info=node_info, weights=self.weighing, options=CIRCUMSTANCES)
 
-    def finish(self, walk: Walk, other: Mapping[int, Granted] | None = None) -> str:
+    def finish(self, walk: CycleState, other: Mapping[int, Granted] | None = None) -> str:
         """Walk on to the end, with other outcomes at some steps. The reason why it ends early, or nothing."""
         for container, asked in zip(self.asked.pod.containers, self.wanted, strict=True):
             for device_type, demand in asked.items():
                 number = len(walk.steps)
-                outcome = walk.ask(container, demand)
+                outcome = walk.fit(container, demand)
                 outcome = (other or {}).get(number, outcome)
                 if isinstance(outcome, Refused):
-                    return refusal(outcome, walk.site.node)
-                if conflict := walk.take(device_type, outcome.grants):
+                    return refusal(outcome, walk.node_info.node)
+                if conflict := walk.reserve(device_type, outcome.grants):
                     return conflict
             walk.close(container)
         return ""
@@ -77,7 +88,7 @@ class Course:
         found: Json = next(node for node in self.asked.question["nodes"] if node["name"] == name)
         return found
 
-    def idle(self, key: str, text: str, placed: Placed) -> bool:
+    def idle(self, key: str, text: str, placed: PodFit) -> bool:
         """Whether HAMi says here that the pod has nothing of a family: an empty entry for each container."""
         empty = {device_type: tuple(() for _ in self.asked.pod.containers) for device_type in self.asked.known}
         idle = [family for family in self.asked.families if not any(placed.given.get(family.device_type, ()))]
@@ -123,15 +134,15 @@ class Reasons:
             return ()
         return (_first(chain(self._all(question, ours, theirs), self._nearly_equal(step, theirs))),)
 
-    def of_refusal(self, site: Site, why: str) -> str:
+    def of_refusal(self, node_info: NodeInfo, why: str) -> str:
         """HAMi's refusal of a node has a reason at one of our steps; or it follows from another choice at one."""
-        walk = self.course.walk(site)
+        walk = self.course.walk(node_info)
         self.course.finish(walk)
         for step in walk.steps:
             question = self.course.question(step)
             for one in self._all(question, self.answer(question), {"ok": False, "reason": why}):
                 return one
-        return _first(self._after_another_choice(site, walk.steps, why))
+        return _first(self._after_another_choice(node_info, walk.steps, why))
 
     def _nearly_equal(self, step: Step, theirs: Json) -> Iterator[str]:
         """HAMi's choice is ours when devices that are equally full but for rounding change places."""
@@ -150,7 +161,7 @@ class Reasons:
             if _chosen(self.answer(self.course.question(step, standing))) == _chosen(theirs):
                 yield EQUAL
 
-    def _after_another_choice(self, site: Site, steps: Sequence[Step], why: str) -> Iterator[str]:
+    def _after_another_choice(self, node_info: NodeInfo, steps: Sequence[Step], why: str) -> Iterator[str]:
         for number, step in enumerate(steps):
             if isinstance(step.outcome, Refused):
                 return
@@ -168,7 +179,7 @@ class Reasons:
                     "devices": {step.context.demand.device_type: grants},
                     "applied": grants,
                 }
-                walk = self.course.walk(site)
+                walk = self.course.walk(node_info)
                 if self.course.finish(walk, {number: other}) == why:
                     yield from self._all(question, self.answer(question), theirs)
 
@@ -253,12 +264,14 @@ class _Replay:
         if compared({"fn": "schedule"}, {"requests": said}, {"requests": self.theirs["requests"]}):
             raise Unexplained
         scores = {one["node"]: one for one in self.theirs.get("scores") or ()}
-        placed: list[Scored] = []
-        for site in self.course.asked.sites:
-            if site.node.name in scores:
-                placed.append(self._placed(site, scores[site.node.name]))
-            elif place(self.course.asked.pod, self.course.asked.rules, site, CIRCUMSTANCES).why != self._refusal(site):
-                self.ids.append(self.reasons.of_refusal(site, self._refusal(site)))
+        placed: list[NodeScore] = []
+        for node_info in self.course.asked.node_infos:
+            if node_info.node.name in scores:
+                placed.append(self._placed(node_info, scores[node_info.node.name]))
+            elif fit_pod(self.course.asked.pod, self.course.asked.rules, node_info, CIRCUMSTANCES).why != self._refusal(
+                node_info
+            ):
+                self.ids.append(self.reasons.of_refusal(node_info, self._refusal(node_info)))
         order = node_order(self.course.asked.pod, NODE_ORDER)
         best = ranked(placed, order)[-1:]
         if "".join(one.name for one in best) != self.theirs["best"]:
@@ -276,27 +289,27 @@ class _Replay:
         if abs(scores[ours["best"]] - scores[self.theirs["best"]]) < CLOSE:
             self.ids.append(EQUAL)
 
-    def _refusal(self, site: Site) -> str:
-        return str(self.theirs["failed"][site.node.name])
+    def _refusal(self, node_info: NodeInfo) -> str:
+        return str(self.theirs["failed"][node_info.node.name])
 
-    def _placed(self, site: Site, theirs: Json) -> Scored:
+    def _placed(self, node_info: NodeInfo, theirs: Json) -> NodeScore:
         """Book what HAMi chose on this node."""
-        walk = self.course.walk(site)
+        walk = self.course.walk(node_info)
         chosen = {
             device_type: iter([p for p in theirs["devices"].get(device_type, ()) if p])
             for device_type in self.course.asked.known
         }
         for container, asked in zip(self.course.asked.pod.containers, self.course.wanted, strict=True):
             for device_type, demand in asked.items():
-                walk.ask(container, demand)
+                walk.fit(container, demand)
                 grants = next(chosen[device_type], ())
                 self.ids.extend(self.reasons.of_choice(walk.steps[-1], grants))
-                if walk.take(device_type, [values.grant(one) for one in grants]):
+                if walk.reserve(device_type, [values.grant(one) for one in grants]):
                     raise Unexplained
             walk.close(container)
         if any(next(rest, ()) for rest in chosen.values()):
             raise Unexplained
-        placed = Placed(site=site, given=walk.given, steps=tuple(walk.steps), after=walk.after)
+        placed = PodFit(node_info=node_info, given=walk.given, steps=tuple(walk.steps), after=walk.after)
         listed = {
             device_type: placed.given.get(device_type, tuple(map(tuple, pieces)))
             for device_type, pieces in theirs["devices"].items()
@@ -304,8 +317,8 @@ class _Replay:
         }
         for device_type, pieces in theirs["devices"].items():
             self._in_place(pieces, [len(piece) for piece in listed.get(device_type, ())])
-        self._scored(site, listed, theirs["score"])
-        return Scored(placed=placed, score=theirs["score"])
+        self._scored(node_info, listed, theirs["score"])
+        return NodeScore(placed=placed, score=theirs["score"])
 
     def _in_place(self, theirs: Sequence[Sequence[Json]], counts: Sequence[int]) -> None:
         """So many devices for each container, in order; or HAMi has left out all those that have none."""
@@ -316,11 +329,11 @@ class _Replay:
             raise Unexplained
         self.ids.append(PADDING)
 
-    def _scored(self, site: Site, given: Given, theirs: float) -> None:
+    def _scored(self, node_info: NodeInfo, given: Given, theirs: float) -> None:
         """The node's score for HAMi's choice. HAMi also asks families of which the pod has nothing."""
         asked = self.course.asked
         order = node_order(asked.pod, NODE_ORDER)
-        mine, full = (worth(asked.pod, asked.rules, site, part, order) for part in (given, {}))
+        mine, full = (node_score(asked.pod, asked.rules, node_info, part, order) for part in (given, {}))
         if not compared({}, {"score": mine}, {"score": theirs}):
             return
         if len(given) != 1:
@@ -330,16 +343,16 @@ class _Replay:
             "fn": "score_node",
             "vendor": device_type,
             "policy": order,
-            "node": self.course.node(site.node.name),
+            "node": self.course.node(node_info.node.name),
             "pod": asked.question["pod"],
             "pod_devices": [[values.granted(grant) for grant in piece] for piece in pieces],
-            "previous": [values.device(state) for state in site.stocks[device_type].states],
+            "previous": [values.device(state) for state in node_info.pools[device_type].states],
         }
         ours = self.reasons.answer(question)
         scale = (mine - full) / ours["score"] if ours["score"] else 1
         self.ids.append(self.reasons.of(question, ours, {**ours, "score": (theirs - full) / scale}))
 
-    def _written(self, placed: Placed) -> None:
+    def _written(self, placed: PodFit) -> None:
         """What we write to the pod for HAMi's choice."""
         asked = self.course.asked
         ours = timeless(patch(asked.families, asked.pod, placed))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.scheduler.engine.survey import survey
+from hami_plugin.scheduler.engine.node_info import read_node
 from tests.hami.answers import answer, consistent
 from tests.hami.catalog import Catalog
 from tests.hami.decisions import situation
@@ -72,8 +72,8 @@ def test_a_device_stays_taken_once_the_init_containers_are_over(name, vendor, ex
     ours = answer(question, catalog())
     asked_about = situation(question, catalog())
     running = replace(asked_about.pod, phase="Running", annotations=ours["annotations"])
-    (site,) = asked_about.sites
-    after = survey(site.node, asked_about.families, [running]).site.stocks[vendor].states
+    (node_info,) = asked_about.node_infos
+    after = read_node(node_info.node, asked_about.families, [running]).node_info.pools[vendor].states
 
     assert ours["annotations"][ALLOCATED[vendor]] == expected
     assert {state.uuid: (state.slots, state.memory) for state in after if state.slots} == later
@@ -91,11 +91,11 @@ def test_left_out_entries_are_a_difference_that_is_written_down(name):
 def test_a_share_that_hami_wrote_at_the_wrong_container_still_counts():
     row = defects()["nvidia-lifecycle-init[cpu]+app[gpu]"]
     asked_about = situation({**row["in"], "vendor": "NVIDIA"}, catalog())
-    (site,) = asked_about.sites
+    (node_info,) = asked_about.node_infos
 
     running = replace(asked_about.pod, phase="Running", annotations=row["out"]["annotations"])
 
-    (_, taken) = survey(site.node, asked_about.families, [running]).site.stocks["NVIDIA"].states
+    (_, taken) = read_node(node_info.node, asked_about.families, [running]).node_info.pools["NVIDIA"].states
     assert (taken.uuid, taken.slots, taken.memory) == ("G1", 1, 1000)
 
 

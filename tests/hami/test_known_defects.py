@@ -17,8 +17,8 @@ import pytest
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
+from hami_plugin.scheduler.engine.node_info import read_node
 from hami_plugin.scheduler.engine.requests import Invalid
-from hami_plugin.scheduler.engine.survey import survey
 from hami_plugin.scheduler.engine.topology.choice import choose
 from tests.hami.answers import answer
 from tests.hami.catalog import Catalog
@@ -93,7 +93,7 @@ def test_a_a_gpu_stays_at_its_container_when_the_init_container_is_over() -> Non
     written = answer(question, catalog())["annotations"]
     asked = situation(question, catalog())
     running = replace(asked.pod, annotations=written, phase="Running")
-    after = survey(asked.sites[0].node, asked.families, [running]).site.stocks["NVIDIA"].states
+    after = read_node(asked.node_infos[0].node, asked.families, [running]).node_info.pools["NVIDIA"].states
 
     assert written["hami.io/vgpu-devices-allocated"] == ";;G1,NVIDIA,1000,0:;"
     assert {state.uuid: state.slots for state in after} == {"G0": 0, "G1": 1}

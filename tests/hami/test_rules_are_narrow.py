@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from hami_plugin.scheduler.engine.devices import Candidate
 from hami_plugin.scheduler.engine.fit import candidate
-from hami_plugin.scheduler.engine.states import Candidate
 from tests.hami import fits
 from tests.hami.answers import DECISION, answer, consistent
 from tests.hami.catalog import Catalog
@@ -118,7 +118,7 @@ def other_choices(case: Case, ours: Json) -> Iterator[Json]:
     known = catalog().find(question)
     assert known.family.rules.policy
     demand = known.parity.demand(question["request"])
-    context = fits.circumstances(question, demand)
+    context = fits.options(question, demand)
     alone = [candidate(known.family.rules.policy, state, context, ()) for state in context.states]
     able = {one.uuid: one for one in alone if isinstance(one, Candidate)}
 

@@ -9,7 +9,7 @@ from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
-from hami_plugin.scheduler.engine.states import DeviceState, Piece, Slice, Tenant
+from hami_plugin.scheduler.engine.devices import DeviceState, Piece, Slice, Tenant
 from tests.hami.parity import Json
 
 

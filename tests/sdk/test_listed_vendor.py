@@ -15,9 +15,9 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.devices import Context, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.states import Context, idle
 from hami_plugin.sdk import AnnotationKeys, Card, Family, Hardware, Resources, Vendor, listed_vendor, whole_devices
 from hami_plugin.sdk.tools import parse_table
 

@@ -27,13 +27,14 @@ from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.node_status.annotations import Source, Style, desired_annotations
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.scheduler.engine.filtering import Scene, Unasked, filtered
-from hami_plugin.scheduler.engine.ledger import Ledger, patch
-from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.capacity import impossible, sizes
+from hami_plugin.scheduler.engine.devices import Given
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, NoDemand, filter_nodes
+from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies, with_legacy_register
+from hami_plugin.scheduler.engine.node_resources import insufficient_other, resource_names, without_device
+from hami_plugin.scheduler.engine.pod_info import PodIndex, patch
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduler.engine.satisfiable import impossible, lacking, named, sizes, without_device
-from hami_plugin.scheduler.engine.states import Given
-from hami_plugin.scheduler.engine.survey import of_any_age, registered, rules, survey
 from hami_plugin.scheduler.webhook.admission import Scheduling, defaults, review, stored
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
@@ -52,7 +53,7 @@ def every_family() -> tuple[Family, ...]:
     """All families of all vendors, as the scheduler has them."""
     vendors = [load_vendor(name) for name in vendor_names()]
     families = [family for vendor in vendors for family in vendor.families(vendor.settings.model_validate({}))]
-    return tuple(map(of_any_age, families))
+    return tuple(map(with_legacy_register, families))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,15 +214,15 @@ class Trial:
         admitted = stored(manifest, families)
         if isinstance(verdict, Denied) or isinstance(admitted, Denied):
             return None
-        pod, ledger = pod_view(admitted), Ledger()
+        pod, ledger = pod_view(admitted), PodIndex()
         for one in self.pods:
             ledger.see(one, families)
-        site = registered(self.ground.node, families).site
-        scene = Scene(families=families, nodes={NODE: site}, ledger=ledger)
-        if lacking(pod, self.ground.node, families) or impossible(pod, families, sizes(site, families)):
+        node_info = read_idle_node(self.ground.node, families).node_info
+        snapshot = ClusterSnapshot(families=families, nodes={NODE: node_info}, pods=ledger)
+        if insufficient_other(pod, self.ground.node, families) or impossible(pod, families, sizes(node_info, families)):
             return None
-        found = filtered(scene, pod, [NODE])
-        if isinstance(found, Unasked):
+        found = filter_nodes(snapshot, pod, [NODE])
+        if isinstance(found, NoDemand):
             return replace(pod, node=NODE), {}
         return self._decided(pod, found.placed) if found.placed else None
 
@@ -231,19 +232,19 @@ class Trial:
         admitted = defaults(pod_view(manifest), families)
         if isinstance(admitted, Denied) or without_device(admitted.pod, families):
             return None
-        site = registered(self.ground.node, families).site
-        if lacking(admitted.pod, self.ground.node, families) or impossible(
-            admitted.pod, families, sizes(site, families)
+        node_info = read_idle_node(self.ground.node, families).node_info
+        if insufficient_other(admitted.pod, self.ground.node, families) or impossible(
+            admitted.pod, families, sizes(node_info, families)
         ):
             return None  # kube-scheduler or the webhook says no by itself, whatever is free
         said = {key: text for key, text in self.ground.node.annotations.items() if not key.startswith(OWN)}
-        site = survey(replace(self.ground.node, annotations=said), families, self.pods).site
-        found = place(admitted.pod, rules(families), site)
-        if not isinstance(found, Placed) or not found.given:
+        node_info = read_node(replace(self.ground.node, annotations=said), families, self.pods).node_info
+        found = fit_pod(admitted.pod, scheduling_policies(families), node_info)
+        if not isinstance(found, PodFit) or not found.given:
             return None
         return self._decided(admitted.pod, found)
 
-    def _decided(self, pod: PodView, placed: Placed) -> tuple[PodView, Given]:
+    def _decided(self, pod: PodView, placed: PodFit) -> tuple[PodView, Given]:
         written = patch(every_family(), pod, placed)
         return replace(pod, node=NODE, annotations={**pod.annotations, **written}), placed.given
 
@@ -280,7 +281,7 @@ class Trial:
     def _missing(self, given: Given, number: int, container: str, took: Mapping[str, Allotment]) -> str:
         """What was decided for a container and never asked for by the kubelet."""
         for device_type, pieces in given.items():
-            if pieces[number] and not any(resource in named(_family(device_type)) for resource in took):
+            if pieces[number] and not any(resource in resource_names(_family(device_type)) for resource in took):
                 return f"the kubelet asks for nothing of {device_type} for container {container}"
         return ""
 
@@ -397,7 +398,7 @@ def _selectors(families: Iterable[Family]) -> Sequence[str]:
     words = [family.device_type for family in families]
     vendors = ("nvidia.com", "amd.com", "cambricon.com", "enflame.com", "mthreads.ai", "hygon.com", "birentech.com")
     vendors += ("vastaitech.com", "metax-tech.com", "aws.amazon.com", "baidu.com", "habana.com")
-    own = {resource.partition("/")[0] for family in families for resource in named(family)}
+    own = {resource.partition("/")[0] for family in families for resource in resource_names(family)}
     likely = [one for one in vendors if one in own or one.partition(".")[0] in {o.partition(".")[0] for o in own}]
     chosen = likely or list(vendors)
     return [

@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_plugin.config.settings import SchedulerSettings
+from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.scheduler.extender.metrics import Metrics
-from hami_plugin.scheduler.extender.ports import Extender
 from hami_plugin.scheduler.extender.server import Server, kinds
 from hami_plugin.telemetry.http import Probes
 

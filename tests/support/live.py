@@ -21,7 +21,7 @@ from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.scheduler.engine.filtering import UNREGISTERED
+from hami_plugin.scheduler.engine.filter import UNREGISTERED
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.kubelet import AdmissionError
 from tests.support.scheduler_process import Running, started

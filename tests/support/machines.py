@@ -17,9 +17,9 @@ from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol.register import DeviceInfo, all_served
-from hami_plugin.scheduler.engine.ledger import patch
-from hami_plugin.scheduler.engine.pods import Placed, place
-from hami_plugin.scheduler.engine.survey import rules, survey
+from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
+from hami_plugin.scheduler.engine.pod_info import patch
 from hami_plugin.scheduler.webhook.admission import stored
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.hardware import vendor_of
@@ -221,8 +221,8 @@ def _decided(found: Found, way: Way, limits: Mapping[str, int]) -> PodView | str
     admitted = stored(manifest, [found.family])
     assert isinstance(admitted, Mapping), admitted
     pod = pod_view(admitted)
-    placed = place(pod, rules([found.family]), survey(found.node, [found.family], ()).site)
-    if not isinstance(placed, Placed):
+    placed = fit_pod(pod, scheduling_policies([found.family]), read_node(found.node, [found.family], ()).node_info)
+    if not isinstance(placed, PodFit):
         return placed.why
     return replace(pod, annotations={**pod.annotations, **patch([found.family], pod, placed)})
 

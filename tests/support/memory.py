@@ -13,7 +13,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Annotations, Subject
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, node_view, pod_view, quota_view
-from hami_plugin.scheduler.engine.ledger import Changes
+from hami_plugin.scheduler.engine.pod_info import PodPatch
 from hami_plugin.simulation.apiserver import RESOURCES, Filter, ObjectStore, StatusError
 
 
@@ -31,7 +31,7 @@ class MemoryCluster:
     async def get_node(self, name: str) -> NodeView | None:
         return self._found("get_node", "nodes", "", name, node_view)
 
-    async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
+    async def patch_pod(self, pod: PodView, changes: PodPatch) -> PodView:
         present = {"uid": pod.uid, "resourceVersion": pod.resource_version}
         meta = {**present, "annotations": dict(changes.annotations), "labels": dict(changes.labels)}
         key = ("pods", pod.namespace, pod.name)

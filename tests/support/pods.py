@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.scheduler.engine.ledger import Entry
-from hami_plugin.scheduler.engine.states import Holding
+from hami_plugin.scheduler.engine.devices import PodAllocation
+from hami_plugin.scheduler.engine.pod_info import PodInfo
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from tests.hami import values
 from tests.support.hami import Json
@@ -96,10 +96,10 @@ def view(pod: Json | None) -> PodView:
     return pod_view(json_of(pod))
 
 
-def held(pod: PodView, devices: Mapping[str, Sequence[Any]] | None) -> dict[str, Holding]:
+def held(pod: PodView, devices: Mapping[str, Sequence[Any]] | None) -> dict[str, PodAllocation]:
     """What a pod has, as HAMi's cache spells it: one pod's containers added up already, where it says ``slots``."""
     return {
-        device_type: Holding(pod=pod, pieces=tuple(map(piece, pieces)))
+        device_type: PodAllocation(pod=pod, pieces=tuple(map(piece, pieces)))
         for device_type, pieces in (devices or {}).items()
     }
 
@@ -108,7 +108,7 @@ def piece(items: Iterable[Json] | None) -> Any:
     return tuple(replace(values.grant({"uuid": "", **item}), slots=item.get("slots", 1)) for item in items or ())
 
 
-def entry(item: Json) -> Entry:
+def entry(item: Json) -> PodInfo:
     """An entry of HAMi's pod cache."""
     pod = view(item)
-    return Entry(pod=pod, node=item.get("node_id", ""), held=held(pod, item.get("devices")))
+    return PodInfo(pod=pod, node=item.get("node_id", ""), held=held(pod, item.get("devices")))

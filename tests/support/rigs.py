@@ -25,10 +25,10 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol.decisions import claims, excess
 from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.scheduler.engine.devices import Context
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.node_info import device_pool
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.states import Context
-from hami_plugin.scheduler.engine.survey import stock
 from hami_plugin.sdk import Driver, Family, Simulator
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
@@ -133,7 +133,7 @@ def decided(family: Family, node: NodeView, pod: PodView) -> Granted | Refused:
     assert family.rules.policy
     demand = family.rules.policy.request(pod.containers[0])
     assert isinstance(demand, Demand)
-    return fit(family.rules.policy, stock(node, family, ()).states, Context(demand=demand, pod=pod, node=node))
+    return fit(family.rules.policy, device_pool(node, family, ()).states, Context(demand=demand, pod=pod, node=node))
 
 
 def rig(profile: str, root: Path, **settings: Any) -> Rig:

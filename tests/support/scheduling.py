@@ -13,7 +13,7 @@ from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.scheduler.extender.service import Options, SchedulerService
+from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.simulation.apiserver import RESOURCES, Filter, SimulatedApiServer
 from tests.support.pods import nvidia
 
@@ -23,7 +23,7 @@ KEYS = FAMILY.annotations
 COUNT, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 CARD_MIB = 10_000
 
-HURRY = Options(upkeep_every=0.2, unready_patience=30.0, pace=Backoff(first=0.01, cap=0.1), stop_patience=20.0)
+HURRY = Options(resync_period=0.2, sync_timeout=30.0, pace=Backoff(first=0.01, cap=0.1), stop_timeout=20.0)
 RHYTHM = WatchTiming(
     deadline=30.0, watch=(30.0, 60.0), settled=0.05, list_every=0.05, backoff=Backoff(first=0.01, cap=0.05)
 )
@@ -59,7 +59,7 @@ def binding(pod: Mapping[str, Any], node: str) -> dict[str, Any]:
     return {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
 
 
-async def schedule(server: SimulatedApiServer, service: SchedulerService, pod: Mapping[str, Any]) -> str:
+async def schedule(server: SimulatedApiServer, service: Extender, pod: Mapping[str, Any]) -> str:
     """Filter and bind, as kube-scheduler does; the node, or empty when none is left."""
     meta = pod["metadata"]
     answer = await service.filter(ask(server, server.pod(meta["namespace"], meta["name"])))
@@ -85,7 +85,7 @@ async def serving(
     """A running service, ready unless it is not to be waited for."""
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, timing=RHYTHM, environ={}) as cluster:
-        service, stop = SchedulerService(cluster, families, options, **more), asyncio.Event()
+        service, stop = Extender(cluster, families, options, **more), asyncio.Event()
         running = asyncio.create_task(service.run(stop))
         try:
             await until(lambda: not (ready and service.problems()))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import vendors
 from hami_plugin.cli import main
-from hami_plugin.scheduler.engine.states import idle
+from hami_plugin.scheduler.engine.devices import idle
 from hami_plugin.sdk import Vendor, load_vendor, vendor_names
 from tests.support import contract
 from tests.support.described import described

@@ -8,9 +8,9 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
-from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
 from vendors.amd.family import families
 from vendors.amd.settings import AmdSettings
 

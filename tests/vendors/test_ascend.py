@@ -13,10 +13,10 @@ from hami_plugin.config.documents import read_yaml
 from hami_plugin.config.hami import device_config
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
 from hami_plugin.scheduler.engine.scores import Decision
-from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
 from hami_plugin.sdk import Family
 from tests.hami import fits
 from tests.hami.parity import Parity

@@ -14,13 +14,12 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.decisions import encode_devices
-from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.pods import Placed, place
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, idle
+from hami_plugin.scheduler.engine.fit import Granted, PodFit, Refused, fit, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.quotas import excess, quota
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
-from hami_plugin.scheduler.engine.states import ORDER_KEY, Context, DeviceState, idle
-from hami_plugin.scheduler.engine.survey import rules, survey
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.run import Case, asked, documented_in, lines
@@ -259,7 +258,7 @@ def case(vector: Mapping[str, Any]) -> Case:
 
 
 def _amounts(put: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {place: put.get("container", {}).get(place) for place in ("limits", "requests")}
+    return {fit_pod: put.get("container", {}).get(fit_pod) for fit_pod in ("limits", "requests")}
 
 
 @answers(("awsneuron_fit", "awsneuron_request"), *QUESTIONS)
@@ -310,14 +309,14 @@ def test_every_core_that_a_starting_pods_containers_will_have_is_kept_for_it() -
     other = replace(pod(container(neuroncore=1)), uid="other", annotations={**key, ALLOCATED: share(state, 0b0010)})
     early = replace(container(neuroncore=2), name="early", init=True)
     decided = replace(pod(early, container(neuroncore=1)), annotations=key)
-    placed = place(decided, rules([NEURON]), survey(node, [NEURON], [other]).site)
-    assert isinstance(placed, Placed)
+    placed = fit_pod(decided, scheduling_policies([NEURON]), read_node(node, [NEURON], [other]).node_info)
+    assert isinstance(placed, PodFit)
     written = NEURON.rules.patch(NEURON, decided, placed.given)
     assert written[ALLOCATED] == share(state, 0b1100) + share(state, 0b0001)
 
-    site = survey(node, [NEURON], [other, replace(decided, annotations={**key, **written})]).site
+    node_info = read_node(node, [NEURON], [other, replace(decided, annotations={**key, **written})]).node_info
 
-    assert [one.cores for one in site.stocks["AWSNeuron"].states] == [0b1111]
+    assert [one.cores for one in node_info.pools["AWSNeuron"].states] == [0b1111]
 
 
 @pytest.mark.difference("D-327")
@@ -342,9 +341,9 @@ def test_a_core_that_two_pods_have_is_one_core_and_makes_no_other_look_taken_or_
     written = {"hami.io/vgpu-node": "n", ALLOCATED: share(state, 0b01)}
     pods = [replace(pod(container(neuroncore=1), **written), uid=uid, name=uid) for uid in "ab"]
 
-    site = survey(node, [NEURON], pods).site
+    node_info = read_node(node, [NEURON], pods).node_info
 
-    assert [one.cores for one in site.stocks["AWSNeuron"].states] == [0b01]
+    assert [one.cores for one in node_info.pools["AWSNeuron"].states] == [0b01]
 
 
 @answers("awsneuron_fit", "GetNodeDevices")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
 from vendors.biren import BirenSettings, families
 
 (BIREN,) = families(BirenSettings())

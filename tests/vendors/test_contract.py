@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.scheduler.engine.states import DeviceState, idle
+from hami_plugin.scheduler.engine.devices import DeviceState, idle
 from hami_plugin.sdk import Family, Vendor, load_vendor, vendor_names
 from tests.hami import values
 from tests.hami.run import read

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_legacy
-from hami_plugin.scheduler.engine.survey import registered as stocks_of
+from hami_plugin.scheduler.engine.node_info import read_idle_node as stocks_of
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
@@ -105,7 +105,7 @@ def test_no_other_family_reads_any_device(seen: Found, every_family: tuple[Famil
     surveyed = stocks_of(seen.node, every_family)
 
     assert surveyed.problems == ()
-    assert {device_type for device_type, stock in surveyed.site.stocks.items() if stock.states} == {
+    assert {device_type for device_type, pool in surveyed.node_info.pools.items() if pool.states} == {
         seen.family.device_type
     }
 

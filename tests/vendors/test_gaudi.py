@@ -12,9 +12,9 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.devices import Context, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.states import Context, idle
 from tests.support.rigs import Rig, rig
 from vendors.gaudi import HARDWARE, GaudiSettings, card, families, kernel_numbers
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import WireError
-from hami_plugin.scheduler.engine.states import DeviceState
-from hami_plugin.scheduler.engine.survey import stock
+from hami_plugin.scheduler.engine.devices import DeviceState
+from hami_plugin.scheduler.engine.node_info import device_pool
 from tests.hami import values
 from tests.hami.run import Outcome, asked, documented_in, lines
 from tests.support.hami import Json, answers, asks, recorded, vectors
@@ -48,7 +48,7 @@ def test_a_nodes_devices_are_read_alike(case: Json) -> None:
     one, told = family(word_of(case)), case["input"]["node"]
     annotations = {name or one.annotations.register: text for name, text in (told.get("annotations") or {}).items()}
     try:
-        found = stock(values.node({**told, "annotations": annotations}), one, ())
+        found = device_pool(values.node({**told, "annotations": annotations}), one, ())
     except WireError:
         assert case["expected"]["error"]
         return

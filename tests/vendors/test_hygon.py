@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.scheduler.engine.devices import Context, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.states import Context, idle
 from vendors.hygon.family import families
 from vendors.hygon.settings import HygonSettings
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from hami_plugin.config.documents import read_yaml
 from hami_plugin.config.hami import device_config
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.scheduler.engine.devices import Context, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Invalid
-from hami_plugin.scheduler.engine.states import Context, idle
 from vendors.iluvatar.family import families
 from vendors.iluvatar.settings import IluvatarSettings
 

@@ -8,9 +8,9 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece, idle
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
-from hami_plugin.scheduler.engine.states import Context, DeviceState, Piece, idle
 from vendors.mthreads.family import families
 from vendors.mthreads.settings import MthreadsSettings
 

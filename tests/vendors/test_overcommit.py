@@ -20,9 +20,9 @@ from hami_plugin.model.device import physical_counts, physical_id
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.ledger import patch
-from hami_plugin.scheduler.engine.pods import Placed, place
-from hami_plugin.scheduler.engine.survey import rules, survey
+from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
+from hami_plugin.scheduler.engine.pod_info import patch
 from hami_plugin.scheduler.webhook.admission import stored
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
@@ -72,9 +72,9 @@ class Filling:
         admitted = stored(manifest, [self.family])
         assert isinstance(admitted, Mapping), admitted
         pod = pod_view(admitted)
-        site = survey(self.seen.node, [self.family], [one for one, _ids in self.served]).site
-        placed = place(pod, rules([self.family]), site)
-        if not isinstance(placed, Placed):
+        node_info = read_node(self.seen.node, [self.family], [one for one, _ids in self.served]).node_info
+        placed = fit_pod(pod, scheduling_policies([self.family]), node_info)
+        if not isinstance(placed, PodFit):
             return None
         return replace(pod, annotations={**pod.annotations, ASSIGNED_NODE: NODE, **patch([self.family], pod, placed)})
 

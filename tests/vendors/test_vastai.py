@@ -11,10 +11,10 @@ import pytest
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
 from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.scores import Decision
-from hami_plugin.scheduler.engine.states import Context, DeviceState, idle
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.run import Case, Outcome, asked

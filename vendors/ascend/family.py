@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import decode_json
-from hami_plugin.scheduler.engine.states import Given
+from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.ascend.admission import admission, soft
 from vendors.ascend.chips import AscendSettings, Chip

@@ -15,12 +15,12 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.checks import standard
+from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Given, restored
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import capacity, counted_in
 from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, written
-from hami_plugin.scheduler.engine.selectors import Choice, consecutive, first
-from hami_plugin.scheduler.engine.states import Candidate, Charge, Context, DeviceState, Given, restored
+from hami_plugin.scheduler.engine.selectors import Selection, consecutive, first
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
 from vendors.awsneuron.chips import DEVICE_TYPE, MAX_CORES, chip, name
 from vendors.awsneuron.node import KIND, node_side
@@ -81,7 +81,7 @@ def lowest(cores: int, free: int) -> int | None:
     return next((run << start for start in range(free.bit_length()) if free >> start & run == run), None)
 
 
-def neighbours(eligible: Sequence[Candidate], context: Context) -> Choice:
+def neighbours(eligible: Sequence[Candidate], context: Context) -> Selection:
     """One: the first. Several: consecutive ones on Inferentia's ring, one of the aligned groups everywhere else."""
     count, _ = on_this_node(context) or (0, 0)
     kind = str(context.states[0].notes.get(KIND, "")) if context.states else ""

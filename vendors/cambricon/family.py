@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from hami_plugin.model.views import PodView
 from hami_plugin.scheduler.engine.checks import CHARGED, standard, within_quota
+from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import summed
 from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
-from hami_plugin.scheduler.engine.states import Given
 from hami_plugin.sdk import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys
 from vendors.cambricon.names import AGENT, DEVICE_TYPE, PROFILE, SLOTS, UNIT, profile
 from vendors.cambricon.node import node_side

@@ -14,8 +14,8 @@ from hami_plugin.protocol.decisions import asking
 from hami_plugin.protocol.grammar import from_json, int_of, object_of, to_json
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.devices import Booked, Context, DeviceState, restored, taken
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.states import Booked, Context, DeviceState, restored, taken
 from vendors.enflame.profiles import MIB_PER_GB, size
 from vendors.enflame.tool import Cut
 

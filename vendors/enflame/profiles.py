@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hami_plugin.scheduler.engine.devices import WHOLE, DeviceState
 from hami_plugin.scheduler.engine.requests import INT32_MAX
-from hami_plugin.scheduler.engine.states import WHOLE, DeviceState
 
 MIB_PER_GB = 1024
 MOST = INT32_MAX // MIB_PER_GB

@@ -16,10 +16,10 @@ from hami_plugin.scheduler.engine.checks import (
     idle_device,
     of_this_type,
 )
+from hami_plugin.scheduler.engine.devices import Booked, DeviceState, Given, Piece, whole
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import annotated, counted_in
 from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, counted, if_limited
-from hami_plugin.scheduler.engine.states import Booked, DeviceState, Given, Piece, whole
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
 from vendors.kunlun.settings import KunlunSettings
 from vendors.kunlun.wiring import BY_NAME, by_wiring, one_size, tidiness

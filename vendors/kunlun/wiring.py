@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hami_plugin.scheduler.engine.checks import DeviceCheck, free_memory, healthy, named
+from hami_plugin.scheduler.engine.devices import Candidate, Context, DeviceState, asked
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.scores import Decision, Score
-from hami_plugin.scheduler.engine.selectors import Choice, Misfit, Select
-from hami_plugin.scheduler.engine.states import Candidate, Context, DeviceState, asked
+from hami_plugin.scheduler.engine.selectors import Misfit, Select, Selection
 
 CARDS = 8
 WINGS = (range(4), range(4, CARDS))
@@ -60,7 +60,7 @@ def by_wiring(*alone: DeviceCheck) -> Select:
     ``alone`` are rules that may keep a card from a pod although it has room.
     """
 
-    def select(eligible: Sequence[Candidate], context: Context) -> Choice:
+    def select(eligible: Sequence[Candidate], context: Context) -> Selection:
         free = {candidate.state.index: candidate for candidate in eligible}
         chosen = wired(tuple(free), context.demand.count)
         if chosen:

@@ -13,10 +13,7 @@ from dataclasses import replace
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.scheduler.engine.checks import ChargeCheck
-from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.scores import Decision
-from hami_plugin.scheduler.engine.selectors import enough
-from hami_plugin.scheduler.engine.states import (
+from hami_plugin.scheduler.engine.devices import (
     WHOLE,
     Booked,
     Candidate,
@@ -27,6 +24,9 @@ from hami_plugin.scheduler.engine.states import (
     memory_of,
     taken,
 )
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.scores import Decision
+from hami_plugin.scheduler.engine.selectors import enough
 
 QOS = "metax-tech.com/sgpu-qos-policy"
 QOS_CLASSES = ("best-effort", "fixed-share", "burst-share")

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations, product
 
+from hami_plugin.scheduler.engine.devices import Candidate, Context, DeviceState
 from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.scheduler.engine.selectors import enough
-from hami_plugin.scheduler.engine.states import Candidate, Context, DeviceState
 
 LINK = 10
 """What a pair within a zone is worth."""

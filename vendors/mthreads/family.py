@@ -10,6 +10,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.checks import CHARGED, on_the_pods_device, standard
+from hami_plugin.scheduler.engine.devices import Candidate, Context, Given
 from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import summed
@@ -24,7 +25,6 @@ from hami_plugin.scheduler.engine.requests import (
     counted,
     written,
 )
-from hami_plugin.scheduler.engine.states import Candidate, Context, Given
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from vendors.mthreads.settings import MthreadsSettings
 

@@ -11,11 +11,10 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import refused
 from hami_plugin.render import aligned
-from hami_plugin.scheduler.engine.filtering import Scored
-from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused
-from hami_plugin.scheduler.engine.pods import Step, Unplaced
+from hami_plugin.scheduler.engine.devices import Charge, Context, DeviceState
+from hami_plugin.scheduler.engine.filter import NodeScore
+from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused, Step, Unschedulable
 from hami_plugin.scheduler.engine.reasons import OURS, Reason
-from hami_plugin.scheduler.engine.states import Charge, Context, DeviceState
 from hami_plugin.sdk import Family
 
 WHOLE_NODE = {
@@ -94,14 +93,14 @@ def facts(inquiry: Inquiry, answer: Answer) -> Facts:
     return {
         "pod": answer.pod.key,
         "fits": best is not None,
-        "node": best.site.node.name if best else None,
+        "node": best.node_info.node.name if best else None,
         "admission": _added(inquiry.pod, answer.pod),
         "nodes": [*fitting, *(_failed(inquiry, one) for one in answer.failed)],
         "problems": list(answer.problems),
     }
 
 
-def _fitting(inquiry: Inquiry, pod: PodView, scored: Scored) -> Facts:
+def _fitting(inquiry: Inquiry, pod: PodView, scored: NodeScore) -> Facts:
     placed = scored.placed
     return {
         "node": scored.name,
@@ -112,9 +111,9 @@ def _fitting(inquiry: Inquiry, pod: PodView, scored: Scored) -> Facts:
     }
 
 
-def _failed(inquiry: Inquiry, unplaced: Unplaced) -> Facts:
+def _failed(inquiry: Inquiry, unplaced: Unschedulable) -> Facts:
     return {
-        "node": unplaced.site.node.name,
+        "node": unplaced.node_info.node.name,
         "fits": False,
         "reason": unplaced.why,
         "steps": [_step(inquiry, step) for step in unplaced.steps],

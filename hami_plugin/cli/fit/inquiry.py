@@ -16,14 +16,15 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
-from hami_plugin.scheduler.engine.filtering import Choice, Scored, choose
-from hami_plugin.scheduler.engine.ledger import patch
-from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Unplaced, place
+from hami_plugin.scheduler.engine.capacity import impossible, sizes
+from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.filter import NodeScore, ScoredNodes, score_nodes
+from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies
+from hami_plugin.scheduler.engine.node_resources import insufficient_ids, insufficient_other, miscounted
+from hami_plugin.scheduler.engine.pod_info import patch
 from hami_plugin.scheduler.engine.quotas import quota
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduler.engine.satisfiable import exhausted, impossible, lacking, miscounted, sizes
-from hami_plugin.scheduler.engine.states import Quota
-from hami_plugin.scheduler.engine.survey import registered, rules, survey
 from hami_plugin.scheduler.webhook.admission import admitted
 from hami_plugin.sdk import Family, load_vendor
 from hami_plugin.simulation.machines import load_machine
@@ -45,37 +46,39 @@ class Inquiry:
         """The pod as it would be stored."""
         return admitted(self.pod, self.families)
 
-    def circumstances(self) -> Circumstances:
+    def options(self) -> CycleOptions:
         """The cluster's order and the namespace's quota. HamiError when a quota is no quantity."""
         try:
             counted = quota(self.pod.namespace, self.hard, self.families, self.pods) if self.hard else Quota()
         except ValueError as error:
             raise HamiError(f"the quota of namespace {self.pod.namespace}: {error}") from error
-        return Circumstances(order=self.order, quota=counted)
+        return CycleOptions(order=self.order, quota=counted)
 
-    def on(self, node: NodeView) -> Placed | Unplaced | Denied:
+    def on(self, node: NodeView) -> PodFit | Unschedulable | Denied:
         """The answer for one node."""
         pod = self.admitted()
         if isinstance(pod, Denied):
             return pod
-        site = survey(node, self.families, self.pods).site
+        node_info = read_node(node, self.families, self.pods).node_info
         if missing := self.unasked(pod, node):
-            return Unplaced(site=site, why=missing)
-        placed = place(pod, rules(self.families), site, self.circumstances())
-        wrong = self.uncountable(pod, placed) if isinstance(placed, Placed) else ""
-        return Unplaced(site=site, why=wrong) if wrong else placed
+            return Unschedulable(node_info=node_info, why=missing)
+        placed = fit_pod(pod, scheduling_policies(self.families), node_info, self.options())
+        wrong = self.uncountable(pod, placed) if isinstance(placed, PodFit) else ""
+        return Unschedulable(node_info=node_info, why=wrong) if wrong else placed
 
-    def uncountable(self, pod: PodView, placed: Placed) -> str:
+    def uncountable(self, pod: PodView, placed: PodFit) -> str:
         """Why the kubelet would not hand out what was decided, by its own count of the node; empty when it would."""
-        return miscounted(pod, placed.given, self.families) or exhausted(pod, placed.site, self.families)
+        return miscounted(pod, placed.given, self.families) or insufficient_ids(pod, placed.node_info, self.families)
 
     def unasked(self, pod: PodView, node: NodeView) -> str:
         """Why the pod is refused before the rules are asked about this node: by kube-scheduler, or when it is created.
 
         As if this node were the cluster's largest: where another is larger, it does not fit here all the more.
         """
-        idle = registered(node, self.families).site
-        return lacking(pod, node, self.families) or impossible(pod, self.families, sizes(idle, self.families))
+        idle = read_idle_node(node, self.families).node_info
+        return insufficient_other(pod, node, self.families) or impossible(
+            pod, self.families, sizes(idle, self.families)
+        )
 
     def asking(self, pod: PodView) -> Inquiry:
         """The same about another pod."""
@@ -91,15 +94,15 @@ class Answer:
     """What the scheduler would do. ``problems`` are annotations that nobody can read."""
 
     pod: PodView
-    choice: Choice
+    choice: ScoredNodes
     problems: tuple[str, ...]
 
     @property
-    def fitting(self) -> tuple[Scored, ...]:
+    def fitting(self) -> tuple[NodeScore, ...]:
         return self.choice.fitting
 
     @property
-    def failed(self) -> tuple[Unplaced, ...]:
+    def failed(self) -> tuple[Unschedulable, ...]:
         return self.choice.failed
 
 
@@ -108,16 +111,22 @@ def answered(inquiry: Inquiry) -> Answer:
     pod = inquiry.admitted()
     if isinstance(pod, Denied):
         raise HamiError(f"pod {inquiry.pod.key} is denied by admission: {pod.why}")
-    surveyed = [survey(node, inquiry.families, inquiry.pods) for node in inquiry.nodes]
-    missing = {one.site.node.name: inquiry.unasked(pod, one.site.node) for one in surveyed}
-    sites = [one.site for one in surveyed if not missing[one.site.node.name]]
-    choice = choose(pod, rules(inquiry.families), sites, inquiry.circumstances(), order=inquiry.node_order)
+    surveyed = [read_node(node, inquiry.families, inquiry.pods) for node in inquiry.nodes]
+    missing = {one.node_info.node.name: inquiry.unasked(pod, one.node_info.node) for one in surveyed}
+    node_infos = [one.node_info for one in surveyed if not missing[one.node_info.node.name]]
+    choice = score_nodes(
+        pod, scheduling_policies(inquiry.families), node_infos, inquiry.options(), order=inquiry.node_order
+    )
     wrong = {one.name: inquiry.uncountable(pod, one.placed) for one in choice.fitting}
-    counted = [Unplaced(site=one.placed.site, why=wrong[one.name]) for one in choice.fitting if wrong[one.name]]
-    elsewhere = [Unplaced(site=one.site, why=why) for one in surveyed if (why := missing[one.site.node.name])]
+    counted = [
+        Unschedulable(node_info=one.placed.node_info, why=wrong[one.name]) for one in choice.fitting if wrong[one.name]
+    ]
+    elsewhere = [
+        Unschedulable(node_info=one.node_info, why=why) for one in surveyed if (why := missing[one.node_info.node.name])
+    ]
     return Answer(
         pod=pod,
-        choice=Choice(
+        choice=ScoredNodes(
             fitting=tuple(one for one in choice.fitting if not wrong[one.name]),
             failed=(*choice.failed, *counted, *elsewhere),
         ),
@@ -125,7 +134,7 @@ def answered(inquiry: Inquiry) -> Answer:
     )
 
 
-def written(inquiry: Inquiry, pod: PodView, placed: Placed) -> Mapping[str, str]:
+def written(inquiry: Inquiry, pod: PodView, placed: PodFit) -> Mapping[str, str]:
     """The annotations of this decision."""
     return patch(inquiry.families, pod, placed)
 

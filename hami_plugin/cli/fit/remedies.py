@@ -12,8 +12,8 @@ from itertools import islice, product
 from hami_plugin.cli.fit.inquiry import Inquiry
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.pods import Placed, Step, Unplaced
-from hami_plugin.scheduler.engine.states import Quota
+from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.fit import PodFit, Step, Unschedulable
 from hami_plugin.sdk import Family
 
 MAX_TRIED = 12
@@ -29,13 +29,13 @@ class Remedy:
     limits: Mapping[str, str] | None = None
 
 
-def remedies(inquiry: Inquiry, unplaced: Unplaced) -> tuple[Remedy, ...]:
+def remedies(inquiry: Inquiry, unplaced: Unschedulable) -> tuple[Remedy, ...]:
     """Everything that works, the smallest change first. Empty when nothing that was tried does."""
     if not unplaced.steps:
         return ()
     step = unplaced.steps[-1]
     family = next(family for family in inquiry.families if family.device_type == step.context.demand.device_type)
-    node = unplaced.site.node
+    node = unplaced.node_info.node
     asked_less = tuple(_less(inquiry, node, step, family))
     return (
         *asked_less,
@@ -47,7 +47,7 @@ def remedies(inquiry: Inquiry, unplaced: Unplaced) -> tuple[Remedy, ...]:
 
 
 def fits(inquiry: Inquiry, node: NodeView) -> bool:
-    return isinstance(inquiry.on(node), Placed)
+    return isinstance(inquiry.on(node), PodFit)
 
 
 def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[Remedy]:

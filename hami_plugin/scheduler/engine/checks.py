@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Context, DeviceState, collapsed, mentioned
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.states import WHOLE, Candidate, Context, DeviceState, collapsed, mentioned
 
 DeviceCheck = Callable[[DeviceState, Context], Reason | None]
 ChargeCheck = Callable[[Candidate, Context, Sequence[Candidate]], Reason | None]

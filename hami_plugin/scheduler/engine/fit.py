@@ -6,29 +6,40 @@ suffice: then an answer never depends on where the loop stopped, and a refusal h
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from hami_plugin.model.links import NO_LINKS
+from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.engine.checks import CHARGED, ChargeCheck, DeviceCheck, prepared
-from hami_plugin.scheduler.engine.reasons import Reason, detailed, told
-from hami_plugin.scheduler.engine.requests import Demand, Request, is_part
-from hami_plugin.scheduler.engine.scores import Score, neutral
-from hami_plugin.scheduler.engine.selectors import Misfit, Select, first, together
-from hami_plugin.scheduler.engine.states import (
+from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.protocol.register import refused
+from hami_plugin.scheduler.engine.checks import CHARGED, ChargeCheck, DeviceCheck, consulted, prepared
+from hami_plugin.scheduler.engine.devices import (
+    ORDER_KEY,
+    AnnotationLists,
     Book,
     Candidate,
     Charge,
     Context,
     DeviceState,
+    Given,
+    NodeInfo,
+    Piece,
+    Quota,
     Restore,
     asked,
     booked,
+    oversized,
     restored,
 )
+from hami_plugin.scheduler.engine.reasons import OURS, Reason, detailed, told
+from hami_plugin.scheduler.engine.requests import Demand, Invalid, Request, is_part
+from hami_plugin.scheduler.engine.scores import EVEN, Score, Weights, neutral, ordered, scoring, weights
+from hami_plugin.scheduler.engine.selectors import Misfit, Select, first, together
+from hami_plugin.scheduler.engine.topology.choice import ChoiceCache
 
 
 class Verdict(NamedTuple):
@@ -212,3 +223,305 @@ def trial(policy: Policy, context: Context) -> Callable[[DeviceState, Sequence[C
         return found
 
     return tried
+
+
+Policies = Mapping[str, Policy]
+"""The families that a scheduler knows, by word."""
+
+Demands = tuple[Mapping[str, Demand], ...]
+"""What each container of a pod asks for, by family word; init containers first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleOptions:
+    """What a decision depends on beside the pod and the node. ``order`` is the cluster's device order.
+
+    On ``solved`` only depends how long it takes.
+    """
+
+    order: str = "spread"
+    quota: Quota = field(default_factory=Quota)
+    choices: ChoiceCache | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One container's part of one family: what the rules were told, and what they said."""
+
+    container: ContainerView
+    context: Context
+    states: tuple[DeviceState, ...]
+    outcome: Granted | Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFit:
+    """The pod fits. ``given`` has one piece for each container; ``after`` is what is taken then."""
+
+    node_info: NodeInfo
+    given: Given
+    steps: tuple[Step, ...]
+    after: Mapping[str, tuple[DeviceState, ...]]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unschedulable:
+    """The pod does not fit. The last step is the one that failed, if the rules were asked at all."""
+
+    node_info: NodeInfo
+    why: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(kw_only=True, slots=True)
+class CycleState:
+    """What a pod has of one node so far: fit and reserve for each family of a container, then close the container."""
+
+    pod: PodView
+    policies: Policies
+    node_info: NodeInfo
+    weights: Weights
+    options: CycleOptions
+    lists: AnnotationLists | None = None
+    steps: list[Step] = field(default_factory=list)
+    _running: dict[str, tuple[DeviceState, ...]] = field(init=False)
+    _now: dict[str, tuple[DeviceState, ...]] = field(init=False)
+    _peaks: list[Mapping[str, tuple[DeviceState, ...]]] = field(default_factory=list)
+    _pieces: list[dict[str, Piece]] = field(default_factory=list)
+    _open: dict[str, Piece] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._running = {device_type: pool.states for device_type, pool in self.node_info.pools.items()}
+        self._now = dict(self._running)
+
+    def fit(
+        self, container: ContainerView, demand: Demand, *, among: Collection[str] | None = None
+    ) -> Granted | Refused:
+        """Which devices a container would get of one family; ``among`` these alone, if they are named."""
+        policy, states = self.policies[demand.device_type], self._now.get(demand.device_type, ())
+        if among is not None:
+            states = tuple([state for state in states if state.uuid in among])
+        context = self._context(demand)
+        standing = in_order(policy, states, context, scoring([demand], self.weights))
+        outcome = fit(policy, standing, context)
+        if demand.count > len(states) and not any(map(policy.again, states)):
+            reasons = {Reason.TOO_FEW_ON_NODE: 1}
+            outcome = Refused(demand=demand, total=len(states), reasons=reasons, seen=outcome.seen)
+        self.steps.append(Step(container=container, context=context, states=standing, outcome=outcome))
+        return outcome
+
+    def reserve(self, device_type: str, grants: Sequence[Grant]) -> str:
+        """Book what the open container gets of one family. The reason why that cannot be, or nothing."""
+        after = {state.info.id: state for state in self._now[device_type]}
+        recorded: list[Grant] = []
+        for grant in grants:
+            booking = self.policies[device_type].book(after[grant.uuid], grant, self.pod)
+            if isinstance(booking, Reason):
+                return told({booking: 1}, len(after))
+            after[grant.uuid], one = booking
+            recorded.append(one)
+        self._now[device_type] = tuple(after.values())
+        self._open[device_type] = tuple(recorded)
+        return ""
+
+    def close(self, container: ContainerView) -> None:
+        """Every container once, in order, also those that ask for nothing."""
+        self._pieces.append(self._open)
+        if container.alone:
+            self._peaks.append(self._now)
+        else:
+            self._running = self._now
+        self._now, self._open = dict(self._running), {}
+
+    @property
+    def given(self) -> Given:
+        """One piece for each closed container, by the device types of which the pod has anything."""
+        granted = [
+            device_type for device_type in self.policies if any(device_type in pieces for pieces in self._pieces)
+        ]
+        return {device_type: tuple(pieces.get(device_type, ()) for pieces in self._pieces) for device_type in granted}
+
+    @property
+    def after(self) -> Mapping[str, tuple[DeviceState, ...]]:
+        """Per device the larger of what runs together and of each plain init container's part."""
+        final = dict(self._running)
+        for peak in self._peaks:
+            final |= {
+                device_type: tuple(map(_larger, final[device_type], states)) for device_type, states in peak.items()
+            }
+        return final
+
+    def _context(self, demand: Demand) -> Context:
+        """Of what the pod has so far, the rules see what will run beside the container, after an empty piece for each
+        plain init container: so no rule takes a running container for one of those.
+        """
+        pool = self.node_info.pools.get(demand.device_type)
+        containers, closed = self.pod.containers, self._pieces
+        inits = ((),) * sum([container.alone for container in containers])
+        running = [pieces for container, pieces in zip(containers, closed, strict=False) if not container.alone]
+        return Context(
+            demand=demand,
+            pod=self.pod,
+            node=self.node_info.node,
+            links=pool.links if pool else NO_LINKS,
+            given={
+                device_type: (*inits, *[pieces.get(device_type, ()) for pieces in running])
+                for device_type in self.policies
+            },
+            quota=self.options.quota,
+            order=self.options.order,
+            choices=self.options.choices,
+            listings=self.lists,
+        )
+
+
+def refusal(outcome: Refused, node: NodeView) -> str:
+    """HAMi's text, with the family's details. That a node has too few devices comes without numbers.
+
+    What the node itself says of it follows.
+    """
+    text = Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
+    said = refused(node.annotations, outcome.demand.device_type)
+    against = {*outcome.reasons, *outcome.seen[1]}  # some families tell one reason in place of their devices'
+    words = [OURS[reason] for reason in OURS if reason in against]
+    if said and (said.what == "all" or Reason.WHOLE_ONLY in against):
+        words.append(str(said))
+    return f"{text} ({'; '.join(words)})" if words else text
+
+
+def in_order(
+    policy: Policy, states: Sequence[DeviceState], context: Context, full: Callable[[DeviceState], float]
+) -> tuple[DeviceState, ...]:
+    """The devices as ``fit`` takes them, best last. Where only devices of a group serve together, groups stay whole."""
+    groups = tuple(policy.group(states[::-1], context))
+    return ordered(states, context.words, full, numa_first=len(groups) > 1)
+
+
+def _larger(one: DeviceState, other: DeviceState) -> DeviceState:
+    """What must be kept free for both, when they do not run at the same time."""
+    return replace(
+        one,
+        slots=max(one.slots, other.slots),
+        memory=max(one.memory, other.memory),
+        cores=max(one.cores, other.cores),
+        slices=one.slices if len(one.slices) >= len(other.slices) else other.slices,
+    )
+
+
+def demands(pod: PodView, policies: Policies) -> Demands | Invalid:
+    """What the pod's containers ask for. One amount that means nothing makes the whole pod invalid."""
+    found: list[Mapping[str, Demand]] = []
+    for container in pod.containers:
+        answers = {device_type: policy.request(container) for device_type, policy in policies.items()}
+        invalid = next((one for one in answers.values() if isinstance(one, Invalid)), None)
+        if invalid:
+            return invalid
+        found.append({device_type: one for device_type, one in answers.items() if isinstance(one, Demand)})
+    return tuple(found)
+
+
+def requested(wanted: Demands, policies: Policies) -> Policies:
+    """The families of which a pod asks for something."""
+    types = {device_type for one in wanted for device_type in one}
+    return {device_type: policy for device_type, policy in policies.items() if device_type in types}
+
+
+def overlong(pod: PodView, policies: Policies) -> Invalid | None:
+    """An annotation by which the pod selects devices of these families, and which is too long to be read."""
+    keys = [key for policy in policies.values() for key in consulted(policy.serves)]
+    return oversized(pod.annotations, [ORDER_KEY, *keys]) if policies else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest:
+    """What a pod asks for, read once for all nodes. ``policies`` are those of the families that it asks."""
+
+    pod: PodView
+    policies: Policies
+    demands: Demands
+    weights: Weights
+    lists: AnnotationLists
+
+
+def pod_request(pod: PodView, policies: Policies, wanted: Demands | Invalid | None = None) -> PodRequest | Invalid:
+    """Read the pod. ``wanted`` are its demands, where they are known already."""
+    wanted = demands(pod, policies) if wanted is None else wanted
+    weighing = weights(pod.annotations)
+    if isinstance(wanted, Invalid):
+        return wanted
+    if isinstance(weighing, Invalid):
+        return weighing
+    asked_of = requested(wanted, policies)
+    return overlong(pod, asked_of) or PodRequest(
+        pod=pod, policies=asked_of, demands=wanted, weights=weighing, lists=AnnotationLists(pod.annotations)
+    )
+
+
+def fit_pod(
+    pod: PodView, policies: Policies, node_info: NodeInfo, options: CycleOptions | None = None
+) -> PodFit | Unschedulable:
+    """Which devices of the node each container gets, or the first reason why not. A pod that asks for nothing fits."""
+    request = pod_request(pod, policies)
+    if isinstance(request, Invalid):
+        return Unschedulable(node_info=node_info, why=str(request))
+    return at_once(fitting(request, node_info, options or CycleOptions()))
+
+
+def fitting(request: PodRequest, node_info: NodeInfo, options: CycleOptions) -> Pausing[PodFit | Unschedulable]:
+    """``fit_pod`` for a pod that was read, with a pause after each container that asks."""
+    state = CycleState(
+        pod=request.pod,
+        policies=request.policies,
+        node_info=node_info,
+        weights=request.weights,
+        options=options,
+        lists=request.lists,
+    )
+    for container, wanted in zip(request.pod.containers, request.demands, strict=True):
+        for device_type, demand in wanted.items():
+            outcome = state.fit(container, demand)
+            yield
+            if isinstance(outcome, Refused):
+                why = refusal(outcome, node_info.node)
+            else:
+                why = state.reserve(device_type, outcome.grants)
+            if why:
+                return Unschedulable(node_info=node_info, why=why, steps=tuple(state.steps))
+        state.close(container)
+    return PodFit(node_info=node_info, given=state.given, steps=tuple(state.steps), after=state.after)
+
+
+def refit_pod(
+    pod: PodView, policies: Policies, node_info: NodeInfo, has: Mapping[str, Sequence[Piece]], order: str
+) -> str:
+    """Why the pod cannot have on this node what it was given; empty when it can. ``has`` are the pieces that are not
+    empty, by device type: the N-th is the N-th asking container's.
+
+    Each container is tried with its own devices alone. The namespace's quota is no matter any more.
+    """
+    wanted = demands(pod, policies)
+    if isinstance(wanted, Invalid):
+        return str(wanted)
+    left = {device_type: deque(pieces) for device_type, pieces in has.items()}
+    state = CycleState(
+        pod=pod,
+        policies=requested(wanted, policies),
+        node_info=node_info,
+        weights=EVEN,
+        options=CycleOptions(order=order),
+        lists=AnnotationLists(pod.annotations),
+    )
+    for container, demands_of in zip(pod.containers, wanted, strict=True):
+        for device_type, demand in demands_of.items():
+            pieces = left.get(device_type)
+            if not pieces:
+                return f"the decision has no {device_type} devices for container {container.name}"
+            names = {grant.uuid for grant in pieces.popleft()}
+            outcome = state.fit(container, demand, among=names)
+            if isinstance(outcome, Refused):
+                return f"{', '.join(sorted(names))}: {refusal(outcome, node_info.node)}"
+            if conflict := state.reserve(device_type, outcome.grants):
+                return f"{', '.join(sorted(names))}: {conflict}"
+        state.close(container)
+    return ""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.engine.pods import Demands, demands
+from hami_plugin.scheduler.engine.devices import PodAllocation, Quota, held
+from hami_plugin.scheduler.engine.fit import Demands, demands
+from hami_plugin.scheduler.engine.node_info import pod_allocations, scheduling_policies
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.scheduler.engine.states import Holding, Quota, held
-from hami_plugin.scheduler.engine.survey import holdings, rules
 from hami_plugin.sdk import Family
 
 PREFIX = "limits."
@@ -23,7 +23,7 @@ def quota(namespace: str, hard: Mapping[str, str], families: Sequence[Family], p
     problems: list[str] = []  # of annotations that cannot be read; ``survey`` tells them
     return Quota(
         limits=limits([hard], families),
-        used=used(families, [holdings(pod, families, problems) for pod in there]),
+        used=used(families, [pod_allocations(pod, families, problems) for pod in there]),
     )
 
 
@@ -48,7 +48,7 @@ def managed(families: Iterable[Family]) -> frozenset[str]:
     return frozenset(name for family in families for name in _names(family) if name)
 
 
-def used(families: Iterable[Family], pods: Iterable[Mapping[str, Holding]]) -> Mapping[str, int]:
+def used(families: Iterable[Family], pods: Iterable[Mapping[str, PodAllocation]]) -> Mapping[str, int]:
     """How much of each resource these pods have, in MiB and cores."""
     total: Counter[str] = Counter()
     there = list(pods)
@@ -67,7 +67,7 @@ def excess(pod: PodView, families: Sequence[Family], quota: Quota) -> str:
 
     A percentage of a device's memory counts for nothing yet.
     """
-    wanted = demands(pod, rules(families))
+    wanted = demands(pod, scheduling_policies(families))
     return str(wanted) if isinstance(wanted, Invalid) else beyond(pod, wanted, families, quota)
 
 

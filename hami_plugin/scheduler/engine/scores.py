@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.scheduler.engine.devices import DeviceState, Piece, shortened
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.scheduler.engine.states import DeviceState, Piece, shortened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

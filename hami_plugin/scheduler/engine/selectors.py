@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hami_plugin.scheduler.engine.devices import Candidate, Context, DeviceState
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.states import Candidate, Context, DeviceState
 from hami_plugin.scheduler.engine.topology.choice import best_places
 
 
@@ -22,15 +22,15 @@ class Misfit:
     total: int | None = None
 
 
-Choice = Sequence[Candidate] | Misfit
-Select = Callable[[Sequence[Candidate], Context], Choice]
+Selection = Sequence[Candidate] | Misfit
+Select = Callable[[Sequence[Candidate], Context], Selection]
 Choose = Callable[[Sequence[Candidate], Context], Sequence[Candidate]]
 
 
 def enough(choose: Choose) -> Select:
     """A selector that is asked only when there are more than needed. Exactly enough are taken as they stand."""
 
-    def select(eligible: Sequence[Candidate], context: Context) -> Choice:
+    def select(eligible: Sequence[Candidate], context: Context) -> Selection:
         count = context.demand.count
         if len(eligible) < count:
             return Misfit(reasons={Reason.TOO_FEW: len(eligible)} if eligible else {})
@@ -57,7 +57,7 @@ def linked_choice(eligible: Sequence[Candidate], context: Context) -> Sequence[C
     order = sorted(range(len(places)), key=places.__getitem__)  # walking order, by place among the indices
     count = context.demand.count
     rest = count == 1 or all(map(_whole, eligible))
-    return [eligible[places[one]] for one in best_places(order, count, pairs, rest=rest, solved=context.solved)]
+    return [eligible[places[one]] for one in best_places(order, count, pairs, rest=rest, choices=context.choices)]
 
 
 def _whole(candidate: Candidate) -> bool:
@@ -85,7 +85,7 @@ def by_group(key: Callable[[Candidate], Hashable | None]) -> Select:
 def whole_modules(size: int) -> Select:
     """Devices that are soldered together (``size`` neighbours by index) are granted together or not at all."""
 
-    def select(eligible: Sequence[Candidate], context: Context) -> Choice:
+    def select(eligible: Sequence[Candidate], context: Context) -> Selection:
         modules: dict[int, list[Candidate]] = {}
         for candidate in eligible:
             modules.setdefault(candidate.state.index // size, []).append(candidate)
@@ -103,7 +103,7 @@ def consecutive(start_step: Callable[[int], int | None], reason: Reason = Reason
     ``start_step`` says of a count at which indices a run may start: 1 anywhere, n at multiples of n, None nowhere.
     """
 
-    def select(eligible: Sequence[Candidate], context: Context) -> Choice:
+    def select(eligible: Sequence[Candidate], context: Context) -> Selection:
         count = context.demand.count
         free = {candidate.state.index: candidate for candidate in eligible}
         step = start_step(count)

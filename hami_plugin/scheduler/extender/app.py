@@ -19,12 +19,11 @@ from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
+from hami_plugin.scheduler.extender.cache import Preferences
 from hami_plugin.scheduler.extender.certificates import Certificates
-from hami_plugin.scheduler.extender.filter import Preferences
+from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.scheduler.extender.metrics import Metrics
-from hami_plugin.scheduler.extender.ports import Extender
 from hami_plugin.scheduler.extender.server import Server, kinds
-from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.scheduler.webhook.admission import Scheduling
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.telemetry.connections import raise_descriptor_limit
@@ -87,9 +86,9 @@ def _text(value: object) -> str | None:
 
 log = logger(__name__)
 
-IN_LINE_S = 3.0
+LOCK_MARGIN_S = 3.0
 """How much earlier than its call a pod gives up its place in line for a node."""
-LOOK_EVERY_S = 0.5
+SYNC_CHECK_S = 0.5
 """How often it is seen whether the first lists have come."""
 PURPOSE = "can a pod be decided on"
 
@@ -194,7 +193,7 @@ class Scheduler:
 
     async def _settle(self) -> None:
         while self._extender.problems():  # noqa: ASYNC110  # an extender tells nobody
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(SYNC_CHECK_S)
         self._ready()
 
     async def _decide(self, ended: asyncio.Event) -> None:
@@ -230,7 +229,7 @@ async def _connected(process: Process, metrics: Metrics) -> AsyncIterator[Extend
     settings = process.configuration.settings.scheduler
     connection = connect_wide(settings.name, host=socket.gethostname(), kubeconfig=process.kubeconfig, observer=metrics)
     async with connection as cluster:
-        yield SchedulerService(cluster, families(process.configuration), _options(settings))
+        yield Extender(cluster, families(process.configuration), _options(settings))
 
 
 def _options(settings: SchedulerSettings) -> Options:
@@ -241,5 +240,5 @@ def _options(settings: SchedulerSettings) -> Options:
         scheduling=Scheduling(name=settings.name, replaces_default=settings.replaces_default),
         preferences=Preferences(nodes=settings.node_order, devices=settings.device_order),
         refuse_impossible=settings.refuse_impossible,
-        lock_patience=max(1.0, settings.answer_seconds - IN_LINE_S),
+        lock_timeout=max(1.0, settings.answer_seconds - LOCK_MARGIN_S),
     )

@@ -23,11 +23,11 @@ from hami_plugin.protocol.keys import (
     PHASE_FAILED,
 )
 from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
-from hami_plugin.scheduler.engine.filtering import confirmed
-from hami_plugin.scheduler.engine.ledger import TAKEN_BACK, Changes, binding, entry
+from hami_plugin.scheduler.engine.filter import conflict
+from hami_plugin.scheduler.engine.node_info import requested_families
+from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, PodPatch, bind_phase, pod_info
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.survey import named_by
-from hami_plugin.scheduler.extender.cache import Clock, NodeCache, PodCache
+from hami_plugin.scheduler.extender.cache import Clock, NodeCache, SchedulerCache
 from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import Family, LockRule
 
@@ -108,7 +108,7 @@ async def repeated(call: Callable[[], Awaitable[T]], *, pace: Backoff = PACE) ->
     return await call()
 
 
-async def write(cluster: Cluster, pod: PodView, changes: Changes, *, pace: Backoff = PACE) -> PodView:
+async def write(cluster: Cluster, pod: PodView, changes: PodPatch, *, pace: Backoff = PACE) -> PodView:
     """Write a decision, or a step of it, to the pod as it was when that was decided. ``ClusterError`` if it fails.
 
     The API server takes it in this version of the pod only. A newer one is read: where the decision is the same, as
@@ -131,7 +131,7 @@ async def write(cluster: Cluster, pod: PodView, changes: Changes, *, pace: Backo
 
 
 async def present(
-    cluster: Cluster, pod: PodView, changes: Changes | None = None, *, sure: bool = True, pace: Backoff = PACE
+    cluster: Cluster, pod: PodView, changes: PodPatch | None = None, *, sure: bool = True, pace: Backoff = PACE
 ) -> PodView:
     """The pod's present version. ``OvertakenError`` when somebody else has decided on it since ``pod`` was read.
 
@@ -148,18 +148,18 @@ async def present(
     return found
 
 
-def _has(pod: PodView, changes: Changes) -> bool:
+def _has(pod: PodView, changes: PodPatch) -> bool:
     return all(pod.annotations.get(key) == text for key, text in changes.annotations.items())
 
 
 log = logger(__name__)
 
-LOOK_AGAIN = 1.0
+RECHECK_S = 1.0
 """After so many seconds without news of a node that is taken, its holder is asked for."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Hold:
+class HeldLocks:
     """What one attempt to bind a pod has of a node's locks: texts by annotation.
 
     ``written``: the API server has taken it from this attempt. ``unsure``: it was sent, and no answer came.
@@ -193,32 +193,30 @@ class Hold:
 class NodeLocks:
     """The locks of all nodes. Pods of this process stand in line for a node, so that none is passed over."""
 
-    def __init__(
-        self, cluster: Cluster, nodes: NodeCache, now: Clock, *, patience: float, pace: Backoff = PACE
-    ) -> None:
+    def __init__(self, cluster: Cluster, nodes: NodeCache, now: Clock, *, timeout: float, pace: Backoff = PACE) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._now = now
-        self._patience = patience
+        self._timeout = timeout
         self._pace = pace
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def take(self, hold: Hold) -> None:
+    async def take(self, hold: HeldLocks) -> None:
         """Take the node. ``HamiError`` when it stays another pod's for too long, ``ClusterError`` from the server."""
         if not hold.rules:
             return
         line = self._lines.setdefault(hold.node, asyncio.Lock())
         attempt = _Attempt(self._cluster, self._nodes, self._now, self._pace, hold)
         try:
-            async with asyncio.timeout(self._patience), line:
+            async with asyncio.timeout(self._timeout), line:
                 await attempt.run()
         except TimeoutError:
             raise HamiError(
-                f"node {hold.node}: {attempt.why}, for {self._patience:g} s",
+                f"node {hold.node}: {attempt.why}, for {self._timeout:g} s",
                 hint="the pod is scheduled again; if this lasts, see whether the node's daemon runs",
             ) from None
 
-    async def release(self, hold: Hold, rules: Sequence[LockRule], *, alone: bool) -> None:
+    async def release(self, hold: HeldLocks, rules: Sequence[LockRule], *, alone: bool) -> None:
         """Give back what this attempt holds by these rules, and nothing else. What fails expires, and is logged.
 
         ``alone``: no other attempt can bind the pod any more. Otherwise the lock that one of them may rely on is put
@@ -231,7 +229,7 @@ class NodeLocks:
         except ClusterError as error:
             log.warning("node lock not released", node=hold.node, pod=hold.pod.key, problem=error.message)
 
-    async def _release(self, hold: Hold, rules: Sequence[LockRule], *, alone: bool) -> None:
+    async def _release(self, hold: HeldLocks, rules: Sequence[LockRule], *, alone: bool) -> None:
         for _try, delay in zip(range(TRIES), self._pace.delays(), strict=False):
             node = await self._cluster.get_node(hold.node)
             if node is None:
@@ -261,7 +259,7 @@ class NodeLocks:
 class _Attempt:
     """One pod's attempt to take one node. ``why`` it has not come to it yet."""
 
-    def __init__(self, cluster: Cluster, nodes: NodeCache, now: Clock, pace: Backoff, hold: Hold) -> None:
+    def __init__(self, cluster: Cluster, nodes: NodeCache, now: Clock, pace: Backoff, hold: HeldLocks) -> None:
         self.why = "other pods are being bound to it"
         self._cluster = cluster
         self._nodes = nodes
@@ -280,8 +278,8 @@ class _Attempt:
             if busy:
                 if live.closed:  # the watch does not know the node yet
                     await asyncio.sleep(next(self._delays))
-                if not await live.changed(version, LOOK_AGAIN):
-                    await self._look_at(node)
+                if not await live.changed(version, RECHECK_S):
+                    await self._read_holders(node)
                 continue
             if not wanted or await self._written(node, wanted):
                 return
@@ -345,7 +343,7 @@ class _Attempt:
         self._nodes.answered(node)
         return node
 
-    async def _look_at(self, node: NodeView) -> None:
+    async def _read_holders(self, node: NodeView) -> None:
         """A holder that is gone or has ended holds nothing. And our own view of the node may be an old one."""
         for rule in self._hold.rules:
             text = node.annotations.get(rule.annotation, "")
@@ -370,31 +368,26 @@ class Binder:
     def __init__(
         self,
         cluster: Cluster,
-        families: Sequence[Family],
+        cache: SchedulerCache,
         locks: NodeLocks,
-        nodes: NodeCache,
         now: Clock,
         *,
-        pods: PodCache,
-        order: str,
         pace: Backoff = PACE,
-        patience: float = 5.0,
+        timeout: float = 5.0,
     ) -> None:
+        """``timeout`` is how many seconds the watch may take to show who else is on the node."""
         self._cluster = cluster
-        self._pods = pods
-        self._order = order
-        self._patience = patience
-        self._families = tuple(families)
+        self._cache = cache
         self._locks = locks
-        self._nodes = nodes
         self._now = now
         self._pace = pace
+        self._timeout = timeout
 
     async def bind(self, pod: PodView, node: str) -> None:
         """Bind the pod. ``HamiError`` with the reason when it is not bound, or not known to be."""
         if pod.node == node:
             return None  # asked once more: its daemon may have served it already
-        asked = [family for family in named_by(pod, self._families) if _asks(family, pod)]
+        asked = [family for family in requested_families(pod, self._cache.families) if _asks(family, pod)]
         if not asked:
             return await self._assign(replace(pod, resource_version=""), node)  # there is no decision to be kept
         decided = pod.annotations.get(ASSIGNED_NODE, "")
@@ -404,12 +397,12 @@ class Binder:
                 hint="the pod is scheduled again",
             )
         agents, ours = _locks(asked, pod)
-        hold, mark = Hold(node=node, pod=pod, rules=(*agents, *ours)), None
+        hold, mark = HeldLocks(node=node, pod=pod, rules=(*agents, *ours)), None
         try:
             await self._locks.take(hold)
             until = asyncio.get_running_loop().time() + min(rule.expires_s for rule in hold.rules) / 2
             self._require_offered(asked, node)
-            mark = binding(self._now())
+            mark = bind_phase(self._now())
             pod = await write(self._cluster, pod, mark, pace=self._pace)
             await self._confirm(pod, node, asked)
             await self._assign(pod, node, until=until)
@@ -431,17 +424,19 @@ class Binder:
         whatever was bound to it was so before the pod's version that we have just made; the watch is waited for until
         it has shown that version. Then nobody is missing.
         """
-        if not await self._pods.shown_up_to(pod.resource_version, within=self._patience):
+        if not await self._cache.pods.shown_up_to(pod.resource_version, within=self._timeout):
             raise HamiError(
-                f"pod {pod.key}: the watch of pods is behind for {self._patience:g} s, so who else is on node {node} "
+                f"pod {pod.key}: the watch of pods is behind for {self._timeout:g} s, so who else is on node {node} "
                 "is not known",
                 hint="the pod is scheduled again; if this lasts, see whether the API server answers watches",
             )
         self._require_offered(asked, node)
-        own = entry(pod, self._families)
+        own = pod_info(pod, self._cache.families)
         assert own, "it names a node"
-        others = [one for one in self._pods.ledger.on(node, without=pod.uid) if one.pod.node]
-        why = confirmed(self._families, self._nodes.sites[node], own, others, order=self._order)
+        others = [one for one in self._cache.pods.index.on(node, without=pod.uid) if one.pod.node]
+        why = conflict(
+            self._cache.families, self._cache.nodes.node_infos[node], own, others, order=self._cache.preferences.devices
+        )
         if why:
             raise LostError(
                 f"pod {pod.key} cannot have what was decided for it on node {node} any more: {why}",
@@ -450,8 +445,10 @@ class Binder:
 
     def _require_offered(self, asked: Sequence[Family], node: str) -> None:
         """``HamiError`` when the node's daemon has fallen silent while the pod waited for the node."""
-        site = self._nodes.sites.get(node)
-        missing = [family.device_type for family in asked if site is None or family.device_type not in site.stocks]
+        node_info = self._cache.nodes.node_infos.get(node)
+        missing = [
+            family.device_type for family in asked if node_info is None or family.device_type not in node_info.pools
+        ]
         if missing:
             raise HamiError(
                 f"node {node} no longer offers {', '.join(missing)} devices: its daemon fell silent, or is restarting",
@@ -472,14 +469,14 @@ class Binder:
                 problem = error
             if problem.status and not problem.temporary:
                 break  # a refusal that says all it can is not doubted
-            found = await self._looked_at(pod, node, problem)
+            found = await self._read_bound(pod, node, problem)
             if found is None:
                 return None
             pod = replace(found, resource_version=found.resource_version if pod.resource_version else "")
             await asyncio.sleep(delay)
         raise problem
 
-    async def _looked_at(self, pod: PodView, node: str, problem: ClusterError) -> PodView | None:
+    async def _read_bound(self, pod: PodView, node: str, problem: ClusterError) -> PodView | None:
         """The pod that is to be bound as it is now; None when it is at the node."""
         try:
             return await present(self._cluster, pod, pace=self._pace)
@@ -496,7 +493,7 @@ class Binder:
             ) from error
 
     async def _undo(
-        self, hold: Hold, ours: Sequence[LockRule], pod: PodView, mark: Changes | None, *, lost: bool
+        self, hold: HeldLocks, ours: Sequence[LockRule], pod: PodView, mark: PodPatch | None, *, lost: bool
     ) -> None:
         """The node is free for others, and no daemon hands anything out for the pod. A decision that was ``lost`` to
         another pod is taken back, or others would count it. What another scheduler has decided meanwhile stays.
@@ -507,12 +504,12 @@ class Binder:
         if not mark and not hold.unsure:
             await self._locks.release(hold, hold.rules, alone=False)
             return
-        change = {BIND_PHASE: PHASE_FAILED, **(TAKEN_BACK.annotations if lost else {})}
+        change = {BIND_PHASE: PHASE_FAILED, **(UNASSIGNED.annotations if lost else {})}
         if not mark:
-            change |= {BIND_TIME: binding(self._now()).annotations[BIND_TIME]}  # else it may be as an attempt before
+            change |= {BIND_TIME: bind_phase(self._now()).annotations[BIND_TIME]}  # else it may be as an attempt before
         marked = replace(pod, annotations={**pod.annotations, **(mark.annotations if mark else {})})
         try:
-            await write(self._cluster, marked, Changes(annotations=change), pace=self._pace)
+            await write(self._cluster, marked, PodPatch(annotations=change), pace=self._pace)
         except OvertakenError as error:
             log.info("pod not marked as failed to bind", pod=pod.key, problem=error.message)
             await self._leave(hold, ours, error.found)
@@ -522,7 +519,7 @@ class Binder:
         else:
             await self._locks.release(hold, hold.rules, alone=True)
 
-    async def _leave(self, hold: Hold, ours: Sequence[LockRule], found: PodView) -> None:
+    async def _leave(self, hold: HeldLocks, ours: Sequence[LockRule], found: PodView) -> None:
         """Give up the locks that nobody else will release. Another scheduler that is about to bind the pod to the node
         needs all of them, and then its agent those that it releases itself.
         """

@@ -1,4 +1,4 @@
-"""Who has what, as a watch and our own decisions tell it. A decision counts from the moment it is made.
+"""The scheduler's cache of the cluster: nodes, pods and quotas. A decision is assumed from the moment it is made.
 
 Several replicas of the process may run: what another one decided is read from the pod, like our own after a restart.
 """
@@ -9,20 +9,29 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NoReturn
 from weakref import WeakValueDictionary
 
 from hami_plugin.aio import Watched
+from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, revision
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
-from hami_plugin.scheduler.engine.ledger import Entry, Ledger
-from hami_plugin.scheduler.engine.ledger import entry as entry_of
-from hami_plugin.scheduler.engine.pods import Site
+from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes
+from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache
+from hami_plugin.scheduler.engine.fit import CycleOptions
+from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes, read_idle_node
+from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
+from hami_plugin.scheduler.engine.pod_info import pod_info as entry_of
 from hami_plugin.scheduler.engine.quotas import limits, used
-from hami_plugin.scheduler.engine.satisfiable import Sizes, largest, sizes
-from hami_plugin.scheduler.engine.states import Quota
-from hami_plugin.scheduler.engine.survey import Trust, registered, trusted
+from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import Family
+
+log = logger(__name__)
+
+Clock = Callable[[], datetime]
+"""The present time, with its zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +40,7 @@ class Binding:
 
     pod: PodView
     node: str
-    doubtful: bool = False
+    unknown: bool = False
 
 
 class BindingPods:
@@ -40,14 +49,14 @@ class BindingPods:
     A pod is kept from the beginning of its bind until the watch shows it at a node, or gone.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, index: PodIndex) -> None:
+        self._index = index
         self._binding: dict[str, Binding] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
-    def unsettled(self) -> Mapping[str, Binding]:
-        """By the pod's UID, what the watch has not settled yet."""
+    def pending(self) -> Mapping[str, Binding]:
+        """By the pod's UID, what the watch has not shown yet."""
         return self._binding
 
     def turn(self, uid: str) -> asyncio.Lock:
@@ -67,15 +76,15 @@ class BindingPods:
         """The pod was not bound, or is gone."""
         self._binding.pop(uid, None)
 
-    def doubt(self, uid: str) -> None:
+    def mark_unknown(self, uid: str) -> None:
         """Nobody knows whether the pod was bound. Its node stands until somebody has looked."""
         if binding := self._binding.get(uid):  # else the watch knows meanwhile
-            self._binding[uid] = replace(binding, doubtful=True)
+            self._binding[uid] = replace(binding, unknown=True)
 
-    def doubtful(self, uid: str) -> bool:
+    def is_unknown(self, uid: str) -> bool:
         """Whether it is still to be seen if the pod was bound."""
         binding = self._binding.get(uid)
-        return binding is not None and binding.doubtful
+        return binding is not None and binding.unknown
 
     def seen(self, pod: PodView) -> None:
         """The API server has shown the pod. At a node it is settled."""
@@ -83,7 +92,7 @@ class BindingPods:
             self._binding.pop(pod.uid, None)
 
     def _bound(self, uid: str) -> str:
-        known = self._ledger.entries.get(uid)
+        known = self._index.entries.get(uid)
         return known.pod.node if known else ""
 
 
@@ -93,18 +102,18 @@ class AssumedPod:
     ``before`` is what was known of the pod until then.
     """
 
-    entry: Entry
-    before: Entry | None
+    entry: PodInfo
+    before: PodInfo | None
     revision: int = 0
 
 
 class PodCache:
-    """The ledger of all pods with a decision, kept by a watch."""
+    """All pods with a decision, kept by a watch."""
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._families = tuple(families)
-        self.ledger = Ledger()
-        self.standing = BindingPods(self.ledger)
+        self.index = PodIndex()
+        self.binding = BindingPods(self.index)
         self.listed = Watched(False)
         self.shown = Watched(0)
         self.feed: Feed[PodView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
@@ -120,16 +129,16 @@ class PodCache:
         """Enter what was just decided: ``decided`` is the pod with its new annotations."""
         entry = entry_of(decided, self._families)
         assert entry, "a decision names a node"
-        before = self.ledger.entries.get(decided.uid)
+        before = self.index.entries.get(decided.uid)
         self._assumed[decided.uid] = AssumedPod(entry=entry, before=before)
         self._released.pop(decided.uid, None)
-        self.ledger.put(entry)
+        self.index.put(entry)
 
     def newest(self, pod: PodView) -> PodView:
         """The pod as we know it, if that is a newer version than this one: kube-scheduler's may be from before our own
         last decision.
         """
-        known = self.ledger.entries.get(pod.uid)
+        known = self.index.entries.get(pod.uid)
         newer = known and revision(known.pod.resource_version) > revision(pod.resource_version)
         return known.pod if known and newer else pod
 
@@ -138,7 +147,7 @@ class PodCache:
         if assumed := self._assumed.get(written.uid):  # else the pod is gone
             version = revision(written.resource_version)
             self._assumed[written.uid] = replace(assumed, revision=version)
-            self.ledger.update(written)
+            self.index.update(written)
 
     def forget(self, uid: str, found: PodView | None = None) -> None:
         """The API server has not taken a decision of ours: what was known before counts again, or the pod as it was
@@ -147,27 +156,27 @@ class PodCache:
         assumed = self._assumed.pop(uid, None)
         if assumed is None:
             return
-        self.ledger.drop(uid)
+        self.index.drop(uid)
         if found:
             self.see(found)
         elif assumed.before:
-            self.ledger.put(assumed.before)
+            self.index.put(assumed.before)
 
     def release(self, uid: str) -> bool:
         """Nothing fits any more: what was decided earlier on a pod that waits holds nothing. Whether there was any."""
-        known = self.ledger.entries.get(uid)
+        known = self.index.entries.get(uid)
         if known is None or known.pod.node:
             return False
         self._assumed.pop(uid, None)
         self._released[uid] = _stamp(known.pod)
-        self.ledger.drop(uid)
+        self.index.drop(uid)
         return True
 
     def see(self, pod: PodView) -> None:
         """A version of a pod from the watch. One that is older than our own decision says nothing of it; one at a node
         is final, also where another scheduler has bound it while our decision is on its way.
         """
-        self.standing.seen(pod)
+        self.binding.seen(pod)
         assumed = self._assumed.get(pod.uid)
         shown = assumed and 0 < assumed.revision <= revision(pod.resource_version)
         if assumed and not shown and not pod.terminal and not pod.node:
@@ -176,19 +185,19 @@ class PodCache:
         if not pod.node and self._released.get(pod.uid) == _stamp(pod):
             return
         self._released.pop(pod.uid, None)
-        self.ledger.see(pod, self._families)
+        self.index.see(pod, self._families)
 
     def answered(self, pod: PodView) -> None:
         """A version of a pod as an answer to a call of ours. One that the watch has shown to be gone stays gone."""
-        if pod.uid in self._assumed or pod.uid in self.ledger.entries or pod.uid in self.standing.unsettled:
+        if pod.uid in self._assumed or pod.uid in self.index.entries or pod.uid in self.binding.pending:
             self.see(pod)
 
     def remove(self, uid: str) -> None:
         """The pod is gone."""
-        self.standing.end(uid)
+        self.binding.end(uid)
         self._assumed.pop(uid, None)
         self._released.pop(uid, None)
-        self.ledger.drop(uid)
+        self.index.drop(uid)
 
     async def shown_up_to(self, version: str, *, within: float) -> bool:
         """Whether the watch has shown everything up to this version of a pod, at the latest after so many seconds.
@@ -214,7 +223,7 @@ class PodCache:
     def _replace(self, pods: Sequence[PodView]) -> None:
         """A list may be older than our last decisions: those that it does not show are asked about one by one later."""
         there = {pod.uid for pod in pods} | self._assumed.keys()
-        for uid in (self.ledger.entries.keys() | self._released.keys()) - there:
+        for uid in (self.index.entries.keys() | self._released.keys()) - there:
             self.remove(uid)
         for pod in pods:
             self._update(pod)
@@ -229,21 +238,15 @@ def _stamp(pod: PodView) -> tuple[str, str]:
     return pod.annotations.get(ASSIGNED_NODE, ""), pod.annotations.get(ASSIGNED_TIME, "")
 
 
-log = logger(__name__)
-
-Clock = Callable[[], datetime]
-"""The present time, with its zone."""
-
-
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """One node. ``site`` has all that it registered, whether its daemons live or not, and ``sizes`` what is largest."""
+    """One node. ``node_info`` has all that it registered, ``sizes`` what of it is largest."""
 
     live: Watched[NodeView | None]
     facts: Hashable = None
-    site: Site
+    node_info: NodeInfo
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
-    trust: Trust = field(default_factory=lambda: Trust(offered=frozenset()))
+    handshakes: Handshakes = field(default_factory=lambda: Handshakes(offered=frozenset()))
 
 
 class NodeCache:
@@ -259,15 +262,15 @@ class NodeCache:
         self._volatile |= {BIND_LOCK}
         self._now = now
         self._known: dict[str, _Known] = {}
-        self._sites: dict[str, Site] = {}
+        self._offered: dict[str, NodeInfo] = {}
         self._largest: Mapping[str, Sizes] | None = None
         self.listed = Watched(False)
         self.feed: Feed[NodeView] = Feed(replace=self._replace, update=self.deliver, delete=self._delete)
 
     @property
-    def sites(self) -> Mapping[str, Site]:
+    def node_infos(self) -> Mapping[str, NodeInfo]:
         """What each node offers: its devices whose daemon is believed to live, as if nobody had anything of them."""
-        return self._sites
+        return self._offered
 
     @property
     def largest(self) -> Mapping[str, Sizes]:
@@ -300,12 +303,12 @@ class NodeCache:
             return
         self._see(node)
 
-    def judge(self) -> Mapping[str, Mapping[str, str | None]]:
-        """Time has passed: judge every node again. What is to be written to which node, if anything."""
+    def check_handshakes(self) -> Mapping[str, Mapping[str, str | None]]:
+        """Judge every node's daemons again, since time has passed. What is to be written to which node, if anything."""
         for known in self._known.values():
             if known.live.value:
-                self._trust(known, known.live.value, known.live.value)
-        return {name: known.trust.write for name, known in self._known.items() if known.trust.write}
+                self._judge(known, known.live.value, known.live.value)
+        return {name: known.handshakes.write for name, known in self._known.items() if known.handshakes.write}
 
     def _replace(self, nodes: Sequence[NodeView]) -> None:
         for name in self._known.keys() - {node.name for node in nodes}:
@@ -319,7 +322,7 @@ class NodeCache:
 
     def _forget(self, name: str) -> None:
         known = self._known.pop(name, None)
-        self._sites.pop(name, None)
+        self._offered.pop(name, None)
         self._largest = None
         if known:
             known.live.set(None)
@@ -329,40 +332,44 @@ class NodeCache:
         known = self._known.get(node.name)
         facts = self._facts(node)
         if known is None:
-            known = _Known(live=Watched(None), site=Site(node=node, stocks={}))
+            known = _Known(live=Watched(None), node_info=NodeInfo(node=node, pools={}))
             self._known[node.name] = known
         before = known.live.value
         if before is not None and before.uid != node.uid:
             before = None
         if known.facts != facts:
-            known.facts, known.site = facts, self._read(node)
-            before_sizes, known.sizes = known.sizes, sizes(known.site, self._families.values())
+            known.facts, known.node_info = facts, self._read(node)
+            before_sizes, known.sizes = known.sizes, sizes(known.node_info, self._families.values())
             if known.sizes != before_sizes:
                 self._largest = None
-            self._sites.pop(node.name, None)
+            self._offered.pop(node.name, None)
         known.live.set(node)
-        self._trust(known, node, before)
+        self._judge(known, node, before)
 
-    def _read(self, node: NodeView) -> Site:
-        surveyed = registered(node, self._families.values())
+    def _read(self, node: NodeView) -> NodeInfo:
+        surveyed = read_idle_node(node, self._families.values())
         for problem in surveyed.problems:
             log.warning("devices of a node cannot be read", node=node.name, problem=problem)
-        stocks = {device_type: stock for device_type, stock in surveyed.site.stocks.items() if stock.states}
-        return replace(surveyed.site, stocks=stocks)
+        pools = {device_type: pool for device_type, pool in surveyed.node_info.pools.items() if pool.states}
+        return replace(surveyed.node_info, pools=pools)
 
-    def _trust(self, known: _Known, node: NodeView, before: NodeView | None) -> None:
+    def _judge(self, known: _Known, node: NodeView, before: NodeView | None) -> None:
         """Judge the node's daemons, and offer what is theirs. The offer stays the same object while it is the same."""
-        there = {device_type: self._families[device_type] for device_type in known.site.stocks}
+        there = {device_type: self._families[device_type] for device_type in known.node_info.pools}
         now = self._now().astimezone().replace(tzinfo=None)  # the wire has the writer's local time
-        trust = trusted(node, there, now, before=before, silent=known.trust.silent)
-        if trust.silent != known.trust.silent:
-            log.info("a node's daemons fell silent, or are heard again", node=node.name, silent=sorted(trust.silent))
-        if node.name not in self._sites or trust.offered != known.trust.offered:
-            stocks = {
-                device_type: stock for device_type, stock in known.site.stocks.items() if device_type in trust.offered
+        handshakes = check_handshakes(node, there, now, before=before, silent=known.handshakes.silent)
+        if handshakes.silent != known.handshakes.silent:
+            log.info(
+                "a node's daemons fell silent, or are heard again", node=node.name, silent=sorted(handshakes.silent)
+            )
+        if node.name not in self._offered or handshakes.offered != known.handshakes.offered:
+            pools = {
+                device_type: pool
+                for device_type, pool in known.node_info.pools.items()
+                if device_type in handshakes.offered
             }
-            self._sites[node.name] = replace(known.site, stocks=stocks)
-        known.trust = trust
+            self._offered[node.name] = replace(known.node_info, pools=pools)
+        known.handshakes = handshakes
 
     def _facts(self, node: NodeView) -> Hashable:
         annotations = {key: text for key, text in node.annotations.items() if key not in self._volatile}
@@ -378,14 +385,14 @@ class QuotaCache:
         self.listed = Watched(False)
         self.feed: Feed[QuotaView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
 
-    def quota(self, namespace: str, ledger: Ledger, *, without: str) -> Quota:
+    def quota(self, namespace: str, index: PodIndex, *, without: str) -> Quota:
         """What a namespace may have of each resource, and what its pods have, without that of one pod."""
         if namespace not in self._known:
             return Quota()
         allowed = limits((one.hard for one in self._known.get(namespace, {}).values()), self._families)
         if not allowed:
             return Quota()
-        there = [one.held for one in ledger.of(namespace, without=without)]
+        there = [one.held for one in index.of(namespace, without=without)]
         return Quota(limits=allowed, used=used(self._families, there))
 
     def _update(self, quota: QuotaView) -> None:
@@ -408,3 +415,125 @@ class QuotaCache:
         for quota in quotas:
             self._update(quota)
         self.listed.set(True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preferences:
+    """The cluster's node order and device order, which a pod's annotations override."""
+
+    nodes: str = "binpack"
+    devices: str = "spread"
+
+
+class SchedulerCache:
+    """What the scheduler knows of the cluster. A decision is made on a snapshot of it."""
+
+    def __init__(self, families: Sequence[Family], now: Clock, preferences: Preferences) -> None:
+        self.families = tuple(families)
+        self.preferences = preferences
+        self.nodes = NodeCache(families, now)
+        self.pods = PodCache(families)
+        self.quotas = QuotaCache(families)
+        self._kept = FilterCache()
+
+    def snapshot(self, pod: PodView) -> ClusterSnapshot:
+        """What counts for a decision about this pod: all but what it has itself."""
+        quota = self.quotas.quota(pod.namespace, self.pods.index, without=pod.uid)
+        return ClusterSnapshot(
+            families=self.families,
+            nodes=self.nodes.node_infos,
+            pods=self.pods.index,
+            options=CycleOptions(order=self.preferences.devices, quota=quota),
+            node_order=self.preferences.nodes,
+            kept=self._kept,
+        )
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """The resources that have not been listed yet."""
+        listed = {"nodes": self.nodes.listed, "pods": self.pods.listed, "resourcequotas": self.quotas.listed}
+        return [name for name, done in listed.items() if not done.value]
+
+    async def synced(self) -> None:
+        """Wait until everything has been listed once."""
+        for listed in (self.nodes.listed, self.pods.listed, self.quotas.listed):
+            await listed.changed(0)
+
+
+AT_ONCE = 8
+"""So many calls to the API server at the same time."""
+
+
+class Resync:
+    """Every so many seconds, for ever: asks the nodes' daemons for a sign of life, and reads pods that the watch has
+    not shown since we wrote to them.
+    """
+
+    def __init__(self, cluster: Cluster, nodes: NodeCache, pods: PodCache, *, every: float) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._pods = pods
+        self._every = every
+        self._calls = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> NoReturn:
+        await self._nodes.listed.changed(0)
+        old: Mapping[str, AssumedPod] = {}
+        pending: Mapping[str, Binding] = {}
+        binding = self._pods.binding
+        while True:
+            async with asyncio.TaskGroup() as group:
+                for name, annotations in self._nodes.check_handshakes().items():
+                    group.create_task(self._write(name, annotations), name=f"handshake of {name}")
+                for uid, assumed in old.items():
+                    if self._pods.assumed.get(uid) == assumed:
+                        group.create_task(
+                            self._read_assumed(assumed.entry.pod), name=f"assumed pod {assumed.entry.pod.key}"
+                        )
+                for uid, bind in pending.items():
+                    if binding.pending.get(uid) is bind:
+                        group.create_task(self._settle(bind), name=f"binding of {bind.pod.key}")
+            pending = dict(binding.pending)
+            old = {uid: assumed for uid, assumed in self._pods.assumed.items() if assumed.revision}
+            await asyncio.sleep(self._every)
+
+    async def _write(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Ask, or take a question back. If another replica was faster the node has changed, and the next round sees."""
+        node = self._nodes.live(name).value
+        if node is None:
+            return
+        async with self._calls:
+            try:
+                after = await self._cluster.patch_node(name, annotations, resource_version=node.resource_version)
+            except ClusterError as error:
+                if not error.conflict:
+                    log.warning("handshake not written", node=name, problem=error.message)
+                return
+        self._nodes.answered(after)
+
+    async def _read_assumed(self, pod: PodView) -> None:
+        """The watch has not shown a decision that the API server took: the pod may have gone in a gap of the watch."""
+        if found := await self._read(pod):
+            self._pods.answered(found)
+
+    async def _settle(self, bind: Binding) -> None:
+        """The watch has not shown what became of a bind: the pod may have gone in a gap of the watch."""
+        found = await self._read(bind.pod)
+        if found and (found.node or found.terminal):
+            self._pods.answered(found)
+            self._pods.binding.end(found.uid)
+        elif found and bind.unknown:
+            self._pods.binding.end(found.uid)
+
+    async def _read(self, pod: PodView) -> PodView | None:
+        """The pod at the API server; None when it cannot be read. One that is gone leaves the cache."""
+        async with self._calls:
+            try:
+                found = await self._cluster.get_pod(pod.namespace, pod.name)
+            except ClusterError as error:
+                log.info("pod not read", pod=pod.key, problem=error.message)
+                return None
+        if found is None or found.uid != pod.uid:
+            self._pods.remove(pod.uid)
+            return None
+        return found

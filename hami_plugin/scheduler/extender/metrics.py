@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.scheduler.engine.filtering import UNREGISTERED
+from hami_plugin.scheduler.engine.filter import UNREGISTERED
 from hami_plugin.scheduler.engine.reasons import Reason, plain, read
 from hami_plugin.telemetry.metrics import ApiCalls, gauge
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hami_plugin.errors import WireError
-from hami_plugin.model.views import PodView, node_view
-from hami_plugin.scheduler.engine.filtering import Filtered, Scene, Search, Unasked, searching, simulating
+from hami_plugin.model.views import node_view
+from hami_plugin.scheduler.engine.filter import (
+    FilterResult,
+    NoDemand,
+)
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.webhook.admission import Allowed
 
@@ -23,7 +26,7 @@ _AS_STORED = "send what the API server has"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ExtenderArgs:
     """A filter request: the pod, and nodes by name, or as objects when they need not exist."""
 
     pod: Json
@@ -31,7 +34,7 @@ class Offer:
     nodes: Sequence[Json] | None = None
 
 
-def offer(request: Json) -> Offer:
+def extender_args(request: Json) -> ExtenderArgs:
     """Read ExtenderArgs. WireError when there is no pod, or no nodes in either form."""
     pod, nodes, names = request.get("Pod"), request.get("Nodes"), request.get("NodeNames")
     if not isinstance(pod, Mapping):
@@ -41,12 +44,33 @@ def offer(request: Json) -> Offer:
         items = _objects(nodes, "items", "filter request")
         for node in items:
             name(member(node, "metadata", "filter request"), "name", "filter request")
-        return Offer(pod=pod, nodes=tuple(items))
+        return ExtenderArgs(pod=pod, nodes=tuple(items))
     if not isinstance(names, list):
         raise WireError("filter request: neither NodeNames nor Nodes", hint="set nodeCacheCapable: true")
     if not all(isinstance(one, str) and _NAME.fullmatch(one) for one in names):
         raise WireError("filter request: NodeNames has what is no name", hint=_AS_STORED)
-    return Offer(pod=pod, names=tuple(names))
+    return ExtenderArgs(pod=pod, names=tuple(names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingArgs:
+    """A bind request: the pod, and the node that it goes to."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+def binding_args(request: Json) -> BindingArgs:
+    """Read ExtenderBindingArgs. WireError when a part is missing, or no name."""
+    found = [name(request, key, "bind request") for key in ("PodNamespace", "PodName", "PodUID", "Node")]
+    if not all(found):
+        raise WireError(
+            "bind request: PodName, PodNamespace, PodUID or Node is missing",
+            hint="send kube-scheduler's ExtenderBindingArgs",
+        )
+    return BindingArgs(namespace=found[0], name=found[1], uid=found[2], node=found[3])
 
 
 def readable(pod: Json, what: str) -> None:
@@ -108,32 +132,25 @@ def _objects(parent: Json, key: str, what: str) -> Sequence[Json]:
     return value
 
 
-def deciding(scene: Scene, pod: PodView, offered: Offer) -> Search:
-    """The answer to an offer, with pauses. Nothing of the cluster counts for nodes that are given as objects."""
-    if offered.nodes is None:
-        return searching(scene, pod, offered.names)
-    return simulating(scene, pod, map(node_view, offered.nodes))
-
-
-def filter_result(offered: Offer, outcome: Filtered | Unasked) -> Json:
+def filter_result(args: ExtenderArgs, result: FilterResult | NoDemand) -> Json:
     """ExtenderFilterResult, with the nodes in the form in which they were offered."""
-    chosen = outcome.placed.site.node.name if isinstance(outcome, Filtered) and outcome.placed else None
-    failed = outcome.failed if isinstance(outcome, Filtered) else {}
+    chosen = result.placed.node_info.node.name if isinstance(result, FilterResult) and result.placed else None
+    failed = result.failed if isinstance(result, FilterResult) else {}
 
     def left(name: str) -> bool:
-        return isinstance(outcome, Unasked) or name == chosen
+        return isinstance(result, NoDemand) or name == chosen
 
-    result: dict[str, Any] = {"FailedNodes": dict(failed), "Error": ""}
-    if offered.nodes is None:
-        return {**result, "NodeNames": [name for name in offered.names if left(name)]}
-    return {**result, "Nodes": {"items": [node for node in offered.nodes if left(node_view(node).name)]}}
+    answer: dict[str, Any] = {"FailedNodes": dict(failed), "Error": ""}
+    if args.nodes is None:
+        return {**answer, "NodeNames": [name for name in args.names if left(name)]}
+    return {**answer, "Nodes": {"items": [node for node in args.nodes if left(node_view(node).name)]}}
 
 
-def standing_result(offered: Offer, node: str) -> Json:
+def bound_result(args: ExtenderArgs, node: str) -> Json:
     """ExtenderFilterResult for a pod whose node is settled: that one, if it is among those offered."""
     why = f"the pod is bound, or being bound, to node {node}"
-    failed = {name: why for name in offered.names if name != node}
-    return {"FailedNodes": failed, "Error": "", "NodeNames": [name for name in offered.names if name == node]}
+    failed = {name: why for name in args.names if name != node}
+    return {"FailedNodes": failed, "Error": "", "NodeNames": [name for name in args.names if name == node]}
 
 
 def admission_response(uid: str, decision: Allowed | Denied) -> Json:

@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import NoReturn, Protocol
 
 from hami_plugin.aio import Watched
 from hami_plugin.model.ports import Annotations, Subject
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView
-from hami_plugin.scheduler.engine.ledger import Changes
-from hami_plugin.scheduler.extender.payloads import Json
-
-
-class Extender(Protocol):
-    """Whoever decides. The server in front of it reads requests, keeps deadlines and writes answers.
-
-    A request is a JSON object as it was sent. ``WireError`` when it cannot be read, ``HamiError`` when no decision can
-    be made now; what an object asks for is answered, never raised. A call that takes too long is cancelled, and must
-    leave nothing behind that it can take back.
-    """
-
-    async def filter(self, request: Json) -> Json:
-        """ExtenderArgs to ExtenderFilterResult."""
-
-    async def bind(self, request: Json) -> Json:
-        """ExtenderBindingArgs to ExtenderBindingResult."""
-
-    async def review(self, request: Json) -> Json:
-        """AdmissionReview with a request to AdmissionReview with a response."""
-
-    def problems(self) -> tuple[str, ...]:
-        """Why no decision should be asked for now; empty when ready."""
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Follow the cluster until ``stop``."""
+from hami_plugin.scheduler.engine.pod_info import PodPatch
 
 
 class Cluster(Protocol):
@@ -52,7 +26,7 @@ class Cluster(Protocol):
     async def get_node(self, name: str) -> NodeView | None:
         """The node as it is now; None when there is none of this name."""
 
-    async def patch_pod(self, pod: PodView, changes: Changes) -> PodView:
+    async def patch_pod(self, pod: PodView, changes: PodPatch) -> PodView:
         """Merge annotations and labels into a pod, only if it still has this UID and version (status 409)."""
 
     async def patch_node(self, name: str, annotations: Annotations, *, resource_version: str) -> NodeView:

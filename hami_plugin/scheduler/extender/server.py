@@ -25,9 +25,9 @@ from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.scheduler.extender.certificates import common_name, issued
+from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.scheduler.extender.payloads import Json, mapping
-from hami_plugin.scheduler.extender.ports import Extender
 from hami_plugin.telemetry.connections import Connections
 from hami_plugin.telemetry.http import Probes, cannot_listen, listening
 
@@ -37,6 +37,9 @@ MAX_VALUES = 400_000
 """So many values may a request have that anybody may send, about: what parts them is counted, also within texts."""
 
 _STEPPED = 3
+"""So many levels of a long request are read value by value."""
+SHORT = 1 << 15
+"""Bytes that are read at once: well below a millisecond."""
 _ESCAPED_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
@@ -104,10 +107,12 @@ class NestedTooDeepError(ValueError):
         super().__init__(f"its values lie more than {MAX_DEPTH} levels deep in each other")
 
 
-def reading(body: bytes) -> Pausing[Any]:
-    """The value, with a pause after each part of it. ``ValueError`` for what is no JSON as Kubernetes reads it."""
+def reading(body: bytes, *, short: int = SHORT) -> Pausing[Any]:
+    """The value, with a pause after each part of it if the body has more than ``short`` bytes. ``ValueError`` for what
+    is no JSON as Kubernetes reads it.
+    """
     text = body.decode()
-    value, end = yield from _value(text, _space(text, 0), _STEPPED)
+    value, end = yield from _value(text, _space(text, 0), _STEPPED if len(body) > short else 0)
     if _space(text, end) != len(text):
         raise JSONDecodeError("Extra data", text, end)
     if _ESCAPED_PAIR.search(body):
@@ -143,24 +148,26 @@ def _finite(text: str) -> float:
 _DECODER = JSONDecoder(parse_constant=_constant, parse_float=_finite)
 
 
-def _value(text: str, at: int, levels: int) -> Pausing[tuple[Any, int]]:
-    """A value that begins here, and where it ends. Objects and lists are gone through for so many levels."""
+def _value(text: str, at: int, levels: int, above: int = 0) -> Pausing[tuple[Any, int]]:
+    """A value that begins here, and where it ends. Objects and lists are gone through for so many ``levels``; so many
+    are ``above`` it.
+    """
     opening = text[at : at + 1]
     if levels and opening == "{":
-        return (yield from _object(text, at + 1, levels - 1))
+        return (yield from _object(text, at + 1, levels - 1, above + 1))
     if levels and opening == "[":
-        return (yield from _list(text, at + 1, levels - 1))
+        return (yield from _list(text, at + 1, levels - 1, above + 1))
     try:
         value, end = _DECODER.raw_decode(text, at)
     except RecursionError as error:
         raise NestedTooDeepError from error
     yield
     if opening in ("{", "["):
-        yield from _bounded(value, MAX_DEPTH - _STEPPED + levels)
+        yield from _bounded(value, MAX_DEPTH - above)
     return value, end
 
 
-def _object(text: str, at: int, levels: int) -> Pausing[tuple[dict[str, Any], int]]:
+def _object(text: str, at: int, levels: int, above: int) -> Pausing[tuple[dict[str, Any], int]]:
     found: dict[str, Any] = {}
     at = _space(text, at)
     if text[at : at + 1] == "}":
@@ -171,19 +178,19 @@ def _object(text: str, at: int, levels: int) -> Pausing[tuple[dict[str, Any], in
         key, at = _DECODER.raw_decode(text, at)
         if not (colon := _COLON.match(text, at)):
             raise JSONDecodeError("Expecting ':' delimiter", text, _space(text, at))
-        found[key], at = yield from _value(text, colon.end(), levels)
+        found[key], at = yield from _value(text, colon.end(), levels, above)
         if not (comma := _NEXT.match(text, at)):
             return found, _end(text, at, "}")
         at = comma.end()
 
 
-def _list(text: str, at: int, levels: int) -> Pausing[tuple[list[Any], int]]:
+def _list(text: str, at: int, levels: int, above: int) -> Pausing[tuple[list[Any], int]]:
     found: list[Any] = []
     at = _space(text, at)
     if text[at : at + 1] == "]":
         return found, at + 1
     while True:
-        value, at = yield from _value(text, at, levels)
+        value, at = yield from _value(text, at, levels, above)
         found.append(value)
         if not (comma := _NEXT.match(text, at)):
             return found, _end(text, at, "]")
@@ -364,7 +371,7 @@ class UnreadableError(Exception):
 
 
 class RequestHandler:
-    """Answers all calls of one kind."""
+    """Extender all calls of one kind."""
 
     def __init__(self, kind: Route, metrics: Metrics) -> None:
         self._kind = kind

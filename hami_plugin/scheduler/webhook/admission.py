@@ -8,13 +8,13 @@ from typing import Any
 
 from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import ContainerView, PodView, pod_view
-from hami_plugin.scheduler.engine.pods import demands, overlong, requested
+from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.fit import demands, overlong, requested
+from hami_plugin.scheduler.engine.node_info import scheduling_policies
+from hami_plugin.scheduler.engine.node_resources import without_device
 from hami_plugin.scheduler.engine.quotas import beyond
 from hami_plugin.scheduler.engine.requests import Admitted, Denied, Invalid
-from hami_plugin.scheduler.engine.satisfiable import without_device
 from hami_plugin.scheduler.engine.scores import weights
-from hami_plugin.scheduler.engine.states import Quota
-from hami_plugin.scheduler.engine.survey import rules
 from hami_plugin.sdk import Family
 
 Operation = Mapping[str, Any]
@@ -210,7 +210,7 @@ def _problem(pod: PodView, families: Sequence[Family], scheduling: Scheduling, q
             return f"container {container.name} is privileged: it would see every device of its node"
     if scheduling.name and pod.node:
         return "pod has node assigned: only the scheduler knows which devices of it are free"
-    known = rules(families)
+    known = scheduling_policies(families)
     wanted, weighing = demands(pod, known), weights(pod.annotations)
     for asked in (wanted, weighing):
         if isinstance(asked, Invalid):

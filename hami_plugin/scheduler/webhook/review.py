@@ -8,9 +8,9 @@ from typing import Any
 from hami_plugin.aio import in_slices
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView
+from hami_plugin.scheduler.engine.capacity import impossible
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduler.engine.satisfiable import impossible
-from hami_plugin.scheduler.extender.filter import ClusterState
+from hami_plugin.scheduler.extender.cache import SchedulerCache
 from hami_plugin.scheduler.extender.payloads import admission_response, member, name, readable
 from hami_plugin.scheduler.webhook.admission import Allowed, Scheduling, crowded, reviewing
 
@@ -20,8 +20,8 @@ Json = Mapping[str, Any]
 class Reviewer:
     """Decides which pods are taken, and with which defaults. ``refuse_impossible``: not those that can never run."""
 
-    def __init__(self, known: ClusterState, scheduling: Scheduling, *, refuse_impossible: bool) -> None:
-        self._known = known
+    def __init__(self, cache: SchedulerCache, scheduling: Scheduling, *, refuse_impossible: bool) -> None:
+        self._cache = cache
         self._scheduling = scheduling
         self._refuse_impossible = refuse_impossible
 
@@ -49,11 +49,11 @@ class Reviewer:
         metadata = {**member(pod, "metadata", "admission review")}
         metadata["namespace"] = metadata.get("namespace") or name(request, "namespace", "admission review") or "default"
         whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet
-        known = self._known
-        quota = known.limits.quota(metadata["namespace"], known.pods.ledger, without=str(metadata.get("uid", "")))
-        return await in_slices(reviewing(whole, known.families, self._scheduling, quota, self._impossible))
+        cache = self._cache
+        quota = cache.quotas.quota(metadata["namespace"], cache.pods.index, without=str(metadata.get("uid", "")))
+        return await in_slices(reviewing(whole, cache.families, self._scheduling, quota, self._impossible))
 
     def _impossible(self, pod: PodView) -> str:
         if not self._refuse_impossible:
             return ""
-        return impossible(pod, self._known.families, self._known.nodes.largest)
+        return impossible(pod, self._cache.families, self._cache.nodes.largest)

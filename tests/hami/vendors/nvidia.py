@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import permutations
 
 from hami_plugin.model.links import Link, symmetric
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Candidate, Context, DeviceState, Slice, asked
 from hami_plugin.scheduler.engine.fit import Policy, trial, walked
 from hami_plugin.scheduler.engine.reasons import Reason, told
 from hami_plugin.scheduler.engine.selectors import GO_TRUE
-from hami_plugin.scheduler.engine.states import ORDER_KEY, Candidate, Context, DeviceState, Slice, asked
 from tests.hami import fits, values
 from tests.hami import fits as linked
 from tests.hami.fits import counted
@@ -187,7 +187,7 @@ def _of_all() -> Policy:
 
 def _circumstances(question: Json) -> Context:
     demand = Parity().demand(question["request"])
-    return fits.circumstances(question, replace(demand, count=MAX_TAKEN) if _topology(question) else demand)
+    return fits.options(question, replace(demand, count=MAX_TAKEN) if _topology(question) else demand)
 
 
 def _runs(question: Json) -> tuple[list[list[DeviceState]], Counter[Reason]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from hami_plugin.scheduler.engine.devices import Context
 from hami_plugin.scheduler.engine.fit import fit
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.states import Context
 from tests.hami import values
 from tests.hami.parity import CHOICE, Json, Parity, asks_fit, differences, sound
 from vendors.vastai.dies import DEVICE_TYPE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hami_plugin.scheduler.engine.states import Piece, added, collapsed
+from hami_plugin.scheduler.engine.devices import Piece, added, collapsed
 from tests.support.hami import Json, asks
 from tests.support.pods import held, view
 

@@ -12,12 +12,19 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE
 from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.scheduler.engine.filtering import Filtered, Scene, Unasked, confirmed, filtered, simulated
-from hami_plugin.scheduler.engine.ledger import Ledger, assigned, binding, entry, labelled
+from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.filter import (
+    ClusterSnapshot,
+    FilterResult,
+    NoDemand,
+    conflict,
+    filter_nodes,
+    simulate,
+)
+from hami_plugin.scheduler.engine.node_info import read_idle_node
+from hami_plugin.scheduler.engine.pod_info import PodIndex, assignment, bind_phase, labelled, pod_info
 from hami_plugin.scheduler.engine.quotas import limits
-from hami_plugin.scheduler.engine.states import Quota
-from hami_plugin.scheduler.engine.survey import registered
-from hami_plugin.scheduler.extender.payloads import admission_response, filter_result, offer
+from hami_plugin.scheduler.extender.payloads import admission_response, extender_args, filter_result
 from hami_plugin.scheduler.webhook.admission import Allowed
 from tests.support.pods import nvidia
 
@@ -38,40 +45,42 @@ def pod(uid: str = "u1", memory: int = 1000) -> PodView:
     return PodView(uid=uid, namespace="default", name=uid, containers=(ContainerView(name="main", limits=limits),))
 
 
-def scene(*nodes: NodeView) -> Scene:
-    return Scene(families=FAMILIES, nodes={one.name: registered(one, FAMILIES).site for one in nodes})
+def snapshot(*nodes: NodeView) -> ClusterSnapshot:
+    return ClusterSnapshot(
+        families=FAMILIES, nodes={one.name: read_idle_node(one, FAMILIES).node_info for one in nodes}
+    )
 
 
-def placed(outcome: Filtered | Unasked) -> Filtered:
-    assert isinstance(outcome, Filtered)
+def placed(outcome: FilterResult | NoDemand) -> FilterResult:
+    assert isinstance(outcome, FilterResult)
     return outcome
 
 
 def test_a_pod_that_asks_for_nothing_may_go_anywhere():
-    offered = offer({"Pod": {}, "NodeNames": ["n1", "n2"]})
+    offered = extender_args({"Pod": {}, "NodeNames": ["n1", "n2"]})
 
-    outcome = filtered(scene(), pod(memory=0), offered.names)
+    outcome = filter_nodes(snapshot(), pod(memory=0), offered.names)
 
-    assert outcome == Unasked()
+    assert outcome == NoDemand()
     assert filter_result(offered, outcome)["NodeNames"] == ["n1", "n2"]
 
 
 def test_what_was_decided_is_taken_before_the_next_pod_is_asked():
-    known = scene(node("n1", memory=1500))
-    first = placed(filtered(known, pod("u1"), ["n1"]))
-    changes = assigned(FAMILIES, pod("u1"), first.placed, NOW)
+    known = snapshot(node("n1", memory=1500))
+    first = placed(filter_nodes(known, pod("u1"), ["n1"]))
+    changes = assignment(FAMILIES, pod("u1"), first.placed, NOW)
 
-    known.ledger.see(replace(pod("u1"), annotations=changes.annotations), FAMILIES)
+    known.pods.see(replace(pod("u1"), annotations=changes.annotations), FAMILIES)
 
-    assert placed(filtered(known, pod("u2"), ["n1"])).failed == {"n1": "1/1 CardInsufficientMemory"}
-    assert placed(filtered(known, pod("u1"), ["n1"])).placed
-    assert placed(simulated(known, pod("u2"), [node("n1", memory=1500)])).placed
+    assert placed(filter_nodes(known, pod("u2"), ["n1"])).failed == {"n1": "1/1 CardInsufficientMemory"}
+    assert placed(filter_nodes(known, pod("u1"), ["n1"])).placed
+    assert placed(simulate(known, pod("u2"), [node("n1", memory=1500)])).placed
 
 
 def test_a_pod_that_waits_is_told_which_rule_holds_it_on_how_many_nodes():
-    known = scene(node("a", memory=500), node("b", memory=600), node("c", health=False), NodeView(name="d"))
+    known = snapshot(node("a", memory=500), node("b", memory=600), node("c", health=False), NodeView(name="d"))
 
-    outcome = placed(filtered(known, pod(), ["a", "b", "c", "d"]))
+    outcome = placed(filter_nodes(known, pod(), ["a", "b", "c", "d"]))
 
     assert outcome.placed is None
     assert outcome.summary == (
@@ -80,16 +89,16 @@ def test_a_pod_that_waits_is_told_which_rule_holds_it_on_how_many_nodes():
 
 
 def test_an_amount_that_means_nothing_fits_nowhere_and_says_so():
-    outcome = placed(filtered(scene(node("n1")), pod(memory=2**32), ["n1"]))
+    outcome = placed(filter_nodes(snapshot(node("n1")), pod(memory=2**32), ["n1"]))
 
     assert outcome.failed == {"n1": f"nvidia.com/gpumem={2**32} is not within 0 to {2**31 - 1}"}
 
 
 @pytest.mark.difference("D-326")
 def test_why_other_nodes_failed_is_told_also_when_one_is_left():
-    offered = offer({"Pod": {}, "Nodes": None, "NodeNames": ["a", "b"]})
+    offered = extender_args({"Pod": {}, "Nodes": None, "NodeNames": ["a", "b"]})
 
-    result = filter_result(offered, filtered(scene(node("a", memory=500), node("b")), pod(), offered.names))
+    result = filter_result(offered, filter_nodes(snapshot(node("a", memory=500), node("b")), pod(), offered.names))
 
     assert result == {"FailedNodes": {"a": "1/1 CardInsufficientMemory"}, "Error": "", "NodeNames": ["b"]}
 
@@ -97,7 +106,7 @@ def test_why_other_nodes_failed_is_told_also_when_one_is_left():
 @pytest.mark.parametrize("request_", [{}, {"Pod": {}}, {"Pod": {}, "NodeNames": None, "Nodes": None}])
 def test_a_request_without_pod_or_nodes_is_refused(request_: dict[str, object]):
     with pytest.raises(WireError):
-        offer(request_)
+        extender_args(request_)
 
 
 @pytest.mark.difference("D-322")
@@ -112,7 +121,7 @@ def test_a_nodes_name_that_is_no_label_is_written_as_an_annotation_only():
 
 
 def test_binding_lets_the_nodes_daemon_begin():
-    assert binding(NOW).annotations == {BIND_PHASE: "allocating", "hami.io/bind-time": "1787307072"}
+    assert bind_phase(NOW).annotations == {BIND_PHASE: "allocating", "hami.io/bind-time": "1787307072"}
 
 
 @pytest.mark.difference("D-323")
@@ -123,10 +132,10 @@ def test_of_several_quotas_the_least_counts():
 
 
 def test_a_namespaces_quota_counts_in_the_filter():
-    known = scene(node("n1"))
-    short = replace(known.circumstances, quota=Quota(limits={"nvidia.com/gpumem": 999}))
+    known = snapshot(node("n1"))
+    short = replace(known.options, quota=Quota(limits={"nvidia.com/gpumem": 999}))
 
-    outcome = placed(filtered(replace(known, circumstances=short, ledger=Ledger()), pod(), ["n1"]))
+    outcome = placed(filter_nodes(replace(known, options=short, pods=PodIndex()), pod(), ["n1"]))
 
     assert outcome.failed == {"n1": "1/1 ResourceQuotaNotFit"}
 
@@ -135,7 +144,7 @@ def test_an_admission_that_changes_nothing_has_no_patch():
     assert admission_response("7", Allowed()) == {"uid": "7", "allowed": True}
 
 
-def crowded(had: Sequence[int], has: int, *, phase: str = "Running", sick: bool = False) -> Scene:
+def crowded(had: Sequence[int], has: int, *, phase: str = "Running", sick: bool = False) -> ClusterSnapshot:
     """A node of two cards with two shares each, the second of which may be sick. Of one pod the init container ``had``
     these cards, and the other one ``has`` this one.
     """
@@ -146,7 +155,7 @@ def crowded(had: Sequence[int], has: int, *, phase: str = "Running", sick: bool 
         for n in range(2)
     ]
     counted = {"nvidia.com/gpu": str(2 * sum(card.health for card in cards))}
-    known = scene(NodeView(name="n1", annotations={REGISTER: encode_json(cards)}, allocatable=counted))
+    known = snapshot(NodeView(name="n1", annotations={REGISTER: encode_json(cards)}, allocatable=counted))
     pieces = ["".join(f"G{n},NVIDIA,100,0:" for n in piece) for piece in (had, [has])]
     busy = replace(
         pod("busy"),
@@ -155,7 +164,7 @@ def crowded(had: Sequence[int], has: int, *, phase: str = "Running", sick: bool 
         node="n1",
         phase=phase,
     )
-    known.ledger.see(busy, FAMILIES)
+    known.pods.see(busy, FAMILIES)
     return known
 
 
@@ -171,29 +180,29 @@ def shares(*counts: int) -> PodView:
 
 @pytest.mark.difference("D-393")
 def test_ids_that_the_kubelet_keeps_for_an_init_container_are_not_there_for_the_next_pod():
-    left = placed(filtered(crowded([0, 1], 0), shares(1, 1, 1), ["n1"]))
+    left = placed(filter_nodes(crowded([0, 1], 0), shares(1, 1, 1), ["n1"]))
 
     assert left.failed == {
         "n1": "Insufficient nvidia.com/gpu: 3 asked for; node n1 has 4, of which pods keep 2, "
         "those of init containers that are over among them"
     }
-    assert placed(filtered(crowded([0], 0), shares(1, 1, 1), ["n1"])).placed
-    assert placed(filtered(crowded([0, 1], 0), shares(2), ["n1"])).placed
+    assert placed(filter_nodes(crowded([0], 0), shares(1, 1, 1), ["n1"])).placed
+    assert placed(filter_nodes(crowded([0, 1], 0), shares(2), ["n1"])).placed
 
 
 def test_what_pods_have_of_a_sick_card_is_not_missing_of_the_others():
-    assert placed(filtered(crowded([1], 1, sick=True), shares(1, 1), ["n1"])).placed
-    assert not placed(filtered(crowded([0], 0, sick=True), shares(1, 1), ["n1"])).placed
+    assert placed(filter_nodes(crowded([1], 1, sick=True), shares(1, 1), ["n1"])).placed
+    assert not placed(filter_nodes(crowded([0], 0, sick=True), shares(1, 1), ["n1"])).placed
 
 
 def test_a_pod_that_came_first_from_another_scheduler_leaves_too_few_ids_at_the_bind():
     known = crowded([0, 1], 0)
-    late = placed(filtered(scene(known.nodes["n1"].node), shares(1, 1, 1), ["n1"])).placed
+    late = placed(filter_nodes(snapshot(known.nodes["n1"].node), shares(1, 1, 1), ["n1"])).placed
     assert late
-    changes = assigned(FAMILIES, shares(1, 1, 1), late, NOW)
-    own = entry(replace(shares(1, 1, 1), annotations=changes.annotations), FAMILIES)
+    changes = assignment(FAMILIES, shares(1, 1, 1), late, NOW)
+    own = pod_info(replace(shares(1, 1, 1), annotations=changes.annotations), FAMILIES)
     assert own
 
-    why = confirmed(FAMILIES, known.nodes["n1"], own, known.ledger.on("n1"), order="spread")
+    why = conflict(FAMILIES, known.nodes["n1"], own, known.pods.on("n1"), order="spread")
 
     assert why.startswith("Insufficient nvidia.com/gpu: 3 asked for")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from hami_plugin.model.pausing import at_once
-from hami_plugin.model.views import NodeView, pod_view
+from hami_plugin.model.views import NodeView, node_view, pod_view
 from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.scheduler.engine.filtering import Filtered, Scene
-from hami_plugin.scheduler.engine.ledger import Ledger, assigned
-from hami_plugin.scheduler.engine.pods import Circumstances
-from hami_plugin.scheduler.engine.states import Quota
-from hami_plugin.scheduler.engine.survey import registered
-from hami_plugin.scheduler.extender.payloads import Offer, deciding, filter_result, offer
+from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes, simulate
+from hami_plugin.scheduler.engine.fit import CycleOptions
+from hami_plugin.scheduler.engine.node_info import read_idle_node
+from hami_plugin.scheduler.engine.pod_info import PodIndex, assignment
+from hami_plugin.scheduler.extender.payloads import ExtenderArgs, extender_args, filter_result
 from tests.support.hami import Json, asks
 from tests.support.pods import entry, json_of, nvidia
 
@@ -32,7 +31,7 @@ def info(item: Json) -> DeviceInfo:
     return DeviceInfo(**{"index": 0, **{key: item[key] for key in names if key in item}})
 
 
-def scene(case: Json) -> Scene:
+def snapshot(case: Json) -> ClusterSnapshot:
     state = case["input"]["state"]
     # The recorder's pods live in the namespace "default" unless they say otherwise, or in none at all.
     namespace = case["input"]["args"]["pod"].get("namespace", "")
@@ -41,20 +40,22 @@ def scene(case: Json) -> Scene:
         limits={name: one.get("limit", 0) for name, one in there.items() if one.get("limit_set")},
         used={name: one.get("used", 0) for name, one in there.items()},
     )
-    return Scene(
+    return ClusterSnapshot(
         families=FAMILIES,
-        nodes={name: registered(node(name, known), FAMILIES).site for name, known in state["nodes"].items()},
-        ledger=Ledger(entry(item) for item in state["pods"].values()),
-        circumstances=Circumstances(order="spread", quota=quota),
+        nodes={name: read_idle_node(node(name, known), FAMILIES).node_info for name, known in state["nodes"].items()},
+        pods=PodIndex(entry(item) for item in state["pods"].values()),
+        options=CycleOptions(order="spread", quota=quota),
         node_order=case["context"]["NodeSchedulerPolicy"],
     )
 
 
-def offered(case: Json) -> Offer:
+def offered(case: Json) -> ExtenderArgs:
     args = case["input"]["args"]
     if "nodes" not in args:
-        return offer({"Pod": json_of(args["pod"]), "Nodes": None, "NodeNames": args["node_names"]})
-    return offer({"Pod": json_of(args["pod"]), "Nodes": {"items": list(map(kubernetes, args["nodes"]["items"]))}})
+        return extender_args({"Pod": json_of(args["pod"]), "Nodes": None, "NodeNames": args["node_names"]})
+    return extender_args(
+        {"Pod": json_of(args["pod"]), "Nodes": {"items": list(map(kubernetes, args["nodes"]["items"]))}}
+    )
 
 
 def kubernetes(node: Json) -> Json:
@@ -84,12 +85,15 @@ def written(case: Json) -> Any:
 
 @asks("scheduler_filter", "Scheduler.Filter")
 def test_the_same_node_is_left_with_the_same_devices(case: Json):
-    asked, known = offered(case), scene(case)
+    asked, known = offered(case), snapshot(case)
     pod = pod_view(asked.pod)
 
-    outcome = at_once(deciding(known, pod, asked))
+    if asked.nodes is None:
+        outcome = filter_nodes(known, pod, asked.names)
+    else:
+        outcome = simulate(known, pod, list(map(node_view, asked.nodes)))
 
-    assert isinstance(outcome, Filtered)
+    assert isinstance(outcome, FilterResult)
     ours, expected = filter_result(asked, outcome), theirs(case["expected"]["result"])
     if asked.nodes is not None:  # where none is left, HAMi says so in no form at all
         expected = {**expected, "Nodes": expected.get("Nodes", {"items": []})}
@@ -97,7 +101,7 @@ def test_the_same_node_is_left_with_the_same_devices(case: Json):
     assert without_others(ours) == expected
     annotations, labels = written(case)
     if outcome.placed and asked.nodes is None:  # a simulation writes nothing
-        changes = assigned(FAMILIES, pod, outcome.placed, NOW)
+        changes = assignment(FAMILIES, pod, outcome.placed, NOW)
         assert (changes.annotations, changes.labels) == (annotations, labels)
     else:
         assert not annotations

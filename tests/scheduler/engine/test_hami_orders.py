@@ -9,12 +9,12 @@ import pytest
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.checks import named, of_type
-from hami_plugin.scheduler.engine.filtering import Scored, ranked, worth
-from hami_plugin.scheduler.engine.pods import Placed, Site, Stock
+from hami_plugin.scheduler.engine.devices import Context, DevicePool, DeviceState, NodeInfo
+from hami_plugin.scheduler.engine.filter import NodeScore, node_score, ranked
+from hami_plugin.scheduler.engine.fit import PodFit
+from hami_plugin.scheduler.engine.node_info import scheduling_policies
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.scores import Weights, fullness, ordered, score
-from hami_plugin.scheduler.engine.states import Context, DeviceState
-from hami_plugin.scheduler.engine.survey import rules
 from tests.hami import values
 from tests.hami.answers import NO_REQUEST
 from tests.hami.parity import Parity
@@ -95,10 +95,10 @@ def test_a_device_is_as_full_as_for_hami(case: Json) -> None:
     assert score(state, demands, weighing) == pytest.approx(after.get("backend", {}).get("score", 0.0), rel=1e-5)
 
 
-def site(name: str, states: tuple[DeviceState, ...] = (), node: Json | None = None) -> Site:
+def node_info(name: str, states: tuple[DeviceState, ...] = (), node: Json | None = None) -> NodeInfo:
     view = values.node(node) if node else NodeView(name=name)
-    return Site(
-        node=view, stocks={device_type: Stock(states=states) for device_type in ("DCU", "Metax-GPU", "Metax-SGPU")}
+    return NodeInfo(
+        node=view, pools={device_type: DevicePool(states=states) for device_type in ("DCU", "Metax-GPU", "Metax-SGPU")}
     )
 
 
@@ -106,7 +106,7 @@ def site(name: str, states: tuple[DeviceState, ...] = (), node: Json | None = No
 def test_of_two_nodes_the_one_that_hami_puts_first_stands_first(case: Json) -> None:
     put, backend = case["input"], case["input"]["backend"]
     nodes = [
-        Scored(placed=Placed(site=site(one["node_id"]), given={}, steps=(), after={}), score=one["score"])
+        NodeScore(placed=PodFit(node_info=node_info(one["node_id"]), given={}, steps=(), after={}), score=one["score"])
         for one in backend["node_list"]
     ]
 
@@ -130,10 +130,10 @@ def test_a_node_is_worth_what_it_is_for_hami(case: Json) -> None:
     given = {device_type: values.pieces(pieces) for device_type, pieces in put["backend"]["devices"].items()}
     notes = [grant.notes or {} for pieces in given.values() for piece in pieces for grant in piece]
     pod = PodView(uid="u", namespace="n", name="p", annotations=notes[0].get("Pod.Annotations", {}))
-    policies = rules(family(device_type) for device_type in given)
+    policies = scheduling_policies(family(device_type) for device_type in given)
     theirs = case["expected"].get("after", {}).get("backend", {}).get("score", 0.0)
 
-    assert worth(pod, policies, site("n", before, put["backend"]["node"]), given, put["policy"]) == theirs
+    assert node_score(pod, policies, node_info("n", before, put["backend"]["node"]), given, put["policy"]) == theirs
 
 
 def test_the_words_of_an_order_matter() -> None:

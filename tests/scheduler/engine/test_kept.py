@@ -14,11 +14,11 @@ from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.protocol.scores import encode_scores
-from hami_plugin.scheduler.engine.filtering import Filtered, Occupancy, Scene, choose, filtered
-from hami_plugin.scheduler.engine.ledger import Ledger
-from hami_plugin.scheduler.engine.states import ORDER_KEY
-from hami_plugin.scheduler.engine.survey import registered, rules, survey
-from hami_plugin.scheduler.engine.topology.choice import Solved, best_linked, best_places
+from hami_plugin.scheduler.engine.devices import ORDER_KEY
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, NodeInfoCache, filter_nodes, score_nodes
+from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies
+from hami_plugin.scheduler.engine.pod_info import PodIndex
+from hami_plugin.scheduler.engine.topology.choice import ChoiceCache, best_linked, best_places
 from tests.support.pods import families
 from tests.support.scale import examples
 
@@ -84,62 +84,62 @@ ASKED = st.builds(
 EVENTS = st.lists(st.tuples(st.one_of(running(), running(), *(nodes(name) for name in NAMES)), ASKED), max_size=12)
 
 
-def plain(scene: Scene, views: dict[str, NodeView], pod: PodView) -> Filtered:
+def plain(snapshot: ClusterSnapshot, views: dict[str, NodeView], pod: PodView) -> FilterResult:
     """Everything from the beginning: annotations read, each node tried, all kept until the best is known."""
-    others = [entry.pod for uid, entry in scene.ledger.entries.items() if uid != pod.uid]
-    sites = [survey(views[name], FAMILIES, others).site for name in scene.nodes]
-    choice = choose(pod, rules(FAMILIES), sites, scene.circumstances, order=scene.node_order)
-    return Filtered(placed=choice.best, failed={one.site.node.name: one.why for one in choice.failed})
+    others = [entry.pod for uid, entry in snapshot.pods.entries.items() if uid != pod.uid]
+    node_infos = [read_node(views[name], FAMILIES, others).node_info for name in snapshot.nodes]
+    choice = score_nodes(pod, scheduling_policies(FAMILIES), node_infos, snapshot.options, order=snapshot.node_order)
+    return FilterResult(placed=choice.best, failed={one.node_info.node.name: one.why for one in choice.failed})
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.tuples(*(nodes(name) for name in NAMES)), EVENTS, st.sampled_from(("binpack", "spread")))
 def test_a_filter_that_keeps_what_it_knows_answers_as_one_that_starts_anew(first, events, order):
     views = {view.name: view for view in first}
-    sites = {name: registered(view, FAMILIES).site for name, view in views.items()}
-    scene = Scene(families=FAMILIES, nodes=sites, ledger=Ledger(), node_order=order)
+    node_infos = {name: read_idle_node(view, FAMILIES).node_info for name, view in views.items()}
+    snapshot = ClusterSnapshot(families=FAMILIES, nodes=node_infos, pods=PodIndex(), node_order=order)
 
     for event, pod in events:
         if isinstance(event, NodeView):
-            views[event.name], sites[event.name] = event, registered(event, FAMILIES).site
+            views[event.name], node_infos[event.name] = event, read_idle_node(event, FAMILIES).node_info
         else:
-            scene.ledger.see(event, FAMILIES)
-        ours, theirs = filtered(scene, pod, NAMES), plain(scene, views, pod)
-        assert isinstance(ours, Filtered)
+            snapshot.pods.see(event, FAMILIES)
+        ours, theirs = filter_nodes(snapshot, pod, NAMES), plain(snapshot, views, pod)
+        assert isinstance(ours, FilterResult)
         assert ours.failed == theirs.failed
         assert bool(ours.placed) == bool(theirs.placed)
         if ours.placed and theirs.placed:
-            assert (ours.placed.site, ours.placed.given) == (theirs.placed.site, theirs.placed.given)
+            assert (ours.placed.node_info, ours.placed.given) == (theirs.placed.node_info, theirs.placed.given)
             assert ours.placed.after == theirs.placed.after
 
 
 def test_a_node_that_nobody_changed_is_the_same_object_and_another_after_a_change():
-    site = registered(
+    node_info = read_idle_node(
         NodeView(name="n0", annotations={KEYS.register: encode_json([DeviceInfo(id="d")])}), FAMILIES
-    ).site
+    ).node_info
     taken = replace(asking("a", 1, 1), annotations={ASSIGNED_NODE: "n0", KEYS.allocated: "d,NVIDIA,1,0:;"})
-    ledger, occupancy = Ledger(), Occupancy()
+    ledger, occupancy = PodIndex(), NodeInfoCache()
     ledger.see(taken, FAMILIES)
 
-    before = occupancy.of(FAMILIES, site, ledger.on("n0"))
-    again = occupancy.of(FAMILIES, site, ledger.on("n0"))
+    before = occupancy.of(FAMILIES, node_info, ledger.on("n0"))
+    again = occupancy.of(FAMILIES, node_info, ledger.on("n0"))
     ledger.see(replace(taken, phase="Running"), FAMILIES)
-    after = occupancy.of(FAMILIES, site, ledger.on("n0"))
+    after = occupancy.of(FAMILIES, node_info, ledger.on("n0"))
 
     assert again is before
     assert after is not before
-    assert occupancy.of(FAMILIES, replace(site), ledger.on("n0")) is not after
+    assert occupancy.of(FAMILIES, replace(node_info), ledger.on("n0")) is not after
 
 
 def test_nodes_that_are_gone_are_forgotten():
-    sites = [registered(NodeView(name=f"n{number}"), FAMILIES).site for number in range(9)]
-    occupancy = Occupancy()
-    known = [occupancy.of(FAMILIES, site, ()) for site in sites]
+    node_infos = [read_idle_node(NodeView(name=f"n{number}"), FAMILIES).node_info for number in range(9)]
+    occupancy = NodeInfoCache()
+    known = [occupancy.of(FAMILIES, node_info, ()) for node_info in node_infos]
 
     occupancy.keep({"n0", "n1"})
 
-    assert occupancy.of(FAMILIES, sites[0], ()) is known[0]
-    assert occupancy.of(FAMILIES, sites[8], ()) is not known[8]
+    assert occupancy.of(FAMILIES, node_infos[0], ()) is known[0]
+    assert occupancy.of(FAMILIES, node_infos[8], ()) is not known[8]
 
 
 SIZES = st.integers(2, 7)
@@ -148,7 +148,7 @@ SIZES = st.integers(2, 7)
 @settings(deadline=None)
 @given(st.lists(st.tuples(SIZES, st.randoms(use_true_random=False)), max_size=12), st.sampled_from((8, 60, 1 << 18)))
 def test_a_choice_that_was_found_before_is_the_one_that_would_be_found(questions, room):
-    solved = Solved(room)
+    choices = ChoiceCache(room)
 
     for size, chance in questions:
         devices = [f"d{number}" for number in range(size)]
@@ -158,6 +158,6 @@ def test_a_choice_that_was_found_before_is_the_one_that_would_be_found(questions
         links, count = Links(pairs=pairs), chance.randint(1, size)
         for _ in range(2):
             order = chance.sample(range(size), size)
-            places = best_places(order, count, links.scores(devices), rest=True, solved=solved)
+            places = best_places(order, count, links.scores(devices), rest=True, choices=choices)
             in_order = [devices[place] for place in order]
             assert tuple(devices[place] for place in places) == best_linked(in_order, count, links)

@@ -12,7 +12,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.scheduler.engine.ledger import Entry, Ledger
+from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()
@@ -27,14 +27,14 @@ def pod(uid: str = "u1", annotations: dict[str, str] | None = None, **changes) -
     )
 
 
-def ledger(*pods: PodView) -> Ledger:
-    found = Ledger()
+def ledger(*pods: PodView) -> PodIndex:
+    found = PodIndex()
     for one in pods:
         found.see(one, FAMILIES)
     return found
 
 
-def on(book: Ledger, node: str) -> list[str]:
+def on(book: PodIndex, node: str) -> list[str]:
     return [one.pod.uid for one in book.on(node)]
 
 
@@ -119,7 +119,7 @@ pods = st.builds(
 
 @given(st.lists(st.one_of(pods, st.sampled_from("abc")), max_size=20))
 def test_nodes_and_pods_never_disagree(steps: list[PodView | str]):
-    book, latest = Ledger(), {}
+    book, latest = PodIndex(), {}
     for step in steps:
         if isinstance(step, str):
             book.drop(step)
@@ -135,10 +135,10 @@ def test_nodes_and_pods_never_disagree(steps: list[PodView | str]):
     }
     for node in ("n1", "n2"):
         assert {one.pod.uid for one in book.on(node)} == {uid for uid, one in book.entries.items() if one.node == node}
-    assert Ledger(book.entries.values()).entries == book.entries
+    assert PodIndex(book.entries.values()).entries == book.entries
 
 
 def test_an_entry_follows_its_pod():
-    one = Entry(pod=pod(), node="n1")
+    one = PodInfo(pod=pod(), node="n1")
 
     assert one.told(replace(one.pod, phase="Running")).pod.phase == "Running"

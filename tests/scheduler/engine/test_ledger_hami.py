@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from hami_plugin.scheduler.engine.ledger import Entry, Ledger
+from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
 from tests.support.hami import Json, asks
 from tests.support.pods import entry, held, view
 
 
-def before(case: Json) -> Ledger:
-    return Ledger(entry(item) for item in case["input"]["backend"]["pods"].values())
+def before(case: Json) -> PodIndex:
+    return PodIndex(entry(item) for item in case["input"]["backend"]["pods"].values())
 
 
-def expected(case: Json) -> dict[str, Entry]:
+def expected(case: Json) -> dict[str, PodInfo]:
     """The cache afterwards; the same as before where nothing is said."""
     after = case["expected"].get("after", case["input"])["backend"]["pods"]
     return {uid: entry(item) for uid, item in after.items()}
 
 
-def agree(ledger: Ledger, case: Json) -> None:
+def agree(ledger: PodIndex, case: Json) -> None:
     after = expected(case)
 
     assert ledger.entries == after
@@ -33,7 +33,7 @@ def test_a_pod_is_entered_once_and_then_replaced(case: Json):
     ledger, question = before(case), case["input"]
     pod = view(question["pod"])
 
-    new = ledger.put(Entry(pod=pod, node=question["nodeID"], held=held(pod, question["devices"])))
+    new = ledger.put(PodInfo(pod=pod, node=question["nodeID"], held=held(pod, question["devices"])))
 
     assert new == case["expected"]["result"]
     agree(ledger, case)

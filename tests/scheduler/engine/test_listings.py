@@ -8,10 +8,10 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.filtering import tried
-from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Site, Stock, Unplaced
-from hami_plugin.scheduler.engine.states import MAX_BYTES, MAX_NAMES, Listings, idle
-from hami_plugin.scheduler.engine.survey import rules
+from hami_plugin.scheduler.engine.devices import MAX_BYTES, MAX_NAMES, AnnotationLists, DevicePool, NodeInfo, idle
+from hami_plugin.scheduler.engine.filter import try_nodes
+from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable
+from hami_plugin.scheduler.engine.node_info import scheduling_policies
 from hami_plugin.scheduler.webhook.admission import Allowed, Denied, Scheduling, review
 from hami_plugin.sdk import load_vendor, vendor_names
 from tests.support.pods import nvidia
@@ -44,16 +44,16 @@ def pod(annotations, resource="nvidia.com/gpu", containers=1):
     return PodView(uid="u", namespace="team", name="p", annotations=annotations, containers=asking)
 
 
-def sites(count, *, types=("NVIDIA-Toy",), cards=4):
-    def site(node):
+def node_infos(count, *, types=("NVIDIA-Toy",), cards=4):
+    def node_info(node):
         infos = [replace(CARD, id=f"n{node}-g{n}", index=n, type=types[n % len(types)]) for n in range(cards)]
-        return Site(node=NodeView(name=f"n{node}"), stocks={"NVIDIA": Stock(states=tuple(map(idle, infos)))})
+        return NodeInfo(node=NodeView(name=f"n{node}"), pools={"NVIDIA": DevicePool(states=tuple(map(idle, infos)))})
 
-    return [site(node) for node in range(count)]
+    return [node_info(node) for node in range(count)]
 
 
 def outcomes(one, there):
-    return list(tried(one, rules(NVIDIA), there, Circumstances()))
+    return list(try_nodes(one, scheduling_policies(NVIDIA), there, CycleOptions()))
 
 
 @pytest.mark.scenario("X3")
@@ -61,23 +61,23 @@ def outcomes(one, there):
 def test_a_list_is_read_as_often_for_many_nodes_as_for_one(nodes):
     counted = Counted({USE_TYPE: "toy, other"})
 
-    found = outcomes(pod(counted, containers=3), sites(nodes))
+    found = outcomes(pod(counted, containers=3), node_infos(nodes))
 
-    assert not any(isinstance(one, Unplaced) for one in found)
+    assert not any(isinstance(one, Unschedulable) for one in found)
     assert counted.reads <= 2
 
 
 @pytest.mark.scenario("X3")
 def test_a_type_is_judged_once_for_all_devices_that_are_of_it(monkeypatch):
     asked = []
-    judged = Listings.verdict
+    judged = AnnotationLists.verdict
     monkeypatch.setattr(
-        Listings,
+        AnnotationLists,
         "verdict",
         lambda self, subject, judge: judged(self, subject, lambda: asked.append(subject) or judge()),
     )
 
-    outcomes(pod({USE_TYPE: "large"}, containers=2), sites(30, types=("Small", "Large", "Larger")))
+    outcomes(pod({USE_TYPE: "large"}, containers=2), node_infos(30, types=("Small", "Large", "Larger")))
 
     assert len(asked) == 3
 
@@ -86,9 +86,9 @@ def test_a_type_is_judged_once_for_all_devices_that_are_of_it(monkeypatch):
 @pytest.mark.scenario("X3")
 @pytest.mark.parametrize("text", [ENDLESS, "x" * (MAX_BYTES + 1), "," * MAX_NAMES, "é" * (MAX_BYTES // 2 + 1)])
 def test_a_list_without_end_is_refused_on_every_node_with_its_size_the_limit_and_what_to_do(text):
-    found = outcomes(pod({USE_TYPE: text}), sites(2))
+    found = outcomes(pod({USE_TYPE: text}), node_infos(2))
 
-    assert {one.site.node.name for one in found if isinstance(one, Unplaced)} == {"n0", "n1"}
+    assert {one.node_info.node.name for one in found if isinstance(one, Unschedulable)} == {"n0", "n1"}
     for one in found:
         assert one.why.startswith(f"{USE_TYPE}={text[:64]}")
         assert f"has {len(text.encode())} bytes" in one.why
@@ -100,7 +100,7 @@ def test_a_list_without_end_is_refused_on_every_node_with_its_size_the_limit_and
 def test_a_list_of_as_many_names_as_are_read_is_read():
     names = ",".join(["toy", *(f"x{n}" for n in range(MAX_NAMES - 1))])
 
-    assert all(isinstance(one.placed, Placed) for one in outcomes(pod({USE_TYPE: names}), sites(2)))
+    assert all(isinstance(one.placed, PodFit) for one in outcomes(pod({USE_TYPE: names}), node_infos(2)))
 
 
 KEYS = sorted(
@@ -140,13 +140,13 @@ def test_every_vendor_that_selects_by_name_is_asked_here():
 
 
 def test_what_a_pod_does_not_select_by_may_be_as_long_as_it_likes():
-    found = outcomes(pod({"cambricon.com/use-gpuuuid": ENDLESS, "kubectl.io/last-applied": ENDLESS}), sites(1))
+    found = outcomes(pod({"cambricon.com/use-gpuuuid": ENDLESS, "kubectl.io/last-applied": ENDLESS}), node_infos(1))
 
-    assert not any(isinstance(one, Unplaced) for one in found)
+    assert not any(isinstance(one, Unschedulable) for one in found)
 
 
 def test_an_order_without_end_is_refused_too():
-    (one,) = outcomes(pod({"hami.io/gpu-scheduler-policy": ENDLESS}), sites(1))
+    (one,) = outcomes(pod({"hami.io/gpu-scheduler-policy": ENDLESS}), node_infos(1))
 
-    assert isinstance(one, Unplaced)
+    assert isinstance(one, Unschedulable)
     assert "at most 4096 bytes" in one.why

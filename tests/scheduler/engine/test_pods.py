@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.checks import CHARGED, standard, within_quota
-from hami_plugin.scheduler.engine.fit import Policy
-from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Site, Stock, Unplaced, demands, place
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, DevicePool, NodeInfo, Quota, idle
+from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Policy, Unschedulable, demands, fit_pod
 from hami_plugin.scheduler.engine.requests import amount, counted, percentage
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
-from hami_plugin.scheduler.engine.states import ORDER_KEY, Quota, idle
 
 
 def policy(device_type: str, **fields) -> Policy:
@@ -39,9 +38,11 @@ def card(name: str, index: int = 0, **fields) -> DeviceInfo:
     return DeviceInfo(id=name, index=index, count=4, devmem=1000, devcore=100, health=True, **fields)
 
 
-def site(**cards: list[DeviceInfo]) -> Site:
-    stocks = {device_type: Stock(states=tuple(idle(info) for info in infos)) for device_type, infos in cards.items()}
-    return Site(node=NodeView(name="n"), stocks=stocks)
+def node_info(**cards: list[DeviceInfo]) -> NodeInfo:
+    pools = {
+        device_type: DevicePool(states=tuple(idle(info) for info in infos)) for device_type, infos in cards.items()
+    }
+    return NodeInfo(node=NodeView(name="n"), pools=pools)
 
 
 def container(name: str, device_type: str = "", *, init=False, sidecar=False, **amounts: int) -> ContainerView:
@@ -53,44 +54,46 @@ def pod(*containers: ContainerView, **annotations: str) -> PodView:
     return PodView(uid="u", namespace="ns", name="p", containers=containers, annotations=annotations)
 
 
-def devices(outcome: Placed | Unplaced, device_type: str = "red") -> list[list[str]]:
-    assert isinstance(outcome, Placed), outcome.why
+def devices(outcome: PodFit | Unschedulable, device_type: str = "red") -> list[list[str]]:
+    assert isinstance(outcome, PodFit), outcome.why
     return [[grant.uuid for grant in piece] for piece in outcome.given[device_type]]
 
 
-def taken(outcome: Placed | Unplaced, device_type: str = "red") -> dict[str, tuple[int, int, int]]:
-    assert isinstance(outcome, Placed), outcome.why
+def taken(outcome: PodFit | Unschedulable, device_type: str = "red") -> dict[str, tuple[int, int, int]]:
+    assert isinstance(outcome, PodFit), outcome.why
     return {state.uuid: (state.slots, state.memory, state.cores) for state in outcome.after[device_type]}
 
 
 def test_containers_see_what_those_before_them_have():
     wanted = pod(container("a", "red", count=1, memory=700), container("b", "red", count=1, memory=700))
 
-    outcome = place(wanted, RULES, site(red=[card("R0"), card("R1", 1)]))
+    outcome = fit_pod(wanted, RULES, node_info(red=[card("R0"), card("R1", 1)]))
 
     assert sorted(devices(outcome)) == [["R0"], ["R1"]]
-    assert isinstance(place(wanted, RULES, site(red=[card("R0")])), Unplaced)
+    assert isinstance(fit_pod(wanted, RULES, node_info(red=[card("R0")])), Unschedulable)
 
 
 def test_every_container_has_one_entry_also_those_without_a_device():
     wanted = pod(container("i", init=True), container("a"), container("b", "red", count=1, memory=1), container("c"))
 
-    assert devices(place(wanted, RULES, site(red=[card("R0")]))) == [[], [], ["R0"], []]
+    assert devices(fit_pod(wanted, RULES, node_info(red=[card("R0")]))) == [[], [], ["R0"], []]
 
 
 def test_families_are_served_side_by_side_in_one_container():
     both = ContainerView(name="a", limits={"red/count": "1", "red/memory": "1", "blue/count": "2", "blue/memory": "2"})
 
-    outcome = place(pod(both, container("b")), RULES, site(red=[card("R0")], blue=[card("B0"), card("B1", 1)]))
+    outcome = fit_pod(pod(both, container("b")), RULES, node_info(red=[card("R0")], blue=[card("B0"), card("B1", 1)]))
 
     assert devices(outcome, "red") == [["R0"], []]
     assert sorted(devices(outcome, "blue")[0]) == ["B0", "B1"]
 
 
 def test_a_family_of_which_the_pod_has_nothing_is_not_in_the_decision():
-    outcome = place(pod(container("a", "red", count=1, memory=1)), RULES, site(red=[card("R0")], blue=[card("B0")]))
+    outcome = fit_pod(
+        pod(container("a", "red", count=1, memory=1)), RULES, node_info(red=[card("R0")], blue=[card("B0")])
+    )
 
-    assert isinstance(outcome, Placed)
+    assert isinstance(outcome, PodFit)
     assert set(outcome.given) == {"red"}
 
 
@@ -102,7 +105,7 @@ def test_init_containers_run_one_by_one_and_take_the_most_that_one_of_them_has()
         container("b", "red", count=1, memory=300, cores=20),
     )
 
-    outcome = place(wanted, RULES, site(red=[card("R0")]))
+    outcome = fit_pod(wanted, RULES, node_info(red=[card("R0")]))
 
     assert devices(outcome) == [["R0"]] * 4
     assert taken(outcome) == {"R0": (2, 900, 50)}
@@ -111,33 +114,33 @@ def test_init_containers_run_one_by_one_and_take_the_most_that_one_of_them_has()
 @pytest.mark.difference("D-223")
 def test_a_sidecar_counts_beside_what_comes_after_it():
     sidecar = container("s", "red", sidecar=True, count=1, memory=600)
-    room = site(red=[card("R0")])
+    room = node_info(red=[card("R0")])
 
-    alone = place(pod(sidecar, container("a", "red", count=1, memory=400)), RULES, room)
-    too_much = place(pod(sidecar, container("a", "red", count=1, memory=500)), RULES, room)
-    init_too_large = place(pod(sidecar, container("i", "red", init=True, count=1, memory=500)), RULES, room)
-    init_before = place(pod(container("i", "red", init=True, count=1, memory=1000), sidecar), RULES, room)
+    alone = fit_pod(pod(sidecar, container("a", "red", count=1, memory=400)), RULES, room)
+    too_much = fit_pod(pod(sidecar, container("a", "red", count=1, memory=500)), RULES, room)
+    init_too_large = fit_pod(pod(sidecar, container("i", "red", init=True, count=1, memory=500)), RULES, room)
+    init_before = fit_pod(pod(container("i", "red", init=True, count=1, memory=1000), sidecar), RULES, room)
 
     assert taken(alone) == {"R0": (2, 1000, 0)}
-    assert isinstance(too_much, Unplaced)
-    assert isinstance(init_too_large, Unplaced)
+    assert isinstance(too_much, Unschedulable)
+    assert isinstance(init_too_large, Unschedulable)
     assert taken(init_before) == {"R0": (1, 1000, 0)}
 
 
 def test_the_first_container_that_does_not_fit_says_why():
     wanted = pod(container("a", "red", count=1, memory=1), container("b", "red", count=1, memory=2000))
 
-    outcome = place(wanted, RULES, site(red=[card("R0")]))
+    outcome = fit_pod(wanted, RULES, node_info(red=[card("R0")]))
 
-    assert isinstance(outcome, Unplaced)
+    assert isinstance(outcome, Unschedulable)
     assert outcome.why == "1/1 CardInsufficientMemory"
     assert [step.container.name for step in outcome.steps] == ["a", "b"]
 
 
 def test_too_few_devices_are_told_without_numbers_and_each_device_still_has_its_verdict():
-    outcome = place(pod(container("a", "red", count=2, memory=2000)), RULES, site(red=[card("R0")]))
+    outcome = fit_pod(pod(container("a", "red", count=2, memory=2000)), RULES, node_info(red=[card("R0")]))
 
-    assert isinstance(outcome, Unplaced)
+    assert isinstance(outcome, Unschedulable)
     assert outcome.why == "NodeInsufficientDevice"
     assert [str(verdict.reason) for verdict in outcome.steps[-1].outcome.verdicts] == ["CardInsufficientMemory"]
 
@@ -145,15 +148,15 @@ def test_too_few_devices_are_told_without_numbers_and_each_device_still_has_its_
 def test_one_container_may_have_several_shares_where_the_family_allows_it():
     rules = {"red": policy("red", again=lambda state: state.info.mode == "cut")}
 
-    outcome = place(pod(container("a", "red", count=3, memory=10)), rules, site(red=[card("R0", mode="cut")]))
+    outcome = fit_pod(pod(container("a", "red", count=3, memory=10)), rules, node_info(red=[card("R0", mode="cut")]))
 
     assert devices(outcome) == [["R0"] * 3]
 
 
 def test_a_pod_that_asks_for_nothing_fits_and_gets_nothing():
-    outcome = place(pod(container("a")), RULES, site())
+    outcome = fit_pod(pod(container("a")), RULES, node_info())
 
-    assert isinstance(outcome, Placed)
+    assert isinstance(outcome, PodFit)
     assert outcome.given == {}
 
 
@@ -161,18 +164,18 @@ def test_a_pod_that_asks_for_nothing_fits_and_gets_nothing():
 def test_an_amount_that_means_nothing_fits_nowhere():
     limits = {"red/count": "1", "red/memory": "lots"}
 
-    outcome = place(pod(ContainerView(name="a", limits=limits)), RULES, site(red=[card("R0")]))
+    outcome = fit_pod(pod(ContainerView(name="a", limits=limits)), RULES, node_info(red=[card("R0")]))
 
-    assert isinstance(outcome, Unplaced)
+    assert isinstance(outcome, Unschedulable)
     assert "red/memory=lots" in outcome.why
 
 
 def test_weights_that_mean_nothing_fit_nowhere():
     wanted = replace(pod(container("a", "red", count=1, memory=1)), annotations={WEIGHTS_KEY: "slot=1"})
 
-    outcome = place(wanted, RULES, site(red=[card("R0")]))
+    outcome = fit_pod(wanted, RULES, node_info(red=[card("R0")]))
 
-    assert isinstance(outcome, Unplaced)
+    assert isinstance(outcome, Unschedulable)
     assert WEIGHTS_KEY in outcome.why
 
 
@@ -182,9 +185,9 @@ def test_weights_too_large_to_reckon_with_fit_nowhere_and_are_told_in_short(digi
     weighing = f"slot=1,core=1,memory={'9' * digits}"
     wanted = replace(pod(container("a", "red", count=1, memory=1)), annotations={WEIGHTS_KEY: weighing})
 
-    outcome = place(wanted, RULES, site(red=[card("R0")]))
+    outcome = fit_pod(wanted, RULES, node_info(red=[card("R0")]))
 
-    assert isinstance(outcome, Unplaced)
+    assert isinstance(outcome, Unschedulable)
     assert outcome.why.startswith(f"{WEIGHTS_KEY}=slot=1,core=1,memory=9999")
     assert "from 0 to 999999999" in outcome.why
     assert len(outcome.why) < 300
@@ -195,19 +198,21 @@ def test_the_pods_order_of_devices_decides_for_each_container_anew(order: str, e
     two = [container(name, "red", count=1, memory=100) for name in "ab"]
     wanted = replace(pod(*two), annotations={ORDER_KEY: order})
 
-    outcome = place(wanted, RULES, site(red=[card("R0"), card("R1", 1, numa=1)]))
+    outcome = fit_pod(wanted, RULES, node_info(red=[card("R0"), card("R1", 1, numa=1)]))
 
     assert [piece[0] for piece in devices(outcome)] == expected
 
 
 def test_quota_counts_all_that_runs_together_and_init_containers_apart():
     rules = {"red": policy("red", checks=(within_quota(memory="red/memory", cores="red/cores"), *CHARGED))}
-    room, limited = site(red=[card("R0")]), Circumstances(quota=Quota(limits={"red/memory": 1000}))
+    room, limited = node_info(red=[card("R0")]), CycleOptions(quota=Quota(limits={"red/memory": 1000}))
     init = container("i", "red", init=True, count=1, memory=900)
     a, b = (container(name, "red", count=1, memory=500) for name in "ab")
 
-    assert isinstance(place(pod(init, a, b), rules, room, limited), Placed)
-    assert isinstance(place(pod(init, a, container("b", "red", count=1, memory=501)), rules, room, limited), Unplaced)
+    assert isinstance(fit_pod(pod(init, a, b), rules, room, limited), PodFit)
+    assert isinstance(
+        fit_pod(pod(init, a, container("b", "red", count=1, memory=501)), rules, room, limited), Unschedulable
+    )
 
 
 amounts = st.integers(1, 1200)
@@ -223,12 +228,12 @@ def test_nothing_is_ever_taken_twice(containers, used):
         for n, (kind, count, memory) in enumerate(containers)
     ]
     states = [replace(idle(card(f"R{n}", n)), memory=memory) for n, memory in enumerate(used)]
-    stock = Site(node=NodeView(name="n"), stocks={"red": Stock(states=tuple(states))})
+    pool = NodeInfo(node=NodeView(name="n"), pools={"red": DevicePool(states=tuple(states))})
     wanted = pod(*built)
 
-    outcome = place(wanted, RULES, stock)
+    outcome = fit_pod(wanted, RULES, pool)
 
-    if isinstance(outcome, Placed):
+    if isinstance(outcome, PodFit):
         asked = demands(wanted, RULES)
         assert isinstance(asked, tuple)
         pieces = outcome.given.get("red", ((),) * len(built))

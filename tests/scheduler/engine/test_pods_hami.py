@@ -12,12 +12,11 @@ import pytest
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView
 from hami_plugin.scheduler.engine.checks import standard
-from hami_plugin.scheduler.engine.filtering import choose
-from hami_plugin.scheduler.engine.fit import Policy
-from hami_plugin.scheduler.engine.pods import Circumstances, Placed, Rules, Site, Stock, Unplaced, demands, place
+from hami_plugin.scheduler.engine.devices import Context, DevicePool, NodeInfo, PodAllocation, used
+from hami_plugin.scheduler.engine.filter import score_nodes
+from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Policies, Policy, Unschedulable, demands, fit_pod
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.scheduler.engine.states import Context, Holding, used
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.support.hami import Json, asks
@@ -35,7 +34,7 @@ def catalog() -> Catalog:
     return Catalog()
 
 
-def rules(pod: Any, requests: Any) -> Rules:
+def rules(pod: Any, requests: Any) -> Policies:
     """The families' rules, told what each container asks for: HAMi's tests say so directly."""
     containers = values.pod(pod).containers
     table = [{request["type"]: request for request in (one or {}).values()} for one in requests or ()]
@@ -75,13 +74,15 @@ def hami(request: Any) -> Any:
     }
 
 
-def site(name: str, node: Any) -> Site:
+def node_info(name: str, node: Any) -> NodeInfo:
     states = [values.state(device(one["device"])) for one in node["devices"].get("device_lists") or ()]
-    stocks = {
-        device_type: Stock(states=tuple(state for state in states if device_type.lower() in state.info.type.lower()))
+    pools = {
+        device_type: DevicePool(
+            states=tuple(state for state in states if device_type.lower() in state.info.type.lower())
+        )
         for device_type in WORDS
     }
-    return Site(node=NodeView(name=name), stocks=stocks)
+    return NodeInfo(node=NodeView(name=name), pools=pools)
 
 
 def device(item: Any) -> Any:
@@ -92,7 +93,7 @@ def device(item: Any) -> Any:
             "memoryMB": one.get("memory_mb", 0),
             "core": one.get("core", 0),
             "sliceCount": one.get("slice_count", 0),
-            "placements": [{"start": 0, **place} for place in one["placements"]],
+            "placements": [{"start": 0, **fit_pod} for fit_pod in one["placements"]],
         }
         for one in item.get("mig_profiles") or ()
     ]
@@ -110,14 +111,16 @@ def test_a_pod_is_placed_and_nodes_are_scored_as_by_hami(case: Any):
         weights_without_meaning_fail(question["pod"])
         return
     pod = spelt_out(question["pod"], len(question["resourceReqs"] or ()))
-    nodes = [site(name, node) for name, node in sorted(question["nodes"].items())]
+    nodes = [node_info(name, node) for name, node in sorted(question["nodes"].items())]
     order = case.get("context", {}).get("NodeSchedulerPolicy", "binpack")
     device_order = next((node["devices"].get("policy") for node in question["nodes"].values()), "") or "spread"
 
     policies = rules(pod, question["resourceReqs"])
-    choice = choose(values.pod(pod), policies, nodes, Circumstances(order=device_order), order=order)
+    choice = score_nodes(values.pod(pod), policies, nodes, CycleOptions(order=device_order), order=order)
 
-    assert {one.site.node.name: one.why for one in choice.failed} == (expected["after"] or {}).get("failedNodes", {})
+    assert {one.node_info.node.name: one.why for one in choice.failed} == (expected["after"] or {}).get(
+        "failedNodes", {}
+    )
     theirs = {one["node_id"]: one for one in expected["scores"]["node_list"]}
     assert {one.name for one in choice.fitting} == set(theirs)
     for one in choice.fitting:
@@ -152,9 +155,9 @@ def shares(devices: Any) -> Any:
 
 
 def weights_without_meaning_fail(pod: Json) -> None:
-    node = Site(node=NodeView(name="n"), stocks={})
+    node = NodeInfo(node=NodeView(name="n"), pools={})
 
-    choice = choose(values.pod(pod), rules({}, []), [node], Circumstances())
+    choice = score_nodes(values.pod(pod), rules({}, []), [node], CycleOptions())
 
     (failed,) = choice.failed
     assert "device-scoring-weights" in failed.why
@@ -168,7 +171,7 @@ def test_usage_is_rebuilt_from_pods_as_by_hami(case: Any):
         registered = [values.state(info(one)) for one in state["nodes"][name]["devices"].get("NVIDIA", ())]
         here = [pod for pod in (state["pods"] or {}).values() if pod["node_id"] == name]
         holdings = [
-            Holding(
+            PodAllocation(
                 pod=values.pod({key: pod[key] for key in ("name", "annotations") if key in pod}),
                 pieces=tuple(tuple(grant(one) for one in piece) for piece in pod["devices"]["NVIDIA"]),
             )
@@ -201,15 +204,15 @@ def test_one_container_gets_devices_of_a_node_as_by_hami(case: Json):
     pod = spelt_out(question["pod"], 1)
     policies = rules(pod, [question["requests"]]) | mocks(wanted)
     states = [values.state(device(one["device"])) for one in node["devices"]["device_lists"]]
-    stocks = {
-        device_type: Stock(states=tuple(one for one in states if device_type in one.info.type))
+    pools = {
+        device_type: DevicePool(states=tuple(one for one in states if device_type in one.info.type))
         for device_type in policies
     }
 
-    outcome = place(values.pod(pod), policies, Site(node=NodeView(name="node-1"), stocks=stocks))
+    outcome = fit_pod(values.pod(pod), policies, NodeInfo(node=NodeView(name="node-1"), pools=pools))
 
-    assert isinstance(outcome, Placed) == expected["fit"]
-    if isinstance(outcome, Unplaced):
+    assert isinstance(outcome, PodFit) == expected["fit"]
+    if isinstance(outcome, Unschedulable):
         # A type that no backend serves is unknown to HAMi; here a family without a device on the node.
         theirs = expected["reason"].replace("Device type not found", Reason.TOO_FEW_ON_NODE)
         assert outcome.why == theirs
@@ -232,7 +235,7 @@ def full(item: Json) -> Json:
     return {"usedmem": 0, "usedcores": 0, **item}
 
 
-def mocks(requests: Any) -> Rules:
+def mocks(requests: Any) -> Policies:
     """Families that HAMi's tests invent: anything that is asked for, of any device."""
     known = catalog().find({"vendor": "NVIDIA"}).parity
     return {

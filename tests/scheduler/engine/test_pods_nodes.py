@@ -9,12 +9,11 @@ import pytest
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.checks import standard
-from hami_plugin.scheduler.engine.filtering import ORDER_KEY, choose
-from hami_plugin.scheduler.engine.fit import Policy
-from hami_plugin.scheduler.engine.pods import Circumstances, Site, Stock
+from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle
+from hami_plugin.scheduler.engine.filter import ORDER_KEY, score_nodes
+from hami_plugin.scheduler.engine.fit import CycleOptions, Policy
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.scores import Decision, Ranking
-from hami_plugin.scheduler.engine.states import idle
 
 REQUEST = counted("red", count=amount("red/count"), memory=amount("red/memory"))
 PLAIN = Policy(request=REQUEST, serves=standard("red"))
@@ -26,16 +25,16 @@ POD = PodView(
 )
 
 
-def node(name: str, memory: int = 0) -> Site:
+def node(name: str, memory: int = 0) -> NodeInfo:
     info = DeviceInfo(id=f"{name}-R", count=10, devmem=100, devcore=100, health=True)
-    stock = Stock(states=(replace(idle(info), memory=memory, slots=1 if memory else 0),))
-    return Site(node=NodeView(name=name), stocks={"red": stock})
+    pool = DevicePool(states=(replace(idle(info), memory=memory, slots=1 if memory else 0),))
+    return NodeInfo(node=NodeView(name=name), pools={"red": pool})
 
 
-def chosen(policy: Policy, *sites: Site, order: str | None = None) -> str | None:
+def chosen(policy: Policy, *node_infos: NodeInfo, order: str | None = None) -> str | None:
     pod = replace(POD, annotations={ORDER_KEY: order}) if order else POD
-    best = choose(pod, {"red": policy}, sites, Circumstances()).best
-    return best.site.node.name if best else None
+    best = score_nodes(pod, {"red": policy}, node_infos, CycleOptions()).best
+    return best.node_info.node.name if best else None
 
 
 @pytest.mark.parametrize(("order", "expected"), [(None, "full"), ("binpack", "full"), ("spread", "empty")])
@@ -50,7 +49,7 @@ def test_equal_nodes_come_out_the_same_in_whatever_order_they_stand():
 
 
 def test_how_full_a_node_is_counts_before_the_pod_is_on_it():
-    choice = choose(POD, {"red": PLAIN}, [node("n", 40)], Circumstances())
+    choice = score_nodes(POD, {"red": PLAIN}, [node("n", 40)], CycleOptions())
 
     assert choice.fitting[0].score == pytest.approx(10 * (1 / 10 + 0 / 100 + 40 / 100))
 
@@ -67,12 +66,12 @@ def test_a_ranking_outweighs_how_full_a_node_is_under_every_order(order):
 
 
 def test_nodes_where_it_does_not_fit_say_why():
-    choice = choose(
-        POD, {"red": PLAIN}, [node("full", 95), Site(node=NodeView(name="bare"), stocks={})], Circumstances()
+    choice = score_nodes(
+        POD, {"red": PLAIN}, [node("full", 95), NodeInfo(node=NodeView(name="bare"), pools={})], CycleOptions()
     )
 
     assert choice.best is None
-    assert {one.site.node.name: one.why for one in choice.failed} == {
+    assert {one.node_info.node.name: one.why for one in choice.failed} == {
         "full": "1/1 CardInsufficientMemory",
         "bare": "NodeInsufficientDevice",
     }

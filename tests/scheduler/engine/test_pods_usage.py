@@ -7,8 +7,8 @@ import pytest
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.devices import PodAllocation, held, idle, restored, used
 from hami_plugin.scheduler.engine.requests import amount, counted
-from hami_plugin.scheduler.engine.states import Holding, held, idle, restored, used
 
 request = counted("red", count=amount("red/count"))
 
@@ -22,12 +22,12 @@ def share(uuid: str, memory: int, cores: int = 0) -> tuple[Grant, ...]:
     return (Grant(uuid=uuid, device_type="red", memory=memory, cores=cores),)
 
 
-def holding(containers, pieces, phase="Pending") -> Holding:
+def holding(containers, pieces, phase="Pending") -> PodAllocation:
     pod = PodView(uid="u", namespace="n", name="p", containers=tuple(containers), phase=phase)
-    return Holding(pod=pod, pieces=tuple(pieces))
+    return PodAllocation(pod=pod, pieces=tuple(pieces))
 
 
-def summed(one: Holding) -> dict[str, tuple[int, int, int]]:
+def summed(one: PodAllocation) -> dict[str, tuple[int, int, int]]:
     return {grant.uuid: (grant.slots, grant.memory, grant.cores) for grant in held(one, request)}
 
 

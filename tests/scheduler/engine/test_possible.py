@@ -6,9 +6,9 @@ import pytest
 
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.scheduler.engine.filtering import Filtered, Scene, filtered
-from hami_plugin.scheduler.engine.satisfiable import impossible, largest, sizes
-from hami_plugin.scheduler.engine.survey import registered
+from hami_plugin.scheduler.engine.capacity import impossible, largest, sizes
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes
+from hami_plugin.scheduler.engine.node_info import read_idle_node
 from tests.hami.catalog import Catalog
 from tests.hami.decisions import situation
 from tests.hami.run import read
@@ -18,16 +18,16 @@ from tests.support.scheduling import CARD_MIB, FAMILIES, KEYS, cards, manifest
 SCHEDULE = Path(__file__).parents[2] / "vectors" / "schedule.jsonl.xz"
 
 
-def sites(*counts: int, **card):
+def node_infos(*counts: int, **card):
     """Nodes n1, n2, … with so many cards."""
     registers = {f"n{n}": cards(f"n{n}", count, **card) for n, count in enumerate(counts, 1)}
     nodes = [NodeView(name=name, annotations={KEYS.register: text}) for name, text in registers.items()]
-    return [registered(node, FAMILIES).site for node in nodes]
+    return [read_idle_node(node, FAMILIES).node_info for node in nodes]
 
 
 def known(families, there):
     """What is largest of all that these nodes have."""
-    return largest(sizes(site, families) for site in there)
+    return largest(sizes(node_info, families) for node_info in there)
 
 
 def why(there, **asked) -> str:
@@ -36,7 +36,7 @@ def why(there, **asked) -> str:
 
 @pytest.mark.parametrize("asked", [{"memory": CARD_MIB}, {"cores": 100}, {"gpus": 4}, {"gpus": 0}])
 def test_what_the_largest_node_has_is_possible(asked):
-    assert why(sites(1, 4), **asked) == ""
+    assert why(node_infos(1, 4), **asked) == ""
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_what_the_largest_node_has_is_possible(asked):
     ],
 )
 def test_more_than_that_is_not_and_the_reason_names_the_largest(asked, told):
-    assert why(sites(1, 4), **asked) == told
+    assert why(node_infos(1, 4), **asked) == told
 
 
 def test_more_cores_than_any_device_has_are_impossible():
-    assert "nvidia.com/gpucores asks for 101" in why(sites(1), cores=101)
+    assert "nvidia.com/gpucores asks for 101" in why(node_infos(1), cores=101)
 
 
 SHARED_BY_CORE = "hami-vnpu-core"
@@ -93,22 +93,22 @@ def test_a_percentage_of_cores_is_not_held_against_a_number_of_them(
     pod = pod_view(
         {"metadata": {"annotations": annotations}, "spec": {"containers": [{"resources": {"limits": limits}}]}}
     )
-    there = registered(node, [family]).site
+    there = read_idle_node(node, [family]).node_info
 
-    outcome = filtered(Scene(families=(family,), nodes={"n1": there}), pod, ["n1"])
+    outcome = filter_nodes(ClusterSnapshot(families=(family,), nodes={"n1": there}), pod, ["n1"])
 
-    assert isinstance(outcome, Filtered)
+    assert isinstance(outcome, FilterResult)
     assert outcome.placed
     assert impossible(pod, [family], known([family], [there])) == ""
 
 
 def test_devices_that_are_sick_may_heal():
-    assert why(sites(4, health=False), gpus=4) == ""
+    assert why(node_infos(4, health=False), gpus=4) == ""
 
 
 def test_without_any_known_device_nothing_is_impossible():
     assert why([], gpus=1000, memory=10**6) == ""
-    assert why(sites(0), gpus=1000) == ""
+    assert why(node_infos(0), gpus=1000) == ""
 
 
 def test_nothing_that_was_ever_placed_is_called_impossible():
@@ -117,6 +117,6 @@ def test_nothing_that_was_ever_placed_is_called_impossible():
         asked = situation(case.question, catalog)
         if case.answers[0]["best"]:
             placed += 1
-            assert impossible(asked.pod, asked.families, known(asked.families, asked.sites)) == "", case.id
+            assert impossible(asked.pod, asked.families, known(asked.families, asked.node_infos)) == "", case.id
 
     assert placed > 100

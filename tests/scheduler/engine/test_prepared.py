@@ -12,10 +12,10 @@ from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.checks import prepared, standard
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota, Slice, Tenant
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.states import Context, DeviceState, Quota, Slice, Tenant
-from hami_plugin.scheduler.engine.topology.choice import Solved
+from hami_plugin.scheduler.engine.topology.choice import ChoiceCache
 
 CHECKS = standard("W", uuids=("x/use", "x/avoid"), types=("x/type", "x/no-type"))
 STATE = DeviceState(
@@ -90,7 +90,7 @@ def test_a_context_beside_other_devices_is_otherwise_the_same():
         given={"W": ((),)},
         quota=Quota(limits={"r": 1}),
         order="binpack",
-        solved=Solved(),
+        choices=ChoiceCache(),
     )
 
     assert full.among((STATE,)) == replace(full, states=(STATE,))

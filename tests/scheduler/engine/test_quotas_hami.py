@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hami_plugin.scheduler.engine.ledger import Entry, Ledger
+from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
 from hami_plugin.scheduler.engine.quotas import excess, limits, managed, used
-from hami_plugin.scheduler.engine.states import Quota
 from tests.support.hami import Json, asks
 from tests.support.pods import families, held, view
 
@@ -88,7 +88,7 @@ def test_a_changed_quota_says_what_holds(case: Json):
     assert new == expected(case, namespace)
 
 
-def usage(case: Json, ledger: Ledger, namespace: str) -> Json:
+def usage(case: Json, ledger: PodIndex, namespace: str) -> Json:
     found = used(names(case), [one.held for one in ledger.of(namespace)])
     return {name: amount for name, amount in found.items() if amount}
 
@@ -100,10 +100,10 @@ def theirs(case: Json, namespace: str) -> Json:
 
 @asks("quota", "QuotaManager.AddUsage")
 def test_a_pod_counts_in_its_namespace(case: Json):
-    ledger, question = Ledger(), case["input"]
+    ledger, question = PodIndex(), case["input"]
     pod = view(question["pod"])
 
-    ledger.put(Entry(pod=pod, node="n1", held=held(pod, question["pod_devices"])))
+    ledger.put(PodInfo(pod=pod, node="n1", held=held(pod, question["pod_devices"])))
 
     assert usage(case, ledger, pod.namespace) == theirs(case, pod.namespace)
 
@@ -112,9 +112,9 @@ def test_a_pod_counts_in_its_namespace(case: Json):
 def test_a_pod_that_is_gone_counts_no_more_and_never_less_than_nothing(case: Json):
     question = case["input"]
     pod = view(question["pod"])
-    one = Entry(pod=pod, node="n1", held=held(pod, question["pod_devices"]))
+    one = PodInfo(pod=pod, node="n1", held=held(pod, question["pod_devices"]))
     there = question["backend"]["quotas"][pod.namespace]
-    ledger = Ledger([one] if any(item.get("used") for item in there.values()) else [])
+    ledger = PodIndex([one] if any(item.get("used") for item in there.values()) else [])
 
     ledger.drop(pod.uid)
 

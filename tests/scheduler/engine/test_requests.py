@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.scheduler.engine.node_info import requested_families
+from hami_plugin.scheduler.engine.node_resources import resource_names
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, amount, counted, percentage
-from hami_plugin.scheduler.engine.satisfiable import named
-from hami_plugin.scheduler.engine.survey import named_by
 from hami_plugin.sdk import vendor_names
 from tests.support.pods import of_vendor
 
@@ -65,17 +65,17 @@ EVERY = [family for name in vendor_names() for family in of_vendor(name, {}) if 
 @pytest.mark.parametrize("amount", ["1", "x"])
 def test_a_family_is_asked_by_its_own_resources_alone(family, amount):
     """So a scheduler puts a container's question to the families that it names, and to no other."""
-    names = {name for other in EVERY for name in named(other)} - named(family)
+    names = {name for other in EVERY for name in resource_names(other)} - resource_names(family)
     wish = dict.fromkeys(names, amount)
     one = ContainerView(name="main", limits=wish, requests=wish)
 
     assert family.rules.policy.request(one) is None
-    assert family not in named_by(PodView(uid="u", namespace="team", name="a", containers=(one,)), EVERY)
+    assert family not in requested_families(PodView(uid="u", namespace="team", name="a", containers=(one,)), EVERY)
 
 
 @pytest.mark.parametrize("family", EVERY, ids=lambda family: family.device_type)
 def test_each_resource_of_a_family_names_it(family):
-    for name in named(family):
+    for name in resource_names(family):
         for wish in ({"limits": {name: "1"}}, {"requests": {name: "1"}}):
             one = ContainerView(name="main", **wish)
-            assert family in named_by(PodView(uid="u", namespace="team", name="a", containers=(one,)), EVERY)
+            assert family in requested_families(PodView(uid="u", namespace="team", name="a", containers=(one,)), EVERY)

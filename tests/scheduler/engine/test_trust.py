@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.handshake import question, reported
-from hami_plugin.scheduler.engine.survey import Trust, trusted
+from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes
 from tests.support.pods import nvidia, of_vendor
 
 (FAMILY,) = nvidia()
@@ -23,9 +23,9 @@ def node(text: str | None = None, counted: int | None = None, register: str = "x
     return NodeView(name="n1", annotations={REGISTER: register, **handshake}, allocatable=allocatable)
 
 
-def judged(now: NodeView, *, before: NodeView | None = None, silent: bool = False) -> Trust:
+def judged(now: NodeView, *, before: NodeView | None = None, silent: bool = False) -> Handshakes:
     quiet = frozenset({WORD} if silent else ())
-    return trusted(now, {WORD: FAMILY}, NOW, before=before or now, silent=quiet)
+    return check_handshakes(now, {WORD: FAMILY}, NOW, before=before or now, silent=quiet)
 
 
 OFFERED, SILENT = frozenset({WORD}), frozenset({WORD})
@@ -37,24 +37,24 @@ ASKED, TAKEN_BACK = {HANDSHAKE: question(NOW)}, {HANDSHAKE: None}
 )
 @pytest.mark.parametrize("counted", [None, 10])
 def test_whoever_has_not_been_asked_is_asked_and_believed_meanwhile(text, counted):
-    assert judged(node(text, counted)) == Trust(offered=OFFERED, write=ASKED)
+    assert judged(node(text, counted)) == Handshakes(offered=OFFERED, write=ASKED)
 
 
 @pytest.mark.parametrize(("text", "counted"), [(JUST, None), (JUST, 10), (LONG_AGO, 10), ("Requesting_some day", None)])
 def test_whoever_may_still_answer_or_is_counted_is_believed_and_left_alone(text, counted):
-    assert judged(node(text, counted)) == Trust(offered=OFFERED)
+    assert judged(node(text, counted)) == Handshakes(offered=OFFERED)
 
 
 def test_a_daemon_that_does_not_answer_for_a_minute_offers_nothing_and_the_question_is_taken_back():
-    assert judged(node(LONG_AGO)) == Trust(offered=frozenset(), silent=SILENT, write=TAKEN_BACK)
+    assert judged(node(LONG_AGO)) == Handshakes(offered=frozenset(), silent=SILENT, write=TAKEN_BACK)
 
 
 def test_a_silent_daemon_is_not_asked_again():
-    assert judged(node(), silent=True) == Trust(offered=frozenset(), silent=SILENT)
+    assert judged(node(), silent=True) == Handshakes(offered=frozenset(), silent=SILENT)
 
 
 def test_a_question_that_is_taken_back_was_found_unanswered_by_another_scheduler():
-    assert judged(node(), before=node(JUST)) == Trust(offered=frozenset(), silent=SILENT)
+    assert judged(node(), before=node(JUST)) == Handshakes(offered=frozenset(), silent=SILENT)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_question_that_is_taken_back_was_found_unanswered_by_another_scheduler
     ids=["the kubelet counts", "another register", "an answer"],
 )
 def test_a_silent_daemon_is_heard_again_when_it_says_anything(now, before):
-    assert judged(now, before=before, silent=True) == Trust(offered=OFFERED, write=ASKED)
+    assert judged(now, before=before, silent=True) == Handshakes(offered=OFFERED, write=ASKED)
 
 
 def test_a_question_of_somebody_else_does_not_wake_the_silent():
-    assert judged(node(JUST), before=node(), silent=True) == Trust(offered=frozenset(), silent=SILENT)
+    assert judged(node(JUST), before=node(), silent=True) == Handshakes(offered=frozenset(), silent=SILENT)
 
 
 @pytest.mark.parametrize("text", [JUST, LONG_AGO])
@@ -86,7 +86,7 @@ def test_a_family_without_a_handshake_goes_by_the_count_alone():
     def offered(counted: int | None) -> bool:
         allocatable = {} if counted is None else {family.resources.count: str(counted)}
         seen = NodeView(name="n1", allocatable=allocatable)
-        trust = trusted(seen, {family.device_type: family}, NOW, before=None, silent=frozenset())
+        trust = check_handshakes(seen, {family.device_type: family}, NOW, before=None, silent=frozenset())
         assert not trust.write
         return bool(trust.offered)
 

@@ -8,10 +8,10 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.protocol.decisions import Question, claims
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.scheduler.engine.ledger import labelled
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context
+from hami_plugin.scheduler.engine.pod_info import labelled
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY, Weights, weights
-from hami_plugin.scheduler.engine.states import ORDER_KEY, Context
 from tests.support.hami import Json, asks
 from tests.support.pods import json_of, nvidia, view
 

@@ -72,14 +72,14 @@ async def lived(pods: list[dict[str, str]], nodes: list[dict[str, str]]) -> None
                     pod["spec"]["nodeName"] = "n1" if number % 4 == 1 else "odd0"
                 server.create_pod(pod)
             async with serving(server, Path(folder), families=FAMILIES) as service:
-                await until(lambda: "n1" in service._nodes.sites)
+                await until(lambda: "n1" in service.cache.nodes.node_infos)
                 for one in server.pods():
                     if "nodeName" not in one["spec"]:
                         answer = await service.filter({"Pod": one, "NodeNames": ["n1"]})
                         assert set(answer) & {"NodeNames", "Error"}
                 for one in server.pods():
                     server.delete_pod("team", one["metadata"]["name"])
-                await until(lambda: not service._pods.ledger.on("n1"))
+                await until(lambda: not service.cache.pods.index.on("n1"))
                 server.annotate_node("n1", {NODE_LOCK: None})
                 assert await schedule(server, service, server.create_pod(manifest("next", memory=1))) == "n1"
 

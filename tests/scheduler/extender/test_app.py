@@ -153,7 +153,7 @@ LOOPS = {
     "nodes": watch_of("nodes"),
     "pods": watch_of("pods"),
     "quotas": watch_of("resourcequotas"),
-    "upkeep": (NodeCache, "judge", broken),
+    "resync": (NodeCache, "judge", broken),
     "events": (EventRecorder, "run", ended),
 }
 
@@ -248,7 +248,7 @@ def test_an_authority_of_clients_needs_tls(tmp_path: Path) -> None:
 
 
 async def test_once_pods_can_be_decided_on_and_not_before_the_process_is_told(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(hami_plugin.scheduler.extender.app, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(hami_plugin.scheduler.extender.app, "SYNC_CHECK_S", 0.01)
     extender, told = FakeExtender(unready=("no list",)), []
     file = tmp_path / "c.json"
     file.write_text(json.dumps({"scheduler": {"lingerSeconds": 0}}))

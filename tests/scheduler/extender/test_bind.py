@@ -45,7 +45,7 @@ async def server():
 @pytest.fixture
 async def service(server, tmp_path):
     async with serving(server, tmp_path) as service:
-        await until(lambda: service._nodes.sites)
+        await until(lambda: service.cache.nodes.node_infos)
         yield service
 
 
@@ -91,7 +91,7 @@ async def test_a_pod_that_is_bound_already_is_not_touched_again(server, service)
     async with daemons(server):
         assert await service.bind(binding(pod, "n1")) == {"Error": ""}
         await until(lambda: annotations(server.pod("team", "a"))[BIND_PHASE] == PHASE_SUCCESS and not lock(server))
-    await until(lambda: next(iter(service._pods.ledger.entries.values())).pod.node)
+    await until(lambda: next(iter(service.cache.pods.index.entries.values())).pod.node)
 
     assert await service.bind(binding(pod, "n1")) == {"Error": ""}
 
@@ -266,8 +266,8 @@ async def test_two_pods_for_one_node_are_bound_one_after_the_other(server, servi
 
 async def test_a_pod_does_not_wait_for_ever_for_a_node_that_another_pod_has(server, tmp_path):
     server.create_pod(manifest("other"))
-    async with serving(server, tmp_path, replace(HURRY, lock_patience=0.3)) as service:
-        await until(lambda: service._nodes.sites)
+    async with serving(server, tmp_path, replace(HURRY, lock_timeout=0.3)) as service:
+        await until(lambda: service.cache.nodes.node_infos)
         pod = await decided(server, service)
         locked(server, "other")
 
@@ -300,7 +300,7 @@ async def test_a_lock_that_has_expired_is_broken_at_once(server, service):
 
 async def test_two_replicas_do_not_both_take_a_node(server, tmp_path):
     async with serving(server, tmp_path) as one, serving(server, tmp_path) as other, daemons(server, after=0.01):
-        await until(lambda: one._nodes.sites and other._nodes.sites)
+        await until(lambda: one.cache.nodes.node_infos and other.cache.nodes.node_infos)
         pods = [await decided(server, one, f"p{n}", memory=1000) for n in range(10)]
         halves = zip(pods, [one, other] * 5, strict=True)
 
@@ -361,7 +361,7 @@ async def of_two_families(server, service):
     one = manifest("a")
     limits = {names.count: "1", names.memory: "1", names.cores: "10"}
     one["spec"]["containers"].append({"name": "second", "resources": {"limits": limits}})
-    await until(lambda: len(service._nodes.sites["n1"].stocks) == 2)
+    await until(lambda: len(service.cache.nodes.node_infos["n1"].pools) == 2)
     pod = server.create_pod(one)
     answer = await service.filter(ask(server, pod))
     assert answer["NodeNames"] == ["n1"], answer
@@ -390,7 +390,7 @@ async def test_both_locks_are_released_when_the_pod_is_not_bound(server, tmp_pat
 
 async def test_a_lock_of_another_pod_that_names_nobody_is_left_alone(server, tmp_path):
     theirs = render_lock(NodeLock(time=datetime.now(UTC) - timedelta(seconds=3)))
-    async with serving(server, tmp_path, replace(HURRY, lock_patience=0.3), families=BOTH) as service:
+    async with serving(server, tmp_path, replace(HURRY, lock_timeout=0.3), families=BOTH) as service:
         pod = await of_two_families(server, service)
         server.annotate_node("n1", {OWN: theirs})
 
@@ -446,7 +446,7 @@ async def test_what_another_scheduler_gave_to_another_pod_meanwhile_is_not_bound
     assert annotations(server.pod("team", "a"))[ASSIGNED_NODE] == ""
     assert annotations(server.pod("team", "a"))[BIND_PHASE] == PHASE_FAILED
     assert not lock(server)
-    await until(lambda: [one.pod.name for one in service._pods.ledger.on("n1")] == ["faster"])
+    await until(lambda: [one.pod.name for one in service.cache.pods.index.on("n1")] == ["faster"])
 
 
 async def test_a_pod_whose_decision_was_replaced_while_it_waited_is_not_bound(server, service):
@@ -455,7 +455,7 @@ async def test_a_pod_whose_decision_was_replaced_while_it_waited_is_not_bound(se
     locked(server, "other")
     server.create_pod(manifest("other"))
     bind = asyncio.create_task(service.bind(binding(pod, "n1")))
-    await until(lambda: service._standing.node_of(pod["metadata"]["uid"]))
+    await until(lambda: service.cache.pods.binding.node_of(pod["metadata"]["uid"]))
     server.annotate_pod("team", "a", {ASSIGNED_NODE: "n2"})
     server.annotate_node("n1", {NODE_LOCK: None})
 
@@ -465,8 +465,8 @@ async def test_a_pod_whose_decision_was_replaced_while_it_waited_is_not_bound(se
 
 @pytest.mark.scenario("P7")
 async def test_while_the_watch_is_behind_nobody_is_bound_and_the_reason_told(server, tmp_path):
-    async with serving(server, tmp_path, replace(HURRY, watch_patience=0.2)) as service:
-        await until(lambda: service._nodes.sites)
+    async with serving(server, tmp_path, replace(HURRY, watch_timeout=0.2)) as service:
+        await until(lambda: service.cache.nodes.node_infos)
         pod = await decided(server, service)
         server.hang("GET .*/pods.*watch=")
         server.error(503, match="GET .*/pods(?!.*watch)", count=None)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.model.pausing import Outcome, at_once
-from hami_plugin.scheduler.extender.server import MAX_DEPTH, MAX_VALUES, Budget, reading
+from hami_plugin.scheduler.extender.server import MAX_DEPTH, MAX_VALUES, SHORT, Budget, reading
 from tests.support.extender import ARGS, BINDING, REVIEW, FakeExtender, Rig, listening
 from tests.support.scheduling import until
 
@@ -21,31 +21,34 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
+READ_AT_ONCE = st.sampled_from((0, SHORT))
+"""Bodies of so many bytes are read at once: none, or all that these tests make."""
+
 
 @settings(deadline=None)
-@given(JSON, st.sampled_from([None, 2]), st.booleans())
-def test_json_is_read_as_it_was_written(value, indent, ascii_only):
+@given(JSON, st.sampled_from([None, 2]), st.booleans(), READ_AT_ONCE)
+def test_json_is_read_as_it_was_written(value, indent, ascii_only, short):
     body = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     try:
         expected = json.loads(body.decode())
         json.dumps(expected, ensure_ascii=False).encode()
     except UnicodeError:
         with pytest.raises(ValueError, match=r"."):
-            at_once(reading(body))
+            at_once(reading(body, short=short))
         return
-    assert at_once(reading(body)) == expected
+    assert at_once(reading(body, short=short)) == expected
 
 
 @settings(deadline=None)
-@given(st.text(alphabet='{}[]":, \n0n1aul\\', max_size=12))
-def test_what_python_takes_for_json_is_json_here_and_nothing_else(text):
+@given(st.text(alphabet='{}[]":, \n0n1aul\\', max_size=12), READ_AT_ONCE)
+def test_what_python_takes_for_json_is_json_here_and_nothing_else(text, short):
     def read(reader):
         try:
             return reader()
         except ValueError:
             return ValueError
 
-    assert read(lambda: at_once(reading(text.encode()))) == read(lambda: json.loads(text))
+    assert read(lambda: at_once(reading(text.encode(), short=short))) == read(lambda: json.loads(text))
 
 
 def test_whole_nodes_are_read_with_a_pause_after_each():
@@ -59,9 +62,10 @@ def test_whole_nodes_are_read_with_a_pause_after_each():
 
 @pytest.mark.scenario("X3")
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-def test_values_lie_in_each_other_as_deep_as_is_said_and_no_deeper(opening, closing):
+@pytest.mark.parametrize("short", [0, SHORT])
+def test_values_lie_in_each_other_as_deep_as_is_said_and_no_deeper(opening, closing, short):
     def nested(levels):
-        return at_once(reading((opening * levels + "1" + closing * levels).encode()))
+        return at_once(reading((opening * levels + "1" + closing * levels).encode(), short=short))
 
     assert nested(MAX_DEPTH)
     for levels in (MAX_DEPTH + 1, 500, 1200, 9000, 100_000):

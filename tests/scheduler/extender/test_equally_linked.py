@@ -8,8 +8,8 @@ import pytest
 
 from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.scores import encode_scores
-from hami_plugin.scheduler.engine.states import ORDER_KEY
-from hami_plugin.scheduler.extender.service import SchedulerService
+from hami_plugin.scheduler.engine.devices import ORDER_KEY
+from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import Rig, listening
 from tests.support.scheduling import KEYS, add_node, annotations, ask, manifest, serving, until
@@ -23,13 +23,13 @@ async def server():
         yield server
 
 
-async def served(server: SimulatedApiServer, service: SchedulerService, rig: Rig, name: str, **asked) -> list[int]:
+async def served(server: SimulatedApiServer, service: Extender, rig: Rig, name: str, **asked) -> list[int]:
     """The cards that a new pod is given, by index, in the decision's order."""
     pod = server.create_pod(manifest(name, **asked))
     status, answer = await rig.post("/filter", ask(server, pod))
     assert (status, answer["NodeNames"], answer["Error"]) == (200, ["n1"], "")
     written = annotations(server.pod("team", name))[KEYS.allocated]
-    await until(lambda: pod["metadata"]["uid"] in service._pods.ledger.entries)
+    await until(lambda: pod["metadata"]["uid"] in service.cache.pods.index.entries)
     (piece,) = filter(None, decode_devices(written))
     return [int(grant.uuid.removeprefix("n1-g")) for grant in piece]
 
@@ -55,7 +55,7 @@ def linked(server: SimulatedApiServer, score) -> None:
 async def test_load_decides_between_equally_linked_cards(server, tmp_path, order, score, gpus, expected):
     linked(server, score)
     async with serving(server, tmp_path) as service, listening(service) as rig:
-        await until(lambda: service._nodes.sites)
+        await until(lambda: service.cache.nodes.node_infos)
 
         given = [
             await served(server, service, rig, f"p{n}", gpus=gpus, memory=1000, **{ORDER_KEY: order}) for n in range(6)
@@ -68,7 +68,7 @@ async def test_whole_cards_leave_the_pairs_of_others_whole(server, tmp_path):
     """With one card in use, a pod of two takes no pair apart, and one of one takes the card whose pair is broken."""
     linked(server, PAIRED)
     async with serving(server, tmp_path) as service, listening(service) as rig:
-        await until(lambda: service._nodes.sites)
+        await until(lambda: service.cache.nodes.node_infos)
 
         async def whole(name: str, gpus: int) -> list[int]:
             return await served(

@@ -40,7 +40,7 @@ async def service(server, tmp_path):
 async def test_one_node_is_left_and_the_pod_says_which_devices_it_has(server, service):
     add_node(server)
     pod = server.create_pod(manifest("a", memory=3000, cores=30))
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
 
     answer = await service.filter(ask(server, pod))
 
@@ -70,7 +70,7 @@ async def test_a_pod_that_waits_says_in_one_event_which_rule_holds_it_on_how_man
     add_node(server, "n2", health=False)
     add_node(server, "n3")
     pod = server.create_pod(manifest("a", memory=CARD_MIB + 1))
-    await until(lambda: len(service._nodes.sites) == 3)
+    await until(lambda: len(service.cache.nodes.node_infos) == 3)
 
     for _ in range(3):
         answer = await service.filter(ask(server, pod))
@@ -87,7 +87,7 @@ async def test_a_pod_that_waits_says_in_one_event_which_rule_holds_it_on_how_man
 
 async def test_two_filters_at_once_never_get_the_same_share(server, service):
     add_node(server, count=2)
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
     pods = [server.create_pod(manifest(f"p{n}", cores=100)) for n in range(5)]
     server.faults.latency = 0.05
 
@@ -100,7 +100,7 @@ async def test_two_filters_at_once_never_get_the_same_share(server, service):
 
 async def test_a_decision_that_the_api_server_refuses_holds_nothing(server, service):
     add_node(server)
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
     first, second = (server.create_pod(manifest(name, cores=100)) for name in ("a", "b"))
     server.error(422, match="PATCH .*/pods/a", message="simulated refusal")
 
@@ -113,7 +113,7 @@ async def test_a_decision_that_the_api_server_refuses_holds_nothing(server, serv
 
 async def test_a_decision_is_not_written_to_a_pod_of_the_same_name_that_came_later(server, service):
     add_node(server)
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
     pod = server.create_pod(manifest("a"))
     server.delete_pod("team", "a")
     later = server.create_pod(manifest("a"))
@@ -122,12 +122,12 @@ async def test_a_decision_is_not_written_to_a_pod_of_the_same_name_that_came_lat
 
     assert "pod team/a is gone" in answer["Error"]
     assert server.pod("team", "a") == later
-    assert not service._pods.ledger.entries
+    assert not service.cache.pods.index.entries
 
 
 async def test_a_patch_that_fails_for_a_moment_is_tried_again(server, service):
     add_node(server)
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
     pod = server.create_pod(manifest("a"))
     server.error(500, count=2, match="PATCH .*/pods/a")
 
@@ -143,13 +143,13 @@ async def test_nodes_that_are_given_as_objects_are_judged_and_nothing_is_written
 
     assert answer["Nodes"] == {"items": [node]}
     assert server.pod("team", "a") == pod
-    assert not service._pods.ledger.entries
+    assert not service.cache.pods.index.entries
 
 
 async def test_a_namespace_never_gets_more_than_its_quota(server, service):
     add_node(server)
     server.create_quota("team", "memory", {f"limits.{MEMORY}": "5000", "limits.cpu": "4"})
-    await until(lambda: service._nodes.sites and service._limits._known)
+    await until(lambda: service.cache.nodes.node_infos and service.cache.quotas._known)
     first, second = (server.create_pod(manifest(name, memory=3000)) for name in ("a", "b"))
 
     assert (await service.filter(ask(server, first)))["NodeNames"] == ["n1"]
@@ -162,10 +162,10 @@ async def test_a_namespace_never_gets_more_than_its_quota(server, service):
 async def test_a_decision_that_nothing_follows_from_is_given_up_when_the_pod_fits_nowhere_else(server, service):
     """The pod waits with a decision on a node that kube-scheduler does not offer it any more."""
     add_node(server)
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
     first, second = (server.create_pod(manifest(name, cores=100)) for name in ("a", "b"))
     await service.filter(ask(server, first))
-    await until(lambda: not service._pods.assumed)
+    await until(lambda: not service.cache.pods.assumed)
 
     await service.filter({"Pod": server.pod("team", "a"), "Nodes": None, "NodeNames": []})
     server.set_phase("team", "a", "Pending")
@@ -198,7 +198,7 @@ async def test_a_request_that_cannot_be_read_is_an_error_with_a_remedy(service, 
 async def test_until_the_cluster_is_known_the_answer_says_what_is_missing(server, tmp_path):
     pod = server.create_pod(manifest("a"))
     server.error(403, match="GET /api/v1/nodes", count=None, message="no nodes for you")
-    impatient = replace(HURRY, unready_patience=0.3)
+    impatient = replace(HURRY, sync_timeout=0.3)
 
     async with serving(server, tmp_path, impatient, ready=False) as service:
         await until(lambda: "no nodes for you" in str(service.problems()))
@@ -218,10 +218,10 @@ async def test_what_the_kubelet_cannot_count_is_not_offered(server, service):
     """The daemon has gone: the register stays, and the kubelet would refuse the pod."""
     add_node(server, counted=0)
     pod = server.create_pod(manifest("a"))
-    await until(lambda: "n1" in service._nodes.sites)
+    await until(lambda: "n1" in service.cache.nodes.node_infos)
 
     assert (await service.filter(ask(server, pod)))["FailedNodes"] == {"n1": "node unregistered"}
 
     server.store.patch(("nodes", "", "n1"), {"status": {"allocatable": {COUNT: "10"}}}, part="status")
-    await until(lambda: service._nodes.sites["n1"].states)
+    await until(lambda: service.cache.nodes.node_infos["n1"].states)
     assert (await service.filter(ask(server, pod)))["NodeNames"] == ["n1"]

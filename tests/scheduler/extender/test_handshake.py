@@ -109,9 +109,9 @@ async def test_two_replicas_agree_and_do_not_ask_in_turn(server, clock, tmp_path
 
 async def test_a_node_that_is_gone_is_not_offered(server, service):
     add_node(server)
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
     server.delete_node("n1")
-    await until(lambda: not service._nodes.sites)
+    await until(lambda: not service.cache.nodes.node_infos)
     pod = server.create_pod(manifest("a"))
 
     answer = await service.filter({"Pod": pod, "Nodes": None, "NodeNames": ["n1"]})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.scheduler.extender.service import Options, SchedulerService
+from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.simulation.apiserver import RESOURCES, ObjectStore
 from tests.support.memory import MemoryCluster
 from tests.support.scheduling import COUNT, FAMILIES, KEYS, cards, manifest, until
@@ -43,9 +43,9 @@ async def late():
     meta = {"name": "n1", "annotations": {KEYS.register: cards("n1", 1)}}
     status = {"capacity": {COUNT: "10"}, "allocatable": {COUNT: "10"}}
     store.create(RESOURCES["nodes"], "", {"metadata": meta, "status": status})
-    service, stop = SchedulerService(cluster, FAMILIES, Options(upkeep_every=0.02)), asyncio.Event()
+    service, stop = Extender(cluster, FAMILIES, Options(resync_period=0.02)), asyncio.Event()
     running = asyncio.create_task(service.run(stop))
-    await until(lambda: service._nodes.listed.value or running.done())
+    await until(lambda: service.cache.nodes.listed.value or running.done())
     yield store, cluster, service
     stop.set()
     await running
@@ -57,15 +57,15 @@ async def test_a_node_that_went_while_it_was_written_to_does_not_come_back(late)
     store.patch(("nodes", "", "n1"), {"metadata": {"annotations": {KEYS.handshake: "Reported_2020.01.01 00:00:00"}}})
     await until(lambda: cluster.held)
     store.delete(("nodes", "", "n1"))
-    await until(lambda: not service._nodes.sites)
+    await until(lambda: not service.cache.nodes.node_infos)
 
     cluster.holds.clear()
     cluster.held["patch_node"].set()
     for _ in range(20):
         await asyncio.sleep(0)
 
-    assert not service._nodes.sites
-    assert not service._nodes._known
+    assert not service.cache.nodes.node_infos
+    assert not service.cache.nodes._known
 
 
 async def test_a_pod_that_went_while_it_was_looked_at_does_not_come_back(late):
@@ -74,17 +74,17 @@ async def test_a_pod_that_went_while_it_was_looked_at_does_not_come_back(late):
     pod = store.create(RESOURCES["pods"], "team", manifest("a"))
     assert (await service.filter({"Pod": pod, "NodeNames": ["n1"]}))["NodeNames"]
     uid = pod["metadata"]["uid"]
-    await until(lambda: not service._pods.assumed)
-    known = service._pods.ledger.entries[uid]
-    service._pods.assume(known.pod)
-    service._pods.confirm(replace(known.pod, resource_version="999999"))
+    await until(lambda: not service.cache.pods.assumed)
+    known = service.cache.pods.index.entries[uid]
+    service.cache.pods.assume(known.pod)
+    service.cache.pods.confirm(replace(known.pod, resource_version="999999"))
     cluster.holds.add("get_pod")
     await until(lambda: "get_pod" in cluster.held)
     store.delete(("pods", "team", "a"))
-    await until(lambda: not service._pods.ledger.entries)
+    await until(lambda: not service.cache.pods.index.entries)
 
     cluster.held["get_pod"].set()
     for _ in range(20):
         await asyncio.sleep(0)
 
-    assert not service._pods.ledger.entries
+    assert not service.cache.pods.index.entries

@@ -19,7 +19,7 @@ async def server():
 @pytest.fixture
 async def service(server, tmp_path):
     async with serving(server, tmp_path) as service:
-        await until(lambda: len(service._nodes.sites) == 3)
+        await until(lambda: len(service.cache.nodes.node_infos) == 3)
         yield service
 
 
@@ -78,12 +78,12 @@ async def test_what_nodes_have_is_added_up_once_for_each_change_of_the_nodes(ser
     assert len(added) == 1
 
     add_node(server, "n9", memory=50_000)
-    await until(lambda: "n9" in service._nodes.sites)
+    await until(lambda: "n9" in service.cache.nodes.node_infos)
     assert (await reviewed(service, manifest("b", memory=50_000)))["allowed"]
     assert len(added) == 2
     server.annotate_node("n9", {"other": "words"})
     server.delete_node("n9")
-    await until(lambda: "n9" not in service._nodes.sites)
+    await until(lambda: "n9" not in service.cache.nodes.node_infos)
     answer = await reviewed(service, manifest("b", memory=50_000))
     assert "more than any device of this cluster has (the largest: 10000 MiB" in answer["status"]["message"]
     assert len(added) == 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.register import DeviceInfo, encode_legacy
-from hami_plugin.scheduler.engine.survey import survey
+from hami_plugin.scheduler.engine.node_info import read_node
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.pods import nvidia, of_vendor
 from tests.support.scale import examples
@@ -71,7 +71,7 @@ class Walk:
 
     async def start(self):
         self.service = await self.stack.enter_async_context(serving(self.server, self.folder, families=FAMILIES))
-        await until(lambda: len(self.service._nodes.sites) == len(NODES))
+        await until(lambda: len(self.service.cache.nodes.node_infos) == len(NODES))
 
     async def take(self, what, detail):
         match what:
@@ -101,9 +101,9 @@ class Walk:
         """By what stands at the API server alone."""
         pods = [pod_view(pod) for pod in self.server.pods()]
         for name in NODES:
-            surveyed = survey(node_view(self.server.node(name)), FAMILIES, pods)
+            surveyed = read_node(node_view(self.server.node(name)), FAMILIES, pods)
             assert not surveyed.problems
-            for state in surveyed.site.states:
+            for state in surveyed.node_info.states:
                 assert state.slots <= state.info.count, state
                 assert state.memory <= state.info.devmem, state
                 assert state.cores <= state.info.devcore, state
@@ -128,7 +128,7 @@ async def agrees(one):
     """In the end the ledger is what a new process would read."""
 
     def held(service):
-        return {uid: (entry.node, entry.held.keys()) for uid, entry in service._pods.ledger.entries.items()}
+        return {uid: (entry.node, entry.held.keys()) for uid, entry in service.cache.pods.index.entries.items()}
 
     async with serving(one.server, one.folder, families=FAMILIES) as other:
         await until(lambda: held(one.service) == held(other))

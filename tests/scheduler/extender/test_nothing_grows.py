@@ -9,14 +9,14 @@ import pytest
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.scheduler.extender.service import Options, SchedulerService
+from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.simulation.apiserver import RESOURCES, ObjectStore
 from tests.support.memory import MemoryCluster, kept
 from tests.support.scale import sized
 from tests.support.scheduling import COUNT, FAMILIES, KEYS, binding, cards, manifest, until
 
 NODES = tuple(f"n{number}" for number in range(4))
-OPTIONS = Options(upkeep_every=0.05, lock_patience=0.2, pace=Backoff(first=0.0001, cap=0.001), stop_patience=5.0)
+OPTIONS = Options(resync_period=0.05, lock_timeout=0.2, pace=Backoff(first=0.0001, cap=0.001), stop_timeout=5.0)
 LIVES = ("bound", "refused", "too large", "deleted", "ended", "no device", "doubtful", "gone", "lost in a gap")
 AWAY = ClusterError("away", status=500)
 DENIED = ClusterError("denied", status=422)
@@ -35,7 +35,7 @@ class Lives:
             meta = {"name": name, "annotations": {KEYS.register: cards(name, 4)}}
             status = {"capacity": counted, "allocatable": counted}
             self.store.create(RESOURCES["nodes"], "", {"metadata": meta, "status": status})
-        self.service = SchedulerService(self.cluster, FAMILIES, OPTIONS)
+        self.service = Extender(self.cluster, FAMILIES, OPTIONS)
         self.number = 0
 
     async def live(self) -> None:
@@ -53,7 +53,7 @@ class Lives:
         if how == "ended":
             self.store.patch(("pods", "team", name), {"status": {"phase": "Succeeded"}}, part="status")
         if how == "lost in a gap":
-            self.service._pods.feed.replace([])
+            self.service.cache.pods.feed.replace([])
         self.store.delete(("pods", "team", name))
 
     async def _bind(self, pod, node: str, how: str) -> None:
@@ -73,8 +73,8 @@ class Lives:
         """So many lives more, and then what is kept."""
         for _ in range(count):
             await self.live()
-        await until(lambda: not self.service._pods.ledger.entries and not self.service._unfinished)
-        await until(lambda: not self.service._pods.standing.unsettled and not self.service._pods.assumed)
+        await until(lambda: not self.service.cache.pods.index.entries and not self.service._unfinished)
+        await until(lambda: not self.service.cache.pods.binding.pending and not self.service.cache.pods.assumed)
         return kept(self.service, without=[self.cluster, self.store])
 
 

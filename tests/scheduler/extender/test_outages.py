@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.scheduler.engine.survey import survey
+from hami_plugin.scheduler.engine.node_info import read_node
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import FAMILIES, add_node, annotations, ask, binding, daemons, manifest, serving, until
 
@@ -44,11 +44,11 @@ async def scheduled(server, service, count: int, trouble) -> None:
 
 def oversold(server) -> list:
     pods = [pod_view(pod) for pod in server.pods()]
-    sites = [survey(node_view(server.node(name)), FAMILIES, pods).site for name in ("n1", "n2")]
+    node_infos = [read_node(node_view(server.node(name)), FAMILIES, pods).node_info for name in ("n1", "n2")]
     return [
         state
-        for site in sites
-        for state in site.states
+        for node_info in node_infos
+        for state in node_info.states
         if state.memory > state.info.devmem or state.cores > state.info.devcore or state.slots > state.info.count
     ]
 
@@ -64,7 +64,7 @@ async def test_the_api_server_restarts_while_pods_are_decided_and_bound(server, 
             await server.accept()
 
     async with serving(server, tmp_path) as service:
-        await until(lambda: len(service._nodes.sites) == 2)
+        await until(lambda: len(service.cache.nodes.node_infos) == 2)
         await scheduled(server, service, 30, restarts)
 
     assert oversold(server) == []
@@ -81,7 +81,7 @@ async def test_calls_of_one_kind_fail_now_and_then(server, tmp_path, call):
             await asyncio.sleep(0.05)
 
     async with serving(server, tmp_path) as service:
-        await until(lambda: len(service._nodes.sites) == 2)
+        await until(lambda: len(service.cache.nodes.node_infos) == 2)
         await scheduled(server, service, 12, failures)
 
     assert oversold(server) == []

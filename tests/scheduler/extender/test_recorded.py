@@ -12,7 +12,7 @@ import pytest
 
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
-from hami_plugin.scheduler.extender.service import SchedulerService
+from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
 from tests.hami.answers import answer
@@ -96,7 +96,7 @@ async def answered(catalog: Catalog, tmp_path: Path) -> AsyncIterator[tuple[Case
 
 
 async def served(
-    server: SimulatedApiServer, service: SchedulerService, rig: Rig, question: Json, families: Sequence[Family]
+    server: SimulatedApiServer, service: Extender, rig: Rig, question: Json, families: Sequence[Family]
 ) -> Json:
     """What the service answers and writes, in the recorder's words. The cluster is empty before and after."""
     names = [node["name"] for node in question["nodes"]]
@@ -106,8 +106,10 @@ async def served(
     for one in question["running"]:
         server.create_pod(running(one, families))
     pod = server.create_pod(asking(question["pod"]))
-    ledger = service._pods.ledger
-    await until(lambda: len(service._nodes.sites) == len(names) and len(ledger.entries) == len(question["running"]))
+    ledger = service.cache.pods.index
+    await until(
+        lambda: len(service.cache.nodes.node_infos) == len(names) and len(ledger.entries) == len(question["running"])
+    )
 
     status, result = await rig.post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": names})
 
@@ -116,7 +118,7 @@ async def served(
         server.delete_pod("default", one["metadata"]["name"])
     for name in names:
         server.delete_node(name)
-    await until(lambda: not service._nodes.sites and not ledger.entries)
+    await until(lambda: not service.cache.nodes.node_infos and not ledger.entries)
     assert (status, result["Error"]) == (200, "")
     written = {key: text for key, text in after.items() if annotations(pod).get(key) != text}
     assert (ASSIGNED_TIME in written) == bool(written)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.scheduler.extender.service import SchedulerService
+from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import Rig, listening
 from tests.support.pods import of_vendor
@@ -141,7 +141,7 @@ def mutants(draw: st.DrawFn) -> tuple[str, bytes]:
 
 
 @asynccontextmanager
-async def rigged() -> AsyncIterator[tuple[SimulatedApiServer, SchedulerService, Rig]]:
+async def rigged() -> AsyncIterator[tuple[SimulatedApiServer, Extender, Rig]]:
     families = (*FAMILIES, *of_vendor("ascend", {}), *of_vendor("metax", {}), *of_vendor("enflame", {}))
     with tempfile.TemporaryDirectory() as folder:
         async with SimulatedApiServer() as server:
@@ -151,7 +151,7 @@ async def rigged() -> AsyncIterator[tuple[SimulatedApiServer, SchedulerService, 
                 serving(server, Path(folder), families=families) as service,
                 listening(service, filter_mebibytes=8) as rig,
             ):
-                await until(lambda: len(service._nodes.sites) == 2)
+                await until(lambda: len(service.cache.nodes.node_infos) == 2)
                 yield server, service, rig
 
 
@@ -167,7 +167,7 @@ async def answered(rig: Rig, path: str, body: bytes) -> None:
         assert answer["message"]
 
 
-async def lives(server: SimulatedApiServer, service: SchedulerService, rig: Rig, name: str) -> None:
+async def lives(server: SimulatedApiServer, service: Extender, rig: Rig, name: str) -> None:
     assert (await rig.get("/healthz"))[0] == 200
     assert await schedule(server, service, server.create_pod(manifest(name, memory=1)))
     server.delete_pod("team", name)

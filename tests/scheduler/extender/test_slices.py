@@ -11,12 +11,11 @@ from hami_plugin.model.pausing import at_once
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine import filtering
-from hami_plugin.scheduler.engine.filtering import Filtered, Scene, searching
-from hami_plugin.scheduler.engine.ledger import entry
-from hami_plugin.scheduler.engine.pods import Site, Stock
-from hami_plugin.scheduler.engine.states import idle
-from hami_plugin.scheduler.extender import filter as extender_filter
+from hami_plugin.scheduler.engine import filter as engine_filter
+from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filtering
+from hami_plugin.scheduler.engine.pod_info import pod_info
+from hami_plugin.scheduler.extender import extender as extender_module
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import listening
 from tests.support.scheduling import FAMILIES, HURRY, KEYS, add_node, ask, manifest, schedule, serving, until
@@ -35,7 +34,7 @@ async def server():
 def slowly(monkeypatch):
     """Every slice is over after one step, as if each step took long."""
     ticks = count()
-    monkeypatch.setattr(extender_filter, "in_slices", lambda work: in_slices(work, clock=lambda: float(next(ticks))))
+    monkeypatch.setattr(extender_module, "in_slices", lambda work: in_slices(work, clock=lambda: float(next(ticks))))
 
 
 async def test_a_long_filter_gives_others_their_turn_once_for_each_slice():
@@ -63,10 +62,10 @@ async def test_a_long_filter_gives_others_their_turn_once_for_each_slice():
 async def test_probes_are_answered_while_a_filter_looks_at_many_nodes(server, tmp_path, monkeypatch):
     slowly(monkeypatch)
     answered, at = [], []
-    tried = filtering.offered_by
-    monkeypatch.setattr(filtering, "offered_by", lambda *asked: at.append(len(answered)) or tried(*asked))
+    tried = engine_filter.node_info_for
+    monkeypatch.setattr(engine_filter, "node_info_for", lambda *asked: at.append(len(answered)) or tried(*asked))
     async with serving(server, tmp_path) as service, listening(service) as rig:
-        await until(lambda: len(service._nodes.sites) == NODES)
+        await until(lambda: len(service.cache.nodes.node_infos) == NODES)
 
         async def probe():
             while True:
@@ -84,7 +83,7 @@ async def test_probes_are_answered_while_a_filter_looks_at_many_nodes(server, tm
 async def test_two_filters_at_once_never_take_the_same_share(server, tmp_path, monkeypatch):
     slowly(monkeypatch)
     async with serving(server, tmp_path) as service:
-        await until(lambda: len(service._nodes.sites) == NODES)
+        await until(lambda: len(service.cache.nodes.node_infos) == NODES)
         pods = [server.create_pod(manifest(f"p{n}", memory=6000)) for n in range(NODES + 5)]
 
         answers = await asyncio.gather(*(service.filter(ask(server, pod)) for pod in pods))
@@ -100,27 +99,27 @@ async def test_what_changes_while_nodes_are_looked_at_is_looked_at_again(server,
     given = {ASSIGNED_NODE: f"n{NODES - 1}", KEYS.allocated: f"n{NODES - 1}-g0,NVIDIA,6000,0:;"}
     every = [f"n{number:02}" for number in range(NODES)]
     other = replace(pod_view(manifest("other", memory=6000)), uid="other", annotations=given)
-    async with serving(server, tmp_path, replace(HURRY, upkeep_every=600.0)) as service:
-        await until(lambda: len(service._nodes.sites) == NODES)
-        await until(lambda: all(KEYS.handshake in service._nodes.live(name).value.annotations for name in every))
+    async with serving(server, tmp_path, replace(HURRY, resync_period=600.0)) as service:
+        await until(lambda: len(service.cache.nodes.node_infos) == NODES)
+        await until(lambda: all(KEYS.handshake in service.cache.nodes.live(name).value.annotations for name in every))
         best = f"n{NODES - 1}"
         names = [best, *(f"n{n:02}" for n in range(NODES - 1))]
         looked_at = []
-        tried = filtering.offered_by
+        tried = engine_filter.node_info_for
 
         def change():
             if when == "its node goes":
-                service._nodes.feed.delete(NodeView(name=best))
+                service.cache.nodes.feed.delete(NodeView(name=best))
             else:
-                service._pods.ledger.put(entry(other, FAMILIES))
+                service.cache.pods.index.put(pod_info(other, FAMILIES))
 
-        def looked(scene, pod, name):
+        def looked(snapshot, pod, name):
             looked_at.append(name)
             if len(looked_at) == 5:
                 asyncio.get_running_loop().call_soon(change)
-            return tried(scene, pod, name)
+            return tried(snapshot, pod, name)
 
-        monkeypatch.setattr(filtering, "offered_by", looked)
+        monkeypatch.setattr(engine_filter, "node_info_for", looked)
         answer = await service.filter({"Pod": server.create_pod(manifest("a", memory=6000)), "NodeNames": names})
 
     assert answer["NodeNames"] == [f"n{NODES - 2}"]
@@ -128,19 +127,19 @@ async def test_what_changes_while_nodes_are_looked_at_is_looked_at_again(server,
 
 
 async def test_a_pod_that_needs_no_end_of_trials_gets_what_was_found_within_a_bound(monkeypatch):
-    monkeypatch.setattr(filtering, "MAX_ASKED", 100)
+    monkeypatch.setattr(engine_filter, "MAX_ASKED", 100)
     card = DeviceInfo(id="", count=100, devmem=10_000, devcore=100, type="NVIDIA-Toy", health=True)
 
-    def site(name):
-        return Site(node=NodeView(name=name), stocks={"NVIDIA": Stock(states=(idle(card),))})
+    def node_info(name):
+        return NodeInfo(node=NodeView(name=name), pools={"NVIDIA": DevicePool(states=(idle(card),))})
 
-    nodes = {f"n{number}": site(f"n{number}") for number in range(20)}
+    nodes = {f"n{number}": node_info(f"n{number}") for number in range(20)}
     one = manifest("a", memory=1)
     one["spec"]["containers"] *= 30
 
-    found = at_once(searching(Scene(families=FAMILIES, nodes=nodes), pod_view(one), nodes))
+    found = at_once(filtering(ClusterSnapshot(families=FAMILIES, nodes=nodes), pod_view(one), nodes))
 
-    assert isinstance(found, Filtered)
+    assert isinstance(found, FilterResult)
     assert found.placed
     untried = [why for why in found.failed.values() if why.startswith("not tried: 30 containers")]
     assert len(untried) == 20 - 4
@@ -149,10 +148,10 @@ async def test_a_pod_that_needs_no_end_of_trials_gets_what_was_found_within_a_bo
 
 async def test_the_next_pod_is_decided_while_the_last_decision_is_written(server, tmp_path):
     async with serving(server, tmp_path) as service:
-        await until(lambda: len(service._nodes.sites) == NODES)
+        await until(lambda: len(service.cache.nodes.node_infos) == NODES)
         server.hang("PATCH .*/pods/a", count=1)
         stuck = asyncio.create_task(service.filter(ask(server, server.create_pod(manifest("a")))))
-        await until(lambda: service._pods.assumed)
+        await until(lambda: service.cache.pods.assumed)
 
         assert await schedule(server, service, server.create_pod(manifest("b")))
 

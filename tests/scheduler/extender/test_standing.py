@@ -25,7 +25,7 @@ async def server():
 @pytest.fixture
 async def service(server, tmp_path):
     async with serving(server, tmp_path) as service:
-        await until(lambda: len(service._nodes.sites) == 2)
+        await until(lambda: len(service.cache.nodes.node_infos) == 2)
         yield service
 
 
@@ -42,12 +42,12 @@ async def being_bound(server, service):
     pod = await decided(server, service)
     locked(server, "other")
     bind = asyncio.create_task(service.bind(binding(pod, "n1")))
-    await until(lambda: service._standing.node_of(pod["metadata"]["uid"]))
+    await until(lambda: service.cache.pods.binding.node_of(pod["metadata"]["uid"]))
     return server.pod("team", "a"), bind
 
 
 def entry(service, pod):
-    return service._pods.ledger.entries[pod["metadata"]["uid"]]
+    return service.cache.pods.index.entries[pod["metadata"]["uid"]]
 
 
 async def again(server, service, pod, *, nodes=("n1", "n2")):
@@ -127,7 +127,7 @@ async def test_a_bind_waits_for_a_decision_that_is_being_written(server, service
 async def test_a_pod_is_not_bound_to_a_node_whose_daemon_went_while_it_waited(server, service):
     _pod, bind = await being_bound(server, service)
     server.store.patch(("nodes", "", "n1"), {"status": {"allocatable": {COUNT: "0"}}}, part="status")
-    await until(lambda: not service._nodes.sites["n1"].stocks)
+    await until(lambda: not service.cache.nodes.node_infos["n1"].pools)
     server.annotate_node("n1", {NODE_LOCK: None})
 
     assert "node n1 no longer offers NVIDIA devices" in (await bind)["Error"]
@@ -138,8 +138,8 @@ async def test_a_pod_is_not_bound_to_a_node_whose_daemon_went_while_it_waited(se
 
 async def test_a_bind_that_is_asked_for_once_more_is_the_same_bind(server, tmp_path):
     """A kube-scheduler that gave up waiting asks again: the second bind must not outlive the decision it was for."""
-    async with serving(server, tmp_path, replace(HURRY, lock_patience=0.5)) as service:
-        await until(lambda: len(service._nodes.sites) == 2)
+    async with serving(server, tmp_path, replace(HURRY, lock_timeout=0.5)) as service:
+        await until(lambda: len(service.cache.nodes.node_infos) == 2)
         pod, first = await being_bound(server, service)
         await asyncio.sleep(0.3)
         second = asyncio.create_task(service.bind(binding(pod, "n1")))

@@ -30,11 +30,11 @@ from hami_plugin.protocol.keys import (
     PHASE_SUCCESS,
 )
 from hami_plugin.protocol.lock import owned_by
-from hami_plugin.scheduler.engine.ledger import entry
-from hami_plugin.scheduler.engine.survey import contested, registered, survey
+from hami_plugin.scheduler.engine.node_info import contested, read_idle_node, read_node
+from hami_plugin.scheduler.engine.pod_info import pod_info
 from hami_plugin.scheduler.extender.app import Scheduler, configured
+from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.scheduler.extender.metrics import Metrics
-from hami_plugin.scheduler.extender.service import Options, SchedulerService
 from hami_plugin.sdk import LockRule
 from hami_plugin.simulation.apiserver import RESOURCES, Filter, ObjectStore, SimulatedApiServer
 from tests.support.builders import changed
@@ -61,7 +61,7 @@ from tests.support.scheduling import (
 
 SEEDS = range(40)
 UNNAMED = "toy.io/lock"
-OPTIONS = Options(upkeep_every=0.05, lock_patience=20.0, pace=Backoff(first=0.0001, cap=0.001), stop_patience=5.0)
+OPTIONS = Options(resync_period=0.05, lock_timeout=20.0, pace=Backoff(first=0.0001, cap=0.001), stop_timeout=5.0)
 NEURON = of_vendor("awsneuron", {})
 
 
@@ -127,7 +127,7 @@ async def schedulers(
     store: ObjectStore, chance: random.Random, families: Sequence[Any], *, lag: int, count: int = 2, **more: Any
 ):
     """So many schedulers over the same objects, each of which hears of the others late."""
-    services = [SchedulerService(Unhurried(store, chance, lag), families, OPTIONS, **more) for _ in range(count)]
+    services = [Extender(Unhurried(store, chance, lag), families, OPTIONS, **more) for _ in range(count)]
     stop = asyncio.Event()
     tasks = [asyncio.create_task(service.run(stop)) for service in services]
     agents = asyncio.create_task(serve(store))
@@ -145,7 +145,7 @@ def node(store: ObjectStore, name: str, status: dict[str, str], **texts: str) ->
     store.create(RESOURCES["nodes"], "", {"metadata": meta, "status": {"capacity": status, "allocatable": status}})
 
 
-async def scheduled(store: ObjectStore, service: SchedulerService, name: str, nodes: Sequence[str]) -> str:
+async def scheduled(store: ObjectStore, service: Extender, name: str, nodes: Sequence[str]) -> str:
     """What a kube-scheduler does until the pod is bound, or fits nowhere."""
     patience = 5
     for _try in range(40):
@@ -170,12 +170,12 @@ def check(store: ObjectStore, families: Sequence[Any]) -> int:
     pods = [pod_view(item) for _, item in store.select(Filter(resource=RESOURCES["pods"]))]
     bound = [pod for pod in pods if pod.node]
     for (_, name), item in store.select(Filter(resource=RESOURCES["nodes"])):
-        surveyed = survey(node_view(item), families, bound)
-        for state in surveyed.site.states:
+        surveyed = read_node(node_view(item), families, bound)
+        for state in surveyed.node_info.states:
             assert state.slots <= state.info.count, state
             assert state.memory <= state.info.devmem, state
-        entries = [found for pod in bound if pod.node == name and (found := entry(pod, families))]
-        idle = registered(node_view(item), families).site
+        entries = [found for pod in bound if pod.node == name and (found := pod_info(pod, families))]
+        idle = read_idle_node(node_view(item), families).node_info
         for at, one in enumerate(entries):
             others = [other.held for other in entries[at + 1 :]]
             assert contested(idle, families, one.held, others) == ""
@@ -240,7 +240,7 @@ async def test_many_pods_of_three_schedulers_fill_the_nodes_and_no_share_twice(s
 DECIDED = (ASSIGNED_NODE, ASSIGNED_TIME, FAMILY.annotations.to_allocate, FAMILY.annotations.allocated)
 
 
-async def bound_by(store: ObjectStore, service: SchedulerService, name: str, nodes: Sequence[str]) -> list[str]:
+async def bound_by(store: ObjectStore, service: Extender, name: str, nodes: Sequence[str]) -> list[str]:
     """What a kube-scheduler does that believes to lead, until the pod is bound by whomever. What it was refused for."""
     refused = []
     for _try in range(40):
@@ -360,13 +360,13 @@ class Gated(MemoryCluster):
 async def gated(store: ObjectStore, clocks: Sequence[Any], *, families: Sequence[Any] = FAMILIES):
     """Schedulers over the same objects, each with a clock and gates of its own. No agent releases anything."""
     clusters = [Gated(store) for _ in clocks]
-    options = replace(OPTIONS, watch_patience=20.0)
+    options = replace(OPTIONS, watch_timeout=20.0)
     services = [
-        SchedulerService(cluster, families, options, now=clock) for cluster, clock in zip(clusters, clocks, strict=True)
+        Extender(cluster, families, options, now=clock) for cluster, clock in zip(clusters, clocks, strict=True)
     ]
     stop = asyncio.Event()
     tasks = [asyncio.create_task(service.run(stop)) for service in services]
-    await until(lambda: not any(service.problems() or not service._nodes.sites for service in services))
+    await until(lambda: not any(service.problems() or not service.cache.nodes.node_infos for service in services))
     try:
         yield list(zip(services, clusters, strict=True))
     finally:
@@ -381,20 +381,20 @@ NOON = datetime(2026, 8, 21, 12, tzinfo=UTC)
 REFUSED = ClusterError("a webhook denies it", status=422)
 
 
-async def decided_by(store: ObjectStore, service: SchedulerService, name: str, node: str = "n1") -> Any:
+async def decided_by(store: ObjectStore, service: Extender, name: str, node: str = "n1") -> Any:
     """A pod with a decision that fits the node only once beside another's, which all schedulers have seen."""
     pod = store.create(RESOURCES["pods"], "team", manifest(name, memory=6000))
     assert (await service.filter({"Pod": pod, "NodeNames": [node]}))["NodeNames"] == [node]
     return store.get("pods", "team", name)
 
 
-async def rivals(store: ObjectStore, services: Sequence[SchedulerService]) -> tuple[Any, Any]:
+async def rivals(store: ObjectStore, services: Sequence[Extender]) -> tuple[Any, Any]:
     """Two pods that two schedulers gave the same share, since neither had heard of the other."""
     a = await decided_by(store, services[0], "a")
     b = store.create(RESOURCES["pods"], "team", manifest("b", memory=6000))
     copied = {key: annotations(a)[key] for key in DECIDED}
     b = store.patch(("pods", "team", "b"), {"metadata": {"annotations": copied}})
-    await until(lambda: all(len(one._pods.ledger.on("n1")) == 2 for one in services))
+    await until(lambda: all(len(one.cache.pods.index.on("n1")) == 2 for one in services))
     return a, b
 
 
@@ -440,7 +440,7 @@ async def test_a_bind_that_fails_before_it_marks_the_pod_puts_back_the_lock_that
         first = asyncio.create_task(slow.bind(binding(a, "n1")))
         await its.arrived["bind"].wait()
         before = annotations(store.get("nodes", "", "n1"))[NODE_LOCK]
-        await until(lambda: failing._pods.ledger.entries[a["metadata"]["uid"]].pod.annotations.get(BIND_PHASE))
+        await until(lambda: failing.cache.pods.index.entries[a["metadata"]["uid"]].pod.annotations.get(BIND_PHASE))
         other.refuses["patch_pod"] = [REFUSED] * 9
         assert "denies it" in (await failing.bind(binding(a, "n1")))["Error"]
         assert annotations(store.get("nodes", "", "n1"))[NODE_LOCK] == before
@@ -509,7 +509,7 @@ async def test_fifty_binds_at_once_are_all_made_and_no_share_is_given_twice(tmp_
         for number in range(5):
             add_node(server, f"n{number}", counted=40)
         async with serving(server, tmp_path, HURRY) as service:
-            await until(lambda: len(service._nodes.sites) == 5)
+            await until(lambda: len(service.cache.nodes.node_infos) == 5)
             pods = [server.create_pod(manifest(f"p{number}", memory=1000)) for number in range(50)]
             chosen = []
             for pod in pods:
@@ -530,7 +530,7 @@ async def application(server: SimulatedApiServer, folder: Path):
     registry = CollectorRegistry()
     configuration = configured({"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}, {})
     async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, timing=RHYTHM, environ={}) as cluster:
-        service = SchedulerService(cluster, FAMILIES, HURRY)
+        service = Extender(cluster, FAMILIES, HURRY)
         process, stop = Scheduler(configuration, service, Metrics(registry, version=""), registry), asyncio.Event()
         task = asyncio.create_task(process.run(stop))
         await until(lambda: not service.problems() and process.server.port)

@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.scheduler.engine.survey import registered
+from hami_plugin.scheduler.engine.node_info import read_idle_node
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.builders import changed
 from tests.support.pods import of_vendor
@@ -48,7 +48,7 @@ def held(service) -> dict[str, dict[str, tuple]]:
     """What pods hold, by node and pod: what must be the same in every process that looks at the cluster."""
     return {
         uid: (one.node, {device_type: holding.pieces for device_type, holding in one.held.items()})
-        for uid, one in service._pods.ledger.entries.items()
+        for uid, one in service.cache.pods.index.entries.items()
     }
 
 
@@ -66,7 +66,7 @@ END = {
 @pytest.mark.parametrize("how", END)
 async def test_a_share_is_free_once_the_watch_has_shown_its_pods_end(server, tmp_path, how):
     first, second = (server.create_pod(manifest(name, **EXCLUSIVE)) for name in ("a", "b"))
-    async with serving(server, tmp_path, replace(HURRY, upkeep_every=3600.0)) as service:
+    async with serving(server, tmp_path, replace(HURRY, resync_period=3600.0)) as service:
         async with daemons(server):
             assert await schedule(server, service, first) == "n1"
         assert await chosen(server, service, second) == []
@@ -110,10 +110,10 @@ def decided(server, pod) -> bool:
 async def test_an_old_version_of_a_pod_says_nothing_of_our_newer_decision(server, service):
     """The pod goes from one node to another. Before the watch shows it, it shows a version with the old decision."""
     add_node(server, "n2")
-    await until(lambda: len(service._nodes.sites) == 2)
+    await until(lambda: len(service.cache.nodes.node_infos) == 2)
     first, second = (server.create_pod(manifest(name, **EXCLUSIVE)) for name in ("a", "b"))
     await service.filter({**ask(server, first), "NodeNames": ["n1"]})
-    await until(lambda: not service._pods.assumed)
+    await until(lambda: not service.cache.pods.assumed)
     server.faults.latency = 0.2
 
     asking = asyncio.create_task(service.filter({**ask(server, server.pod("team", "a")), "NodeNames": ["n2"]}))
@@ -124,13 +124,13 @@ async def test_an_old_version_of_a_pod_says_nothing_of_our_newer_decision(server
     await asking
 
     assert answer["NodeNames"] == []
-    assert [one.node for one in service._pods.ledger.on("n2")] == ["n2"]
+    assert [one.node for one in service.cache.pods.index.on("n2")] == ["n2"]
 
 
 async def test_a_gap_of_the_watch_is_closed_by_a_list(server, service):
     first, second = (server.create_pod(manifest(name, **EXCLUSIVE)) for name in ("a", "b"))
     assert await chosen(server, service, first) == ["n1"]
-    await until(lambda: not service._pods.assumed)
+    await until(lambda: not service.cache.pods.assumed)
 
     await server.refuse()
     server.delete_pod("team", "a")
@@ -139,7 +139,7 @@ async def test_a_gap_of_the_watch_is_closed_by_a_list(server, service):
     server.compact()
     await server.accept()
 
-    await until(lambda: service._nodes.sites.keys() == {"n2"} and not service._pods.ledger.entries)
+    await until(lambda: service.cache.nodes.node_infos.keys() == {"n2"} and not service.cache.pods.index.entries)
     assert await chosen(server, service, second) == ["n2"]
 
 
@@ -154,27 +154,27 @@ async def test_watches_that_expire_lose_nothing(server, service):
 
     assert await chosen(server, service, second) == []
     server.delete_pod("team", "a")
-    await until(lambda: not service._pods.ledger.entries)
+    await until(lambda: not service.cache.pods.index.entries)
 
 
 async def test_a_decision_whose_pod_went_in_a_gap_before_the_watch_showed_it_is_let_go(server, service):
     pod = server.create_pod(manifest("a", **EXCLUSIVE))
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
     server.hang("GET /api/v1/pods")
     server.drop_watches()
     await asyncio.sleep(0.1)
     assert await chosen(server, service, pod) == ["n1"]
     server.delete_pod("team", "a")
-    assert service._pods.assumed
+    assert service.cache.pods.assumed
 
-    await until(lambda: not service._pods.ledger.entries)
+    await until(lambda: not service.cache.pods.index.entries)
     server.heal()
 
 
 async def test_a_restart_in_the_middle_finds_the_same_ledger(server, tmp_path):
     add_node(server, "n2", count=3)
     async with serving(server, tmp_path) as service, daemons(server):
-        await until(lambda: len(service._nodes.sites) == 2)
+        await until(lambda: len(service.cache.nodes.node_infos) == 2)
         pods = [server.create_pod(manifest(f"p{n}", memory=1000 + n, cores=10)) for n in range(12)]
         for pod in pods[:8]:
             await schedule(server, service, pod)
@@ -182,12 +182,14 @@ async def test_a_restart_in_the_middle_finds_the_same_ledger(server, tmp_path):
             await service.filter(ask(server, pod))  # decided, and not bound yet
         server.set_phase("team", "p0", "Succeeded")
         server.delete_pod("team", "p1")
-        await until(lambda: not service._pods.assumed and len(held(service)) == 10)
+        await until(lambda: not service.cache.pods.assumed and len(held(service)) == 10)
         before = held(service)
 
     async with serving(server, tmp_path) as service:
         assert held(service) == before
-        assert {entry.pod.name for entry in service._pods.ledger.entries.values()} == {f"p{n}" for n in range(2, 12)}
+        assert {entry.pod.name for entry in service.cache.pods.index.entries.values()} == {
+            f"p{n}" for n in range(2, 12)
+        }
         assert await service.bind(binding(pods[9], annotations(server.pod("team", "p9"))[ASSIGNED_NODE])) == {
             "Error": ""
         }
@@ -209,7 +211,7 @@ async def test_a_pod_that_was_never_scheduled_holds_nothing(server, service):
     server.create_pod(manifest("b", gpus=0))
     await asyncio.sleep(0.1)
 
-    assert not service._pods.ledger.entries
+    assert not service.cache.pods.index.entries
 
 
 @pytest.mark.difference("D-382")
@@ -222,23 +224,23 @@ async def test_a_register_is_read_once_for_each_change_of_the_node(server, tmp_p
         return family.rules.node_devices(node)
 
     async with serving(server, tmp_path, families=(changed(family, node_devices=counting),)) as service:
-        await until(lambda: service._nodes.sites)
-        first = service._nodes.sites["n1"]
+        await until(lambda: service.cache.nodes.node_infos)
+        first = service.cache.nodes.node_infos["n1"]
         assert len(reads) == 1
 
         server.annotate_node("n1", {"hami.io/mutex.lock": "2026-01-01T00:00:00Z,team,a", KEYS.handshake: "Reported_x"})
-        await until(lambda: service._nodes.live("n1").value.annotations.get(KEYS.handshake) != "Reported_x")
-        assert service._nodes.sites["n1"] is first
+        await until(lambda: service.cache.nodes.live("n1").value.annotations.get(KEYS.handshake) != "Reported_x")
+        assert service.cache.nodes.node_infos["n1"] is first
         assert len(reads) == 1
 
         server.annotate_node("n1", {KEYS.register: cards("n1", 2)})
-        await until(lambda: len(service._nodes.sites["n1"].states) == 2)
+        await until(lambda: len(service.cache.nodes.node_infos["n1"].states) == 2)
         assert len(reads) == 2
 
 
 async def test_a_register_that_cannot_be_read_offers_nothing(server, service):
     server.annotate_node("n1", {KEYS.register: "[{"})
-    await until(lambda: not service._nodes.sites["n1"].states)
+    await until(lambda: not service.cache.nodes.node_infos["n1"].states)
     pod = server.create_pod(manifest("a"))
 
     assert (await service.filter(ask(server, pod)))["FailedNodes"] == {"n1": "node unregistered"}
@@ -252,7 +254,12 @@ async def test_a_register_that_cannot_be_read_offers_nothing(server, service):
 async def test_a_node_with_a_device_that_no_decision_can_tell_of_is_passed_over(server, service, register):
     add_node(server, "n2")
     server.annotate_node("n2", {KEYS.register: register})
-    await until(lambda: len(service._nodes.sites) == 2 and KEYS.register in service._nodes.sites["n2"].node.annotations)
+    await until(
+        lambda: (
+            len(service.cache.nodes.node_infos) == 2
+            and KEYS.register in service.cache.nodes.node_infos["n2"].node.annotations
+        )
+    )
     pod = server.create_pod(manifest("a"))
 
     answer = await service.filter(ask(server, pod))
@@ -267,9 +274,9 @@ def test_a_node_that_counts_more_devices_than_any_machine_has_offers_none_of_the
         names = family.resources
         capacity = {name: "200000" for name in (names.count, names.memory, names.cores) if name}
 
-        found = registered(NodeView(name="n1", capacity=capacity), [family])
+        found = read_idle_node(NodeView(name="n1", capacity=capacity), [family])
 
-        assert not found.site.stocks
+        assert not found.node_info.pools
         assert all("more than 1024" in problem for problem in found.problems)
 
 
@@ -277,7 +284,7 @@ def test_a_node_that_counts_more_devices_than_any_machine_has_offers_none_of_the
 async def test_a_node_of_an_older_agent_is_read_too(server, service):
     """HAMi 2.7's register is no JSON."""
     server.annotate_node("n1", {KEYS.register: "GPU-x,10,10000,100,NVIDIA-Toy,0,true,0,hami-core:"})
-    await until(lambda: [state.uuid for state in service._nodes.sites["n1"].states] == ["GPU-x"])
+    await until(lambda: [state.uuid for state in service.cache.nodes.node_infos["n1"].states] == ["GPU-x"])
     pod = server.create_pod(manifest("a", memory=1000))
 
     assert await chosen(server, service, pod) == ["n1"]

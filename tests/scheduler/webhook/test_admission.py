@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
-from hami_plugin.scheduler.engine.states import Quota
 from hami_plugin.scheduler.webhook.admission import Allowed, Scheduling, difference, review
 from tests.support.pods import of_vendor
 

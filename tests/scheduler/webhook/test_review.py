@@ -81,7 +81,7 @@ async def test_what_is_no_new_pod_is_let_through(service, changes):
 async def test_a_pod_that_exceeds_its_namespaces_quota_is_refused(server, service):
     add_node(server)
     server.create_quota("team", "memory", {f"limits.{MEMORY}": "5000"})
-    await until(lambda: service._nodes.sites and service._limits._known)
+    await until(lambda: service.cache.nodes.node_infos and service.cache.quotas._known)
     await schedule(server, service, server.create_pod(manifest("a", memory=3000)))
     pod = manifest("b", memory=3000)
     del pod["metadata"]["namespace"]
@@ -90,7 +90,7 @@ async def test_a_pod_that_exceeds_its_namespaces_quota_is_refused(server, servic
     assert (await reviewed(service, pod, namespace="other"))["allowed"] is True
 
     server.delete_pod("team", "a")
-    await until(lambda: not service._pods.ledger.entries)
+    await until(lambda: not service.cache.pods.index.entries)
     assert (await reviewed(service, pod))["allowed"] is True
 
 
@@ -100,7 +100,7 @@ async def test_what_no_node_can_ever_give_is_refused_with_the_reason(server, ser
     assert (await reviewed(service, too_much))["allowed"] is True  # no device is known yet
 
     add_node(server, counted=0)  # its daemon is away, and will be back
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
 
     assert "the largest: 10000 MiB, on node n1" in refused(await reviewed(service, too_much))
     assert (await reviewed(service, manifest("b", memory=CARD_MIB)))["allowed"] is True
@@ -114,7 +114,7 @@ async def test_a_cluster_that_grows_when_pods_wait_can_turn_that_off(server, tmp
 
 async def test_a_pod_of_another_scheduler_is_left_alone_whatever_it_asks(server, service):
     add_node(server)
-    await until(lambda: service._nodes.sites)
+    await until(lambda: service.cache.nodes.node_infos)
     pod = manifest("a", gpus=5)
     pod["spec"]["schedulerName"] = "somebody-else"
 

@@ -11,10 +11,10 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.decisions import decode_devices
-from hami_plugin.scheduler.engine.filtering import Filtered, Scene, filtered
-from hami_plugin.scheduler.engine.ledger import Ledger, patch
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes
+from hami_plugin.scheduler.engine.node_info import read_idle_node
+from hami_plugin.scheduler.engine.pod_info import PodIndex, patch
 from hami_plugin.scheduler.engine.requests import Admitted
-from hami_plugin.scheduler.engine.survey import registered
 from vendors.metax import families
 from vendors.metax.settings import MetaxSettings
 
@@ -48,7 +48,7 @@ def pod(chance: Random, name: str) -> PodView:
     return replace(made, annotations={**annotations, **(admitted.pod_annotations if webhook else {})})
 
 
-def classes(ledger: Ledger) -> Mapping[str, set[str]]:
+def classes(ledger: PodIndex) -> Mapping[str, set[str]]:
     """By card, the classes of the pods that share it."""
     found: dict[str, set[str]] = {}
     for entry in ledger.entries.values():
@@ -63,12 +63,12 @@ def classes(ledger: Ledger) -> Mapping[str, set[str]]:
 def test_pods_of_two_classes_are_never_on_one_card(seed: int, said: str) -> None:
     chance = Random(seed)
     view = node(said)
-    ledger, placed = Ledger(), 0
+    ledger, placed = PodIndex(), 0
     for number in range(PODS):
         one = pod(chance, f"p{number}")
-        sites = {"n": registered(view, FAMILIES).site}
-        answer = filtered(Scene(families=FAMILIES, nodes=sites, ledger=ledger), one, ["n"])
-        assert isinstance(answer, Filtered)
+        node_infos = {"n": read_idle_node(view, FAMILIES).node_info}
+        answer = filter_nodes(ClusterSnapshot(families=FAMILIES, nodes=node_infos, pods=ledger), one, ["n"])
+        assert isinstance(answer, FilterResult)
         if answer.placed:
             written = patch(FAMILIES, one, answer.placed)
             ledger.see(replace(one, node="n", annotations={**one.annotations, **written}), FAMILIES)
@@ -77,7 +77,7 @@ def test_pods_of_two_classes_are_never_on_one_card(seed: int, said: str) -> None
             ledger.drop(chance.choice(sorted(ledger.entries)))
         if chance.random() < 0.1:  # a scheduler that has just started
             pods = [entry.pod for entry in ledger.entries.values()]
-            ledger = Ledger()
+            ledger = PodIndex()
             for known in pods:
                 ledger.see(known, FAMILIES)
         assert all(len(found) == 1 for found in classes(ledger).values()), classes(ledger)

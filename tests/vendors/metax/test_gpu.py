@@ -6,10 +6,10 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.scheduler.engine.devices import Context, Given, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.scores import Decision
-from hami_plugin.scheduler.engine.states import Context, Given, idle
 from vendors.metax import families
 from vendors.metax.settings import MetaxSettings
 

@@ -10,10 +10,10 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, Given, Tenant, idle
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import Decision, Ranking
-from hami_plugin.scheduler.engine.states import Context, DeviceState, Given, Tenant, idle
 from vendors.metax import families
 from vendors.metax.settings import MetaxSettings
 from vendors.metax.tenants import qos_fits

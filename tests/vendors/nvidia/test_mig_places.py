@@ -10,9 +10,9 @@ import pytest
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile, encode_json
-from hami_plugin.scheduler.engine.ledger import patch
-from hami_plugin.scheduler.engine.pods import Placed, place
-from hami_plugin.scheduler.engine.survey import rules, survey
+from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
+from hami_plugin.scheduler.engine.pod_info import patch
 from vendors.nvidia.family import families
 from vendors.nvidia.scheduling import mig
 from vendors.nvidia.settings import NvidiaSettings
@@ -28,13 +28,13 @@ POD = PodView(uid="u", namespace="x", name="p", containers=(ContainerView(name="
 
 
 def decided() -> PodView:
-    outcome = place(POD, rules(FAMILIES), survey(NODE, FAMILIES, []).site)
-    assert isinstance(outcome, Placed), outcome.why
+    outcome = fit_pod(POD, scheduling_policies(FAMILIES), read_node(NODE, FAMILIES, []).node_info)
+    assert isinstance(outcome, PodFit), outcome.why
     return replace(POD, phase="Running", annotations=patch(FAMILIES, POD, outcome))
 
 
 def occupied(pod: PodView) -> list[tuple[str, int, int]]:
-    (state,) = survey(NODE, FAMILIES, [pod]).site.stocks["NVIDIA"].states
+    (state,) = read_node(NODE, FAMILIES, [pod]).node_info.pools["NVIDIA"].states
     return [(one.profile, one.start, one.size) for one in state.slices]
 
 

@@ -10,10 +10,10 @@ import pytest
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
-from hami_plugin.scheduler.engine.states import Context, DeviceState, Quota
 from vendors.nvidia.family import families
 from vendors.nvidia.settings import NvidiaSettings
 

@@ -10,8 +10,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
 from hami_plugin.protocol.register import MigProfile
-from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.states import (
+from hami_plugin.scheduler.engine.devices import (
     Booked,
     Candidate,
     Charge,
@@ -24,6 +23,7 @@ from hami_plugin.scheduler.engine.states import (
     restored,
     taken,
 )
+from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.sdk import Family, both_keys
 
 MODE = "mig"

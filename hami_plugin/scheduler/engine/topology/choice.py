@@ -36,7 +36,7 @@ class Choice:
     proven: bool
 
 
-class Solved:
+class ChoiceCache:
     """Questions by scores alone, and their answers: alike nodes ask alike. Full, it forgets everything."""
 
     def __init__(self, most: int = MAX_KEPT) -> None:
@@ -83,7 +83,7 @@ def best_linked(devices: Sequence[str], count: int, links: Links, *, required: S
 
 
 def best_places(
-    order: Sequence[int], count: int, pairs: tuple[int, ...], *, rest: bool, solved: Solved | None = None
+    order: Sequence[int], count: int, pairs: tuple[int, ...], *, rest: bool, choices: ChoiceCache | None = None
 ) -> Sequence[int]:
     """The places of what ``choose`` takes, by ``Links.scores`` alone: 0 < ``count`` <= how many there are.
 
@@ -94,7 +94,7 @@ def best_places(
     size = len(order)
 
     def answer(question: _Question, answered: Callable[[_Question], Sequence[int]]) -> Sequence[int]:
-        return solved.answer(question, answered) if solved else answered(question)
+        return choices.answer(question, answered) if choices else answered(question)
 
     if comb(size, count) <= FEW:
         equal = answer((size, count, (), pairs, rest), _equals)

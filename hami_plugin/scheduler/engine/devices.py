@@ -12,7 +12,7 @@ from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, Request
-from hami_plugin.scheduler.engine.topology.choice import Solved
+from hami_plugin.scheduler.engine.topology.choice import ChoiceCache
 
 MAX_BYTES = 4096
 MAX_NAMES = 256
@@ -38,7 +38,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-class Listings:
+class AnnotationLists:
     """The lists of one pod. Nothing in here changes an answer; it saves reading them again for every node."""
 
     def __init__(self, annotations: Mapping[str, str]) -> None:
@@ -154,6 +154,32 @@ def idle(info: DeviceInfo, *, whole: bool = False) -> DeviceState:
     return DeviceState(info=info, notes=info.custom or {}, whole=whole)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePool:
+    """What a node has of one family: the devices with what is taken of them, as registered, and their links."""
+
+    states: tuple[DeviceState, ...]
+    links: Links = NO_LINKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """A node, and what it has by family word.
+
+    ``kept`` is how many ids of healthy devices the kubelet keeps for pods, by resource, where these may be more than
+    the devices tell.
+    """
+
+    node: NodeView
+    pools: Mapping[str, DevicePool]
+    kept: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def states(self) -> tuple[DeviceState, ...]:
+        """All devices of all families."""
+        return tuple(state for pool in self.pools.values() for state in pool.states)
+
+
 class Charge(NamedTuple):
     """What one device is billed for one container. ``device_type`` replaces the family's in the annotation."""
 
@@ -214,8 +240,8 @@ class Context:
     quota: Quota = field(default_factory=Quota)
     order: str = "spread"
     states: Sequence[DeviceState] = ()
-    solved: Solved | None = None
-    listings: Listings | None = field(default=None, compare=False, repr=False)
+    choices: ChoiceCache | None = None
+    listings: AnnotationLists | None = field(default=None, compare=False, repr=False)
 
     def among(self, states: Sequence[DeviceState]) -> Context:
         """The same beside these devices."""
@@ -228,14 +254,14 @@ class Context:
             quota=self.quota,
             order=self.order,
             states=states,
-            solved=self.solved,
+            choices=self.choices,
             listings=self.listings,
         )
 
     @property
-    def lists(self) -> Listings:
+    def lists(self) -> AnnotationLists:
         """What the pod's annotations list."""
-        return self.listings or Listings(self.pod.annotations)
+        return self.listings or AnnotationLists(self.pod.annotations)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -340,7 +366,7 @@ def _most(one: int, other: int, *, bits: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class PodAllocation:
     """What a pod was given of one family, as some scheduler wrote it down."""
 
     pod: PodView
@@ -349,7 +375,7 @@ class Holding:
 
 def used(
     states: Sequence[DeviceState],
-    holdings: Iterable[Holding],
+    holdings: Iterable[PodAllocation],
     request: Request,
     restore: Restore,
     *,
@@ -367,7 +393,7 @@ def used(
     return tuple(after[state.uuid] for state in states)
 
 
-def held(holding: Holding, request: Request, *, bits: bool = False) -> Piece:
+def held(holding: PodAllocation, request: Request, *, bits: bool = False) -> Piece:
     """One grant for each device that the pod must have now. ``bits``: its cores are a mask.
 
     The N-th piece that is not empty is the N-th asking container's, as on the node: schedulers place empty ones

@@ -17,27 +17,27 @@ from hami_plugin.protocol.handshake import asking, believed, question
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo, decode_legacy, refused, unhealthy
 from hami_plugin.protocol.scores import decode_scores
-from hami_plugin.scheduler.engine.pods import Rules, Site, Stock
-from hami_plugin.scheduler.engine.satisfiable import kubelets, most
-from hami_plugin.scheduler.engine.states import Holding, Slice, idle
-from hami_plugin.scheduler.engine.states import used as in_use
+from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, PodAllocation, Slice, idle
+from hami_plugin.scheduler.engine.devices import used as in_use
+from hami_plugin.scheduler.engine.fit import Policies
+from hami_plugin.scheduler.engine.node_resources import counted_resources, peak_requests
 from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surveyed:
+class NodeReading:
     """What a node has, and the annotations that could not be read."""
 
-    site: Site
+    node_info: NodeInfo
     problems: tuple[str, ...] = ()
 
 
-def rules(families: Iterable[Family]) -> Rules:
+def scheduling_policies(families: Iterable[Family]) -> Policies:
     """The families that can be scheduled, by word."""
     return {family.device_type: family.rules.policy for family in families if family.rules.policy}
 
 
-def named_by(pod: PodView, families: Iterable[Family]) -> tuple[Family, ...]:
+def requested_families(pod: PodView, families: Iterable[Family]) -> tuple[Family, ...]:
     """The families of which a container of the pod names a resource: no other is asked for anything."""
     names = {name for container in pod.containers for name in (*container.limits, *container.requests)}
     found = []
@@ -50,23 +50,25 @@ def named_by(pod: PodView, families: Iterable[Family]) -> tuple[Family, ...]:
     return tuple(found)
 
 
-def survey(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> Surveyed:
+def read_node(node: NodeView, families: Sequence[Family], pods: Iterable[PodView]) -> NodeReading:
     """The node's devices, less what these pods have of them. Pods of other nodes and finished ones have nothing."""
     problems: list[str] = []
-    held = [holdings(pod, families, problems) for pod in pods if whereabouts(pod) == node.name and not pod.terminal]
-    idle_site = registered(node, families)
-    return Surveyed(site=occupied(idle_site.site, families, held), problems=(*problems, *idle_site.problems))
+    held = [pod_allocations(pod, families, problems) for pod in pods if node_of(pod) == node.name and not pod.terminal]
+    idle_site = read_idle_node(node, families)
+    return NodeReading(
+        node_info=occupied(idle_site.node_info, families, held), problems=(*problems, *idle_site.problems)
+    )
 
 
-def whereabouts(pod: PodView) -> str:
+def node_of(pod: PodView) -> str:
     """The node of a pod. One that is bound is where it is, whatever its author has written."""
     return pod.node or pod.annotations.get(ASSIGNED_NODE, "")
 
 
-def registered(node: NodeView, families: Iterable[Family]) -> Surveyed:
+def read_idle_node(node: NodeView, families: Iterable[Family]) -> NodeReading:
     """The node's devices, as if nobody had anything of them. It only changes with the node, so it can be kept."""
     problems: list[str] = []
-    stocks: dict[str, Stock] = {}
+    pools: dict[str, DevicePool] = {}
     for family in families:
         try:
             idle_stock = _idle(node, family)
@@ -74,41 +76,43 @@ def registered(node: NodeView, families: Iterable[Family]) -> Surveyed:
             problems.append(f"node {node.name}, {family.device_type}: {error}")
             continue
         if idle_stock.states:
-            stocks[family.device_type] = idle_stock
-    return Surveyed(site=Site(node=node, stocks=stocks), problems=tuple(problems))
+            pools[family.device_type] = idle_stock
+    return NodeReading(node_info=NodeInfo(node=node, pools=pools), problems=tuple(problems))
 
 
-def occupied(site: Site, families: Sequence[Family], held: Sequence[Mapping[str, Holding]]) -> Site:
+def occupied(node_info: NodeInfo, families: Sequence[Family], held: Sequence[Mapping[str, PodAllocation]]) -> NodeInfo:
     """The node, less what is held of it, by family word for each pod."""
-    stocks = dict(site.stocks)
+    pools = dict(node_info.pools)
     for family in families:
         if theirs := [
-            one[family.device_type] for one in held if family.device_type in one and family.device_type in stocks
+            one[family.device_type] for one in held if family.device_type in one and family.device_type in pools
         ]:
-            stocks[family.device_type] = _taken(stocks[family.device_type], family, theirs)
-    return replace(site, stocks=stocks, kept=_kept(site, families, held))
+            pools[family.device_type] = _taken(pools[family.device_type], family, theirs)
+    return replace(node_info, pools=pools, kept=_kept(node_info, families, held))
 
 
-def _kept(site: Site, families: Sequence[Family], held: Sequence[Mapping[str, Holding]]) -> Mapping[str, int]:
+def _kept(
+    node_info: NodeInfo, families: Sequence[Family], held: Sequence[Mapping[str, PodAllocation]]
+) -> Mapping[str, int]:
     """The ids of healthy devices that the kubelet keeps for these pods, by resource. A plain init container's stay with
     its pod until that ends; without one, what the devices tell is enough.
     """
     pods = [next(iter(one.values())).pod for one in held if one]
     if not any(container.alone for pod in pods for container in pod.containers):
         return {}
-    names, total = kubelets(families), Counter[str]()
+    names, total = counted_resources(families), Counter[str]()
     for pod in pods:
-        total += most(pod, names)
+        total += peak_requests(pod, names)
     for family in families:
-        stock = site.stocks.get(family.device_type)
-        sick = {state.uuid for state in stock.states if not state.info.health} if stock else set()
+        pool = node_info.pools.get(family.device_type)
+        sick = {state.uuid for state in pool.states if not state.info.health} if pool else set()
         for one in held if sick else ():
             if family.device_type in one:
                 total -= _ids_of(sick, family, one[family.device_type])
     return total
 
 
-def _ids_of(devices: Collection[str], family: Family, holding: Holding) -> Counter[str]:
+def _ids_of(devices: Collection[str], family: Family, holding: PodAllocation) -> Counter[str]:
     """The ids that go with a pod's shares of these devices, by resource; not those of init containers that are over."""
     pieces = [piece for piece in holding.pieces if piece]
     asking = [
@@ -129,16 +133,19 @@ def _ids_of(devices: Collection[str], family: Family, holding: Holding) -> Count
 
 
 def contested(
-    site: Site, families: Iterable[Family], own: Mapping[str, Holding], others: Sequence[Mapping[str, Holding]]
+    node_info: NodeInfo,
+    families: Iterable[Family],
+    own: Mapping[str, PodAllocation],
+    others: Sequence[Mapping[str, PodAllocation]],
 ) -> str:
     """Which part of a device, of those that have parts of their own, both this pod and another have; empty for none."""
     families = tuple(families)
-    mine, theirs = occupied(site, families, [own]), occupied(site, families, others)
+    mine, theirs = occupied(node_info, families, [own]), occupied(node_info, families, others)
     for family in families:
-        if family.device_type not in own or family.device_type not in site.stocks:
+        if family.device_type not in own or family.device_type not in node_info.pools:
             continue
         for one, other in zip(
-            mine.stocks[family.device_type].states, theirs.stocks[family.device_type].states, strict=True
+            mine.pools[family.device_type].states, theirs.pools[family.device_type].states, strict=True
         ):
             if family.resources.cores_are_bits and one.cores & other.cores:
                 return f"{one.uuid}: cores {one.cores & other.cores:b} (a mask) are another pod's"
@@ -152,19 +159,19 @@ def overlap(one: Slice, other: Slice) -> bool:
     return one.start < other.start + other.size and other.start < one.start + one.size
 
 
-def stock(node: NodeView, family: Family, held: Iterable[Holding]) -> Stock:
+def device_pool(node: NodeView, family: Family, held: Iterable[PodAllocation]) -> DevicePool:
     """The node's devices of one family, less what is held. WireError when an annotation of the node is damaged."""
     return _taken(_idle(node, family), family, held)
 
 
-def _idle(node: NodeView, family: Family) -> Stock:
+def _idle(node: NodeView, family: Family) -> DevicePool:
     refuses = refused(node.annotations, family.device_type)
     infos = () if refuses and refuses.what == "all" else family.rules.node_devices(node)
     if sick := unhealthy(node.annotations, family.device_type):
         infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
     states = tuple(idle(_tellable(info), whole=refuses is not None) for info in infos)
     known = states and family.rules.policy
-    return Stock(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
+    return DevicePool(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
 
 
 def _tellable(info: DeviceInfo) -> DeviceInfo:
@@ -175,16 +182,16 @@ def _tellable(info: DeviceInfo) -> DeviceInfo:
     return info
 
 
-def _taken(stock: Stock, family: Family, held: Iterable[Holding]) -> Stock:
-    if family.rules.policy is None or not stock.states:
-        return stock
+def _taken(pool: DevicePool, family: Family, held: Iterable[PodAllocation]) -> DevicePool:
+    if family.rules.policy is None or not pool.states:
+        return pool
     policy, bits = family.rules.policy, family.resources.cores_are_bits
-    return replace(stock, states=in_use(stock.states, held, policy.request, policy.restore, bits=bits))
+    return replace(pool, states=in_use(pool.states, held, policy.request, policy.restore, bits=bits))
 
 
-def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, Holding]:
+def pod_allocations(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, PodAllocation]:
     """What the pod's annotations say it has, by family word. What cannot be read is noted among the problems."""
-    found: dict[str, Holding] = {}
+    found: dict[str, PodAllocation] = {}
     for family in families:
         text = pod.annotations.get(family.annotations.allocated)
         if not text:
@@ -195,7 +202,7 @@ def holdings(pod: PodView, families: Iterable[Family], problems: list[str]) -> M
             problems.append(f"pod {pod.key}, {family.annotations.allocated}: {error}")
             continue
         if any(pieces):
-            found[family.device_type] = Holding(pod=pod, pieces=pieces)
+            found[family.device_type] = PodAllocation(pod=pod, pieces=pieces)
     return found
 
 
@@ -209,7 +216,7 @@ def _links(node: NodeView, key: str) -> Links:
     )
 
 
-def of_any_age(family: Family) -> Family:
+def with_legacy_register(family: Family) -> Family:
     """The family for a scheduler that also reads HAMi 2.7's register, where the family has no format of its own."""
     key = family.annotations.register
     if not key or family.node.encode:
@@ -223,7 +230,7 @@ def of_any_age(family: Family) -> Family:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
+class Handshakes:
     """Of one node: the families whose devices are offered, those found silent, and what to write to the node."""
 
     offered: frozenset[str]
@@ -231,9 +238,9 @@ class Trust:
     write: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def trusted(
+def check_handshakes(
     node: NodeView, families: Mapping[str, Family], now: datetime, *, before: NodeView | None, silent: frozenset[str]
-) -> Trust:
+) -> Handshakes:
     """Judge each of these families, which have devices on the node, at the scheduler's local time.
 
     ``before`` is the node as it was seen last, and ``silent`` what was concluded then. A question that is taken back
@@ -256,7 +263,7 @@ def trusted(
                 write[key] = question(now)
         if count != 0:
             offered.add(device_type)
-    return Trust(offered=frozenset(offered), silent=frozenset(quiet), write=write)
+    return Handshakes(offered=frozenset(offered), silent=frozenset(quiet), write=write)
 
 
 def counted(node: NodeView, family: Family) -> int | None:

@@ -9,55 +9,55 @@ from datetime import datetime
 
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME, PHASE_ALLOCATING
-from hami_plugin.scheduler.engine.pods import Placed
-from hami_plugin.scheduler.engine.states import Holding
-from hami_plugin.scheduler.engine.survey import holdings, whereabouts
+from hami_plugin.scheduler.engine.devices import PodAllocation
+from hami_plugin.scheduler.engine.fit import PodFit
+from hami_plugin.scheduler.engine.node_info import node_of, pod_allocations
 from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class PodInfo:
     """One pod's part of a node, by family word. ``problems`` are annotations that could not be read."""
 
     pod: PodView
     node: str
-    held: Mapping[str, Holding] = field(default_factory=dict)
+    held: Mapping[str, PodAllocation] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
-    def told(self, pod: PodView) -> Entry:
+    def told(self, pod: PodView) -> PodInfo:
         """The same part, of a newer version of the pod: usage depends on its phase."""
         return replace(
             self, pod=pod, held={device_type: replace(one, pod=pod) for device_type, one in self.held.items()}
         )
 
 
-def entry(pod: PodView, families: Iterable[Family]) -> Entry | None:
+def pod_info(pod: PodView, families: Iterable[Family]) -> PodInfo | None:
     """What a pod's annotations say. None when no scheduler has decided on it."""
     if not pod.annotations.get(ASSIGNED_NODE):
         return None
     problems: list[str] = []
-    held = holdings(pod, families, problems)
-    return Entry(pod=pod, node=whereabouts(pod), held=held, problems=tuple(problems))
+    held = pod_allocations(pod, families, problems)
+    return PodInfo(pod=pod, node=node_of(pod), held=held, problems=tuple(problems))
 
 
-class Ledger:
+class PodIndex:
     """Entries by the pod's UID, and by node. What is asked often is kept: a node's entries are not searched for."""
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._nodes: dict[str, dict[str, Entry]] = {}
+    def __init__(self, entries: Iterable[PodInfo] = ()) -> None:
+        self._entries: dict[str, PodInfo] = {}
+        self._nodes: dict[str, dict[str, PodInfo]] = {}
         for one in entries:
             self.put(one)
 
     @property
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, PodInfo]:
         return self._entries
 
-    def on(self, node: str, *, without: str | None = None) -> Sequence[Entry]:
+    def on(self, node: str, *, without: str | None = None) -> Sequence[PodInfo]:
         """A node's entries, without that of one pod."""
         return [one for uid, one in self._nodes.get(node, {}).items() if uid != without]
 
-    def of(self, namespace: str, *, without: str | None = None) -> Sequence[Entry]:
+    def of(self, namespace: str, *, without: str | None = None) -> Sequence[PodInfo]:
         """A namespace's entries, without that of one pod."""
         return [one for uid, one in self._entries.items() if one.pod.namespace == namespace and uid != without]
 
@@ -71,12 +71,12 @@ class Ledger:
             self.drop(pod.uid)
         elif pod.deleted and pod.uid in self._entries:
             self.update(pod)
-        elif found := entry(pod, families):
+        elif found := pod_info(pod, families):
             self.put(found)
         else:
             self.update(pod)
 
-    def put(self, one: Entry) -> bool:
+    def put(self, one: PodInfo) -> bool:
         """Enter a pod, in place of what was known of it. Whether it is new."""
         new = not self.drop(one.pod.uid)
         self._entries[one.pod.uid] = one
@@ -105,7 +105,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class PodPatch:
     """What to write to a pod's metadata."""
 
     annotations: Mapping[str, str]
@@ -118,9 +118,9 @@ class Changes:
         return {"metadata": {"annotations": self.annotations, **labels}}
 
 
-def patch(families: Iterable[Family], pod: PodView, placed: Placed) -> Mapping[str, str]:
+def patch(families: Iterable[Family], pod: PodView, placed: PodFit) -> Mapping[str, str]:
     """What is written to the pod beside the time: its node, and each family's part, one entry for each container."""
-    written = {ASSIGNED_NODE: placed.site.node.name}
+    written = {ASSIGNED_NODE: placed.node_info.node.name}
     decided = replace(pod, annotations={**pod.annotations, **written})
     for family in families:
         if family.device_type in placed.given:
@@ -128,27 +128,27 @@ def patch(families: Iterable[Family], pod: PodView, placed: Placed) -> Mapping[s
     return written
 
 
-def assigned(families: Iterable[Family], pod: PodView, placed: Placed, now: datetime) -> Changes:
+def assignment(families: Iterable[Family], pod: PodView, placed: PodFit, now: datetime) -> PodPatch:
     """The whole decision, before the pod is bound."""
     return labelled({**patch(families, pod, placed), ASSIGNED_TIME: _seconds(now)})
 
 
-def binding(now: datetime) -> Changes:
+def bind_phase(now: datetime) -> PodPatch:
     """The pod is about to be bound: the node's daemon may hand out what was decided."""
-    return Changes(annotations={BIND_PHASE: PHASE_ALLOCATING, BIND_TIME: _seconds(now)})
+    return PodPatch(annotations={BIND_PHASE: PHASE_ALLOCATING, BIND_TIME: _seconds(now)})
 
 
-TAKEN_BACK = Changes(annotations={ASSIGNED_NODE: ""})
+UNASSIGNED = PodPatch(annotations={ASSIGNED_NODE: ""})
 """The pod holds nothing of any node: what was decided before is no more, for any scheduler that reads it."""
 
 
-def labelled(annotations: Mapping[str, str]) -> Changes:
+def labelled(annotations: Mapping[str, str]) -> PodPatch:
     """Annotations, and the pod's node as a label too: monitors select pods by it.
 
     A node's name may be longer than a label can be. Then there is none, since the API server would refuse it all.
     """
     node = annotations.get(ASSIGNED_NODE, "")
-    return Changes(annotations=annotations, labels={ASSIGNED_NODE: node} if _LABEL.fullmatch(node) else {})
+    return PodPatch(annotations=annotations, labels={ASSIGNED_NODE: node} if _LABEL.fullmatch(node) else {})
 
 
 def _seconds(now: datetime) -> str:

@@ -1,0 +1,321 @@
+"""The extender: which node a pod goes to, binding it there, and whether it is admitted at all.
+
+Several replicas may run beside several kube-schedulers, of which one leads. What one of them decided stands in the
+pod's annotations before anybody acts on it, and the others read it there. Two that decide at the same moment do not see
+each other, so each kube-scheduler asks the replica beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, NoReturn
+
+from hami_plugin.aio import Backoff, cancelled, in_slices
+from hami_plugin.errors import ClusterError, HamiError, WireError
+from hami_plugin.log import logger
+from hami_plugin.model.views import PodView, node_view, pod_view
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.scheduler.engine.filter import FilterResult, NoDemand, filtering, node_info_for, simulating
+from hami_plugin.scheduler.engine.fit import PodFit
+from hami_plugin.scheduler.engine.node_info import with_legacy_register
+from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, PodPatch, assignment
+from hami_plugin.scheduler.extender.bind import PACE, Binder, NodeLocks, OvertakenError, UnsureError, repeated, write
+from hami_plugin.scheduler.extender.cache import Preferences, Resync, SchedulerCache
+from hami_plugin.scheduler.extender.payloads import (
+    BindingArgs,
+    ExtenderArgs,
+    Json,
+    binding_args,
+    bound_result,
+    extender_args,
+    filter_result,
+    mapping,
+)
+from hami_plugin.scheduler.extender.ports import Cluster
+from hami_plugin.scheduler.webhook.admission import Scheduling, crowded
+from hami_plugin.scheduler.webhook.review import Reviewer
+from hami_plugin.sdk import Family
+
+log = logger(__name__)
+
+FILTERED, UNFILTERED = "FilteringSucceed", "FilteringFailed"
+BOUND, UNBOUND = "BindingSucceed", "BindingFailed"
+"""The reasons of Events, as HAMi has them."""
+
+MAX_RETRIES = 16
+"""How often a choice is made again because its node changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the scheduler behaves. Times in seconds.
+
+    ``lock_timeout`` is how long a pod waits in line for its node: less than kube-scheduler waits for the extender.
+    ``watch_timeout`` is how long a bind waits for the watch to show who else is on the node.
+    ``sync_timeout`` is how long a filter request waits for the first lists. ``refuse_impossible``: admission refuses
+    what no known node can ever give.
+    """
+
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    preferences: Preferences = field(default_factory=Preferences)
+    refuse_impossible: bool = True
+    lock_timeout: float = 25.0
+    watch_timeout: float = 5.0
+    sync_timeout: float = 5.0
+    resync_period: float = 15.0
+    stop_timeout: float = 5.0
+    pace: Backoff = PACE
+
+
+def local_time() -> datetime:
+    return datetime.now().astimezone()
+
+
+class Extender:
+    """Answers kube-scheduler and the API server. ``run`` keeps the cache of the cluster up to date.
+
+    A request is a JSON object as it was sent. ``WireError`` when it cannot be read; what it asks for is answered, never
+    raised. A caller that gives up cancels only its own wait: a decision that was begun is finished.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        families: Sequence[Family],
+        options: Options | None = None,
+        *,
+        now: Callable[[], datetime] = local_time,
+    ) -> None:
+        self._options = options = options or Options()
+        self._cluster = cluster
+        self._now = now
+        served = tuple(map(with_legacy_register, families))
+        self.cache = cache = SchedulerCache(served, now, options.preferences)
+        self._events = EventRecorder(cluster)
+        self._reviewer = Reviewer(cache, options.scheduling, refuse_impossible=options.refuse_impossible)
+        locks = NodeLocks(cluster, cache.nodes, now, timeout=options.lock_timeout, pace=options.pace)
+        self._binder = Binder(cluster, cache, locks, now, pace=options.pace, timeout=options.watch_timeout)
+        self._resync = Resync(cluster, cache.nodes, cache.pods, every=options.resync_period)
+        self._cycle = asyncio.Lock()
+        self._unfinished: set[asyncio.Task[Json]] = set()
+        self._binds: dict[tuple[str, str], asyncio.Task[Json]] = {}
+
+    async def filter(self, request: Json) -> Json:
+        """ExtenderArgs in, ExtenderFilterResult out."""
+        if why := crowded(mapping(request.get("Pod"))):
+            return {"Error": why}
+        args = extender_args(request)
+        if args.nodes is None and not (args.pod.get("metadata") or {}).get("uid"):
+            raise WireError("filter request: the Pod has no UID", hint="send the pod as the API server has it")
+        if problems := await self._synced():
+            return {"Error": f"the scheduler does not know the cluster yet: {'; '.join(problems)}"}
+        return await asyncio.shield(self._started(self._filter(args)))
+
+    async def _filter(self, args: ExtenderArgs) -> Json:
+        """Choose one node, assume the decision, and write it to the pod before kube-scheduler hears of it.
+
+        Nodes that are given as objects need not exist: that is a question only, and nothing is written.
+        """
+        pod = pod_view(args.pod)
+        if args.nodes is not None:
+            simulated = simulating(self.cache.snapshot(pod), pod, map(node_view, args.nodes))
+            return filter_result(args, await in_slices(simulated))
+        async with self.cache.pods.binding.turn(pod.uid):  # no bind of this pod begins with half a decision
+            if node := await self._bound_node(pod, args.names):
+                return bound_result(args, node)
+            async with self._cycle:  # one decision at a time: nothing runs between the choice and its assumption
+                result = await self._choose(pod, args.names)
+                newest = self.cache.pods.newest(pod)
+                patch = self._assume(pod, result)
+            if isinstance(result, FilterResult) and result.placed is None:
+                self._events.pod(pod, UNFILTERED, why_pending(result, args.names), warning=True)
+            if patch:
+                await self._patch(newest, patch)
+        return filter_result(args, result)
+
+    async def _bound_node(self, pod: PodView, names: Sequence[str]) -> str:
+        """The node to which the pod is bound or being bound; empty while it may go anywhere.
+
+        Where nobody knows whether a bind reached the API server, the pod is read again.
+        """
+        binding = self.cache.pods.binding
+        node = binding.node_of(pod.uid)
+        if not binding.is_unknown(pod.uid) or node in names:
+            return node
+        found = await repeated(lambda: self._cluster.get_pod(pod.namespace, pod.name), pace=self._options.pace)
+        if found and found.uid == pod.uid and found.node:
+            return found.node
+        binding.end(pod.uid)
+        return ""
+
+    async def _choose(self, pod: PodView, names: Sequence[str]) -> FilterResult | NoDemand:
+        """A choice that still holds. It is made in slices, for many nodes take long: if the chosen node has changed
+        meanwhile it is tried again, and if the pod no longer fits there, all nodes are.
+        """
+        result = await in_slices(filtering(self.cache.snapshot(pod), pod, names))
+        for _ in range(MAX_RETRIES):
+            if isinstance(result, NoDemand) or result.placed is None or self._holds(pod, result.placed):
+                return result
+            node = result.placed.node_info.node.name
+            again = await in_slices(filtering(self.cache.snapshot(pod), pod, [node]))
+            if isinstance(again, FilterResult) and again.placed:
+                result = replace(result, placed=again.placed)
+            else:
+                result = await in_slices(filtering(self.cache.snapshot(pod), pod, names))
+        raise HamiError(
+            f"pod {pod.key}: the nodes change faster than they can be looked at", hint="the pod is scheduled again"
+        )
+
+    def _holds(self, pod: PodView, placed: PodFit) -> bool:
+        """Whether the node, what others have of it, and the quota are still those of the choice."""
+        snapshot = self.cache.snapshot(pod)
+        node_info, quota = placed.node_info, placed.steps[0].context.quota
+        return node_info_for(snapshot, pod, node_info.node.name) is node_info and snapshot.options.quota == quota
+
+    def _assume(self, pod: PodView, result: FilterResult | NoDemand) -> PodPatch | None:
+        """Count the decision from now on, or drop a former one. What is to be written to the pod, if anything."""
+        if isinstance(result, NoDemand):
+            return None
+        if result.placed is None:
+            return UNASSIGNED if self.cache.pods.release(pod.uid) else None
+        patch = assignment(self.cache.families, pod, result.placed, self._now())
+        self.cache.pods.assume(replace(pod, annotations={**pod.annotations, **patch.annotations}))
+        return patch
+
+    async def _patch(self, pod: PodView, patch: PodPatch) -> None:
+        """Write the decision to the pod. One that cannot be written is forgotten.
+
+        A former decision that cannot be taken back is counted by other schedulers until the pod is gone.
+        """
+        node = patch.annotations[ASSIGNED_NODE]
+        try:
+            written = await write(self._cluster, pod, patch, pace=self._options.pace)
+        except ClusterError as error:
+            if not node:
+                log.info("former decision not taken back", pod=pod.key, problem=error.message)
+                return
+            self.cache.pods.forget(pod.uid, error.found if isinstance(error, OvertakenError) else None)
+            why = f"devices were found on node {node}, and could not be written to the pod: {error.message}"
+            self._events.pod(pod, UNFILTERED, why, warning=True)
+            raise
+        if node:
+            self.cache.pods.confirm(written)
+            self._events.pod(pod, FILTERED, f"devices are kept for the pod on node {node}", warning=False)
+
+    async def bind(self, request: Json) -> Json:
+        """ExtenderBindingArgs in, ExtenderBindingResult out.
+
+        A kube-scheduler that gave up waiting and asks once more waits for the bind that runs.
+        """
+        args = binding_args(request)
+        key = (args.uid, args.node)
+        if key not in self._binds:
+            self._binds[key] = self._started(self._bind(args))
+            self._binds[key].add_done_callback(lambda _bound: self._binds.pop(key))
+        return await asyncio.shield(self._binds[key])
+
+    async def _bind(self, args: BindingArgs) -> Json:
+        """Take the pod with its decision from the cache, bind it, and tell how it went in an Event.
+
+        ``Binder.bind`` locks the node, marks the pod, looks again whether it fits, and creates the Binding.
+        """
+        binding = self.cache.pods.binding
+        try:
+            async with binding.turn(args.uid):  # a decision that is being written is waited for
+                pod = await self._decided_pod(args)
+                binding.begin(pod, args.node)
+            await self._binder.bind(pod, args.node)
+        except HamiError as error:
+            settle = binding.mark_unknown if isinstance(error, UnsureError) else binding.end
+            settle(args.uid)
+            subject = PodView(uid=args.uid, namespace=args.namespace, name=args.name)
+            self._events.pod(subject, UNBOUND, str(error), warning=True)
+            return {"Error": str(error)}
+        self._events.pod(pod, BOUND, f"bound to node {args.node}", warning=False)
+        return {"Error": ""}
+
+    async def _decided_pod(self, args: BindingArgs) -> PodView:
+        """The pod with the decision for the node on it: from the cache, or from the API server. The decision may be
+        another scheduler's, which our watch has not shown yet.
+        """
+        known = self.cache.pods.index.entries.get(args.uid)
+        if known and known.node == args.node:
+            return known.pod
+        found = await self._cluster.get_pod(args.namespace, args.name)
+        if found is None or found.uid != args.uid:
+            raise HamiError(f"pod {args.namespace}/{args.name} is gone", hint="nothing to do")
+        return found
+
+    async def review(self, request: Json) -> Json:
+        """AdmissionReview with a request in, AdmissionReview with a response out."""
+        return await self._reviewer.review(request)
+
+    def problems(self) -> tuple[str, ...]:
+        """Why no pod can be decided on at present; empty when one can."""
+        missing = self.cache.missing
+        if not missing:
+            return ()
+        reachable = self._cluster.reachable.value
+        return (f"not listed yet: {', '.join(missing)}", *([reachable] if reachable else ()))
+
+    async def _synced(self) -> tuple[str, ...]:
+        """Wait a while for the first lists. The problems that remain."""
+        if self.cache.missing:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.sync_timeout):
+                    await self.cache.synced()
+        return self.problems()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Watch the cluster until ``stop`` is set; then what was begun is finished, within a few seconds."""
+        loops = {
+            "nodes": self._cluster.follow_nodes(self.cache.nodes.feed),
+            "pods": self._cluster.follow_pods(self.cache.pods.feed),
+            "quotas": self._cluster.follow_quotas(self.cache.quotas.feed),
+            "resync": self._resync.run(),
+            "events": self._events.run(),
+        }
+        tasks: set[asyncio.Task[Any]] = {asyncio.create_task(loop, name=name) for name, loop in loops.items()}
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done & tasks:
+                _fail(task)
+            if self._unfinished:
+                await asyncio.wait(self._unfinished, timeout=self._options.stop_timeout)
+        finally:
+            for task in (stopped, *tasks):
+                await cancelled(task)
+
+    def _started(self, answer: Coroutine[Any, Any, Json]) -> asyncio.Task[Json]:
+        """A task of its own for the answer: it is finished also when nobody waits for it any more."""
+
+        async def answered() -> Json:
+            try:
+                return await answer
+            except HamiError as error:
+                return {"Error": str(error)}
+
+        task = asyncio.create_task(answered())
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        return task
+
+
+def why_pending(result: FilterResult, names: Sequence[str]) -> str:
+    """Why a pod waits, in one line: which rule stands in the way on how many nodes."""
+    if not names:
+        return "no node was offered: other rules of kube-scheduler have ruled out all of them"
+    return f"no node fits: {result.summary}"
+
+
+def _fail(task: asyncio.Task[Any]) -> NoReturn:
+    """Raise what ended one of the loops, none of which ends by itself; the log names it."""
+    error = task.exception() or RuntimeError("it ended without an error")
+    log.error("a loop of the scheduler broke, and the process ends", loop=task.get_name(), problem=repr(error))
+    raise error
