@@ -21,12 +21,10 @@ from hami_plugin.protocol.decisions import encode_devices, one_id
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.register import DeviceInfo, decode_json
 from hami_plugin.scheduler.engine import devices
-from hami_plugin.scheduler.engine.checks import CHARGED, standard
 from hami_plugin.scheduler.engine.devices import Given
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import CHARGED, Policy, by_group, first, standard, when
 from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
 from hami_plugin.scheduler.engine.requests import Admit, amount, counted, if_limited, not_asked
-from hami_plugin.scheduler.engine.selectors import by_group, first, when
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ WALL = {"now", "utcnow", "today", "time", "time_ns", "localtime", "gmtime"}
 READERS = {
     "daemon/app.py": "the time in a handshake and the age of a lock, for a metric",
     "cluster/events.py": "when an Event happened, for people",
-    "scheduler/extender/service.py": "the time in locks and handshakes, as HAMi writes them",
+    "scheduler/extender/extender.py": "the time in locks and handshakes, as HAMi writes them",
     "scheduler/extender/certificates.py": "whether a certificate has expired",
     "telemetry/logs.py": "when a line was written",
 }

@@ -10,7 +10,7 @@ from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
 from hami_plugin.scheduler.engine.devices import added, collapsed
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import Policy
 from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY, Decision, Ranking, fullness, ordered, score, weights
 from tests.hami import decisions, fits, values

@@ -9,11 +9,11 @@ from math import comb
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.scheduler.engine.devices import Candidate, Context, Quota
-from hami_plugin.scheduler.engine.fit import Granted, Policy, candidate, fit, walked
+from hami_plugin.scheduler.engine.fit import Granted, candidate, fit, walked
+from hami_plugin.scheduler.engine.policy import Policy, first
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.reasons import told as told_as
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.selectors import first
 from tests.hami import values
 from tests.hami.compare import compared
 from tests.hami.parity import Json, Parity

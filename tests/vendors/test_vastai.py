@@ -12,7 +12,8 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
-from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused, fit
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.policy import Policy
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.scores import Decision
 from tests.hami import values

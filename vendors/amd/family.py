@@ -8,9 +8,8 @@ from dataclasses import replace
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import decode_json
-from hami_plugin.scheduler.engine.checks import free_cores, free_memory, standard
 from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, memory_of
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, counted
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
 from vendors.amd.devices import DEVICE_TYPE

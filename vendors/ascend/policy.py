@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hami_plugin.scheduler.engine.checks import CHARGED, ChargeCheck, DeviceCheck, standard
 from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, asked
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import (
+    CHARGED,
+    ChargeCheck,
+    DeviceCheck,
+    Policy,
+    by_group,
+    standard,
+    when,
+    whole_modules,
+)
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.scores import Decision, neutral, share_together
-from hami_plugin.scheduler.engine.selectors import by_group, when, whole_modules
 from vendors.ascend.admission import request, soft
 from vendors.ascend.chips import MODULES, Chip
 

@@ -14,13 +14,11 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Given, restored
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import Policy, Selection, consecutive, first, standard
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import capacity, counted_in
 from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, written
-from hami_plugin.scheduler.engine.selectors import Selection, consecutive, first
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Units, both_keys
 from vendors.awsneuron.chips import DEVICE_TYPE, MAX_CORES, chip, name
 from vendors.awsneuron.node import KIND, node_side

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.engine.checks import CHARGED, standard, within_quota
 from hami_plugin.scheduler.engine.devices import Given
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import CHARGED, Policy, standard, within_quota
 from hami_plugin.scheduler.engine.registered import summed
 from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
 from hami_plugin.sdk import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys

@@ -11,13 +11,11 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import CHARGED, healthy, idle_device, of_this_type, standard
 from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given, asked
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import CHARGED, Policy, enough, healthy, idle_device, of_this_type, standard
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import counted_in
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, Request, amount, counted, if_limited
-from hami_plugin.scheduler.engine.selectors import enough
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, Units
 from vendors.enflame import drs, node, partitions
 from vendors.enflame.capacity import DEVICE_TYPE

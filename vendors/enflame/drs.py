@@ -11,9 +11,8 @@ from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.grammar import INT64_MAX, to_json
-from hami_plugin.scheduler.engine.checks import free_cores, free_memory, standard
 from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import (
     Admit,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import decode_legacy
-from hami_plugin.scheduler.engine.checks import standard
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import Policy, standard
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, amount, counted
 from hami_plugin.sdk import AnnotationKeys, Family, Resources
 from vendors.iluvatar.settings import Chip, IluvatarSettings

@@ -8,7 +8,9 @@ from dataclasses import replace
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, decode_json
-from hami_plugin.scheduler.engine.checks import (
+from hami_plugin.scheduler.engine.devices import Booked, DeviceState, Given, Piece, whole
+from hami_plugin.scheduler.engine.policy import (
+    Policy,
     alone_if_mutex,
     free_memory,
     free_slot,
@@ -16,8 +18,6 @@ from hami_plugin.scheduler.engine.checks import (
     idle_device,
     of_this_type,
 )
-from hami_plugin.scheduler.engine.devices import Booked, DeviceState, Given, Piece, whole
-from hami_plugin.scheduler.engine.fit import Policy
 from hami_plugin.scheduler.engine.registered import annotated, counted_in
 from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, counted, if_limited
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, both_keys

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from hami_plugin.scheduler.engine.checks import DeviceCheck, free_memory, healthy, named
 from hami_plugin.scheduler.engine.devices import Candidate, Context, DeviceState, asked
+from hami_plugin.scheduler.engine.policy import DeviceCheck, Misfit, Select, Selection, free_memory, healthy, named
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.scores import Decision, Score
-from hami_plugin.scheduler.engine.selectors import Misfit, Select, Selection
 
 CARDS = 8
 WINGS = (range(4), range(4, CARDS))

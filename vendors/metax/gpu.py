@@ -6,8 +6,7 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.grammar import from_json
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import standard
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import Policy, standard
 from hami_plugin.scheduler.engine.registered import counted_in
 from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
 from hami_plugin.scheduler.engine.scores import Decision

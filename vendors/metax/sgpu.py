@@ -8,9 +8,8 @@ from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.grammar import bool_of, from_json, int_of, objects, text_of, to_json
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import CHARGED, of_this_type, standard
 from hami_plugin.scheduler.engine.devices import WHOLE, Context, DeviceState, Given
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import CHARGED, GO_TRUE, Policy, first, of_this_type, standard, when
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import annotated
 from hami_plugin.scheduler.engine.requests import (
@@ -25,7 +24,6 @@ from hami_plugin.scheduler.engine.requests import (
     written,
 )
 from hami_plugin.scheduler.engine.scores import Decision, Ranking, Score
-from hami_plugin.scheduler.engine.selectors import GO_TRUE, first, when
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.metax import tenants, zones
 from vendors.metax.settings import MetaxSettings

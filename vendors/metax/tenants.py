@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.engine.checks import ChargeCheck
 from hami_plugin.scheduler.engine.devices import (
     WHOLE,
     Booked,
@@ -24,9 +23,9 @@ from hami_plugin.scheduler.engine.devices import (
     memory_of,
     taken,
 )
+from hami_plugin.scheduler.engine.policy import ChargeCheck, enough
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.scores import Decision
-from hami_plugin.scheduler.engine.selectors import enough
 
 QOS = "metax-tech.com/sgpu-qos-policy"
 QOS_CLASSES = ("best-effort", "fixed-share", "burst-share")

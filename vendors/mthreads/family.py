@@ -9,9 +9,8 @@ from dataclasses import replace
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.scheduler.engine.checks import CHARGED, on_the_pods_device, standard
 from hami_plugin.scheduler.engine.devices import Candidate, Context, Given
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import CHARGED, Policy, on_the_pods_device, standard
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import summed
 from hami_plugin.scheduler.engine.requests import (

@@ -8,10 +8,10 @@ from typing import Any
 
 from hami_plugin.protocol.register import decode_json
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece
+from hami_plugin.scheduler.engine.policy import by_group, when
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.registered import in_percent
 from hami_plugin.scheduler.engine.scores import Decision, share_together
-from hami_plugin.scheduler.engine.selectors import by_group, when
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, whole_devices
 from vendors.vastai.dies import CARD, DEVICE_TYPE, STRATEGY
 from vendors.vastai.node import node_side

@@ -13,7 +13,8 @@ from hami_plugin.protocol.register import refused
 from hami_plugin.render import aligned
 from hami_plugin.scheduler.engine.devices import Charge, Context, DeviceState
 from hami_plugin.scheduler.engine.filter import NodeScore
-from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused, Step, Unschedulable
+from hami_plugin.scheduler.engine.fit import Granted, Refused, Step, Unschedulable
+from hami_plugin.scheduler.engine.policy import Policy
 from hami_plugin.scheduler.engine.reasons import OURS, Reason
 from hami_plugin.sdk import Family
 

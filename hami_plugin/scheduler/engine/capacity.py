@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.scheduler.engine.devices import WHOLE, Context, DeviceState, NodeInfo
-from hami_plugin.scheduler.engine.fit import Policy, trial
+from hami_plugin.scheduler.engine.fit import trial
+from hami_plugin.scheduler.engine.policy import Policy
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import Family

@@ -385,12 +385,12 @@ def used(
 
     ``bits``: their cores are masks.
     """
-    after = {state.uuid: state for state in states}
+    after = {state.info.id: state for state in states}
     for holding in holdings:
         for grant in held(holding, request, bits=bits):
             if grant.uuid in after:
                 after[grant.uuid] = restore(after[grant.uuid], grant, holding.pod)
-    return tuple(after[state.uuid] for state in states)
+    return tuple(after[state.info.id] for state in states)
 
 
 def held(holding: PodAllocation, request: Request, *, bits: bool = False) -> Piece:

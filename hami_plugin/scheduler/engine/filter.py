@@ -274,7 +274,7 @@ def conflict(
     pieces = {device_type: [piece for piece in holding.pieces if piece] for device_type, holding in own.held.items()}
     left = occupied(node_info, families, held)
     why = refit_pod(own.pod, scheduling_policies(requested_families(own.pod, families)), left, pieces, order)
-    return why or contested(node_info, families, own.held, held) or insufficient_ids(own.pod, left, families)
+    return why or contested(node_info, families, own.held, left) or insufficient_ids(own.pod, left, families)
 
 
 def node_info_for(snapshot: ClusterSnapshot, pod: PodView, name: str) -> NodeInfo | None:

@@ -7,7 +7,7 @@ suffice: then an answer never depends on where the loop stopped, and a refusal h
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,29 +16,28 @@ from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import refused
-from hami_plugin.scheduler.engine.checks import CHARGED, ChargeCheck, DeviceCheck, consulted, prepared
 from hami_plugin.scheduler.engine.devices import (
     ORDER_KEY,
     AnnotationLists,
-    Book,
     Candidate,
-    Charge,
     Context,
     DeviceState,
     Given,
     NodeInfo,
     Piece,
     Quota,
-    Restore,
-    asked,
-    booked,
     oversized,
-    restored,
+)
+from hami_plugin.scheduler.engine.policy import (
+    Detail,
+    Misfit,
+    Policy,
+    consulted,
+    prepared,
 )
 from hami_plugin.scheduler.engine.reasons import OURS, Reason, detailed, told
-from hami_plugin.scheduler.engine.requests import Demand, Invalid, Request, is_part
-from hami_plugin.scheduler.engine.scores import EVEN, Score, Weights, neutral, ordered, scoring, weights
-from hami_plugin.scheduler.engine.selectors import Misfit, Select, first, together
+from hami_plugin.scheduler.engine.requests import Demand, Invalid, is_part
+from hami_plugin.scheduler.engine.scores import EVEN, Weights, ordered, scoring, weights
 from hami_plugin.scheduler.engine.topology.choice import ChoiceCache
 
 
@@ -51,10 +50,6 @@ class Verdict(NamedTuple):
 
 Seen = tuple[tuple[DeviceState, ...], tuple[Reason | None, ...]]
 """Verdicts that nobody has read yet, as two rows."""
-
-
-Detail = Callable[[DeviceState, Reason], str]
-"""One word about a device that a reason against it leaves out, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,42 +100,6 @@ class Refused:
 
 NOT_FOR_THIS_POD = frozenset({Reason.UNHEALTHY, Reason.CORDONED, Reason.TYPE_MISMATCH})
 """A group of devices that all have one of these reasons against them is none to the pod, as for HAMi."""
-
-__all__ = ["Granted", "Policy", "Refused", "Verdict", "candidate", "fit", "trial", "walked"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How a family answers, as functions. The defaults are HAMi's usual rule: the first devices that fit.
-
-    ``request``  what does a container ask for?
-    ``gates``    may this node serve the pod at all?
-    ``group``    which devices may be granted together? Given and yielded in walking order, last device first.
-    ``serves``   may this device serve the pod? The first reason counts.
-    ``charge``   what is the device billed? It sees what is eligible so far.
-    ``checks``   is that free? The first reason counts. They too see what is eligible so far.
-    ``again``    may one container have another share of this device?
-    ``select``   which of the eligible ones, in walking order? It also decides what too few of them means.
-    ``book``     what a grant takes of a device.
-    ``restore``  what a pod that has a share already takes of a device.
-    ``limited``  are the pod's parts limited by means of their own, also where the node hands out whole devices only?
-    ``score``    what the node is worth for the decision, beside how full it is.
-    ``detail``   one word that a reason against a device leaves out, or nothing.
-    """
-
-    request: Request
-    gates: tuple[Callable[[Context], Reason | None], ...] = ()
-    group: Callable[[Sequence[DeviceState], Context], Iterable[Sequence[DeviceState]]] = together
-    serves: tuple[DeviceCheck, ...]
-    charge: Callable[[DeviceState, Context, Sequence[Candidate]], Charge | Reason] = asked
-    checks: tuple[ChargeCheck, ...] = CHARGED
-    again: Callable[[DeviceState], bool] = lambda _state: False
-    select: Select = first
-    book: Book = booked
-    restore: Restore = restored
-    limited: Callable[[PodView], bool] = lambda _pod: False
-    score: Score = neutral
-    detail: Detail | None = None
 
 
 def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Granted | Refused:

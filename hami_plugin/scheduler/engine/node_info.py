@@ -133,19 +133,19 @@ def _ids_of(devices: Collection[str], family: Family, holding: PodAllocation) ->
 
 
 def contested(
-    node_info: NodeInfo,
-    families: Iterable[Family],
-    own: Mapping[str, PodAllocation],
-    others: Sequence[Mapping[str, PodAllocation]],
+    node_info: NodeInfo, families: Iterable[Family], own: Mapping[str, PodAllocation], others: NodeInfo
 ) -> str:
-    """Which part of a device, of those that have parts of their own, both this pod and another have; empty for none."""
+    """Which part of a device, of those that have parts of their own, both this pod and another have; empty for none.
+
+    ``others`` is the node with what the other pods have of it.
+    """
     families = tuple(families)
-    mine, theirs = occupied(node_info, families, [own]), occupied(node_info, families, others)
+    mine = occupied(node_info, families, [own])
     for family in families:
         if family.device_type not in own or family.device_type not in node_info.pools:
             continue
         for one, other in zip(
-            mine.pools[family.device_type].states, theirs.pools[family.device_type].states, strict=True
+            mine.pools[family.device_type].states, others.pools[family.device_type].states, strict=True
         ):
             if family.resources.cores_are_bits and one.cores & other.cores:
                 return f"{one.uuid}: cores {one.cores & other.cores:b} (a mask) are another pod's"

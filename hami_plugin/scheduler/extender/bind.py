@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.log import logger
-from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import (
     ASSIGNED_NODE,
     ASSIGNED_TIME,
@@ -387,7 +387,9 @@ class Binder:
         """Bind the pod. ``HamiError`` with the reason when it is not bound, or not known to be."""
         if pod.node == node:
             return None  # asked once more: its daemon may have served it already
-        asked = [family for family in requested_families(pod, self._cache.families) if _asks(family, pod)]
+        named = requested_families(pod, self._cache.families)
+        asking = [(family, containers) for family in named if (containers := _asking(family, pod))]
+        asked = [family for family, _ in asking]
         if not asked:
             return await self._assign(replace(pod, resource_version=""), node)  # there is no decision to be kept
         decided = pod.annotations.get(ASSIGNED_NODE, "")
@@ -396,7 +398,7 @@ class Binder:
                 f"pod {pod.key} was given devices on node {decided or '(none)'}, and is to be bound to {node}",
                 hint="the pod is scheduled again",
             )
-        agents, ours = _locks(asked, pod)
+        agents, ours = _locks(asking)
         hold, mark = HeldLocks(node=node, pod=pod, rules=(*agents, *ours)), None
         try:
             await self._locks.take(hold)
@@ -533,23 +535,30 @@ class Binder:
             await self._locks.release(hold, theirs, alone=False)
 
 
-def _locks(asked: Sequence[Family], pod: PodView) -> tuple[tuple[LockRule, ...], tuple[LockRule, ...]]:
+def _locks(
+    asking: Sequence[tuple[Family, Sequence[ContainerView]]],
+) -> tuple[tuple[LockRule, ...], tuple[LockRule, ...]]:
     """The locks to take for these families: those that the nodes' agents release, and those that we do, once the pod
     is bound.
 
     HAMi's agents release none where only init containers ask, and families without a lock have no such agent.
     """
-    running = [family for family in asked if family.rules.lock and _asks(family, pod, init=False)]
-    agents = {lock.annotation: lock for family in running if (lock := family.rules.lock)}
-    rest = [family.rules.lock or OWN for family in asked if family not in running]
+    agents: dict[str, LockRule] = {}
+    rest: list[LockRule] = []
+    for family, containers in asking:
+        lock = family.rules.lock
+        if lock and not all(container.init for container in containers):
+            agents[lock.annotation] = lock
+        else:
+            rest.append(lock or OWN)
     ours = {lock.annotation: lock for lock in rest if lock.annotation not in agents}
     return tuple(agents.values()), tuple(ours.values())
 
 
-def _asks(family: Family, pod: PodView, *, init: bool = True) -> bool:
+def _asking(family: Family, pod: PodView) -> Sequence[ContainerView]:
+    """The pod's containers that ask for a device of the family."""
     policy = family.rules.policy
-    containers = [one for one in pod.containers if init or not one.init]
-    return policy is not None and any(isinstance(policy.request(one), Demand) for one in containers)
+    return [one for one in pod.containers if isinstance(policy.request(one), Demand)] if policy else ()
 
 
 class UnsureError(HamiError):

@@ -9,9 +9,9 @@ from itertools import permutations
 
 from hami_plugin.model.links import Link, symmetric
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Candidate, Context, DeviceState, Slice, asked
-from hami_plugin.scheduler.engine.fit import Policy, trial, walked
+from hami_plugin.scheduler.engine.fit import trial, walked
+from hami_plugin.scheduler.engine.policy import GO_TRUE, Policy
 from hami_plugin.scheduler.engine.reasons import Reason, told
-from hami_plugin.scheduler.engine.selectors import GO_TRUE
 from tests.hami import fits, values
 from tests.hami import fits as linked
 from tests.hami.fits import counted

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.devices import Context, DeviceState
-from hami_plugin.scheduler.engine.fit import Granted, Policy, Refused, fit
+from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.policy import Misfit, Policy, by_numa_if, consecutive, standard, whole_modules
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.selectors import Misfit, by_numa_if, consecutive, whole_modules
 
 POLICY = Policy(request=lambda _container: None, serves=standard("W", uuids=("x/use", "x/avoid"), types=("x/t", "x/n")))
 

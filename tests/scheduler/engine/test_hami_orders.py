@@ -8,11 +8,11 @@ import pytest
 
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import named, of_type
 from hami_plugin.scheduler.engine.devices import Context, DevicePool, DeviceState, NodeInfo
 from hami_plugin.scheduler.engine.filter import NodeScore, node_score, ranked
 from hami_plugin.scheduler.engine.fit import PodFit
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
+from hami_plugin.scheduler.engine.policy import named, of_type
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.scores import Weights, fullness, ordered, score
 from tests.hami import values

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import CHARGED, standard, within_quota
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, DevicePool, NodeInfo, Quota, idle
-from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Policy, Unschedulable, demands, fit_pod
+from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, demands, fit_pod
+from hami_plugin.scheduler.engine.policy import CHARGED, Policy, standard, within_quota
 from hami_plugin.scheduler.engine.requests import amount, counted, percentage
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
 

@@ -8,10 +8,10 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.checks import standard
 from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle
 from hami_plugin.scheduler.engine.filter import ORDER_KEY, score_nodes
-from hami_plugin.scheduler.engine.fit import CycleOptions, Policy
+from hami_plugin.scheduler.engine.fit import CycleOptions
+from hami_plugin.scheduler.engine.policy import Policy, standard
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.scheduler.engine.scores import Decision, Ranking
 

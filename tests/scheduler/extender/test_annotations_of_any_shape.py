@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME, NODE_LOCK
-from hami_plugin.scheduler.engine.checks import consulted
+from hami_plugin.scheduler.engine.policy import consulted
 from hami_plugin.sdk import load_vendor, vendor_names
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scale import examples, spread

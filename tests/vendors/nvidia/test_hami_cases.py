@@ -12,10 +12,9 @@ from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
 from hami_plugin.protocol.scores import decode_scores, encode_scores
-from hami_plugin.scheduler.engine.checks import within_quota
 from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Quota, Slice, idle
+from hami_plugin.scheduler.engine.policy import Misfit, by_numa_if, linked_choice, within_quota
 from hami_plugin.scheduler.engine.requests import Demand, written
-from hami_plugin.scheduler.engine.selectors import Misfit, by_numa_if, linked_choice
 from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import renamed

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.scheduler.engine.checks import CHARGED, DeviceCheck, ReadFirst, standard, within_quota
 from hami_plugin.scheduler.engine.devices import Context
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import (
+    CHARGED,
+    DeviceCheck,
+    Policy,
+    ReadFirst,
+    by_numa_if,
+    linked_choice,
+    standard,
+    topology_aware,
+    when,
+    within_quota,
+)
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, amount, counted, percentage, written
-from hami_plugin.scheduler.engine.selectors import by_numa_if, linked_choice, topology_aware, when
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID
 from vendors.nvidia.scheduling import mig
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hami_plugin.config.vendors import ResourceName, VendorSettings, setting
 from hami_plugin.protocol.register import decode_json
-from hami_plugin.scheduler.engine.checks import standard
-from hami_plugin.scheduler.engine.fit import Policy
+from hami_plugin.scheduler.engine.policy import Policy, standard
 from hami_plugin.scheduler.engine.requests import amount, counted
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Vendor
 
