@@ -16,7 +16,7 @@ from itertools import combinations
 
 from bench.figures import Figure, median
 from hami_plugin.model.links import Link, Links
-from hami_plugin.scheduler.engine.topology.choice import choose
+from hami_plugin.scheduler.engine.topology import choose
 from hami_plugin.simulation.machines import load_machine, machine_names
 
 LEVELS = {"INT": 60, "PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}

@@ -17,7 +17,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import Claim, Question, Reader, asking, claims, erase
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
-from hami_plugin.scheduler.engine.topology.choice import best_linked
+from hami_plugin.scheduler.engine.topology import best_linked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from hami_plugin.model.views import ContainerView
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.scheduler.engine.node_info import read_node
 from hami_plugin.scheduler.engine.requests import Invalid
-from hami_plugin.scheduler.engine.topology.choice import choose
+from hami_plugin.scheduler.engine.topology import choose
 from tests.hami.answers import answer
 from tests.hami.catalog import Catalog
 from tests.hami.decisions import situation

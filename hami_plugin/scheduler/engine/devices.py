@@ -12,7 +12,7 @@ from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, Request
-from hami_plugin.scheduler.engine.topology.choice import ChoiceCache
+from hami_plugin.scheduler.engine.topology import ChoiceCache
 
 MAX_BYTES = 4096
 MAX_NAMES = 256

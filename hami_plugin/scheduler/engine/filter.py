@@ -32,7 +32,7 @@ from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
 from hami_plugin.scheduler.engine.reasons import read
 from hami_plugin.scheduler.engine.requests import Invalid
 from hami_plugin.scheduler.engine.scores import Decision, Ranking, fullness
-from hami_plugin.scheduler.engine.topology.choice import ChoiceCache
+from hami_plugin.scheduler.engine.topology import ChoiceCache
 from hami_plugin.sdk import Family
 
 ORDER_KEY = "hami.io/node-scheduler-policy"

@@ -38,7 +38,7 @@ from hami_plugin.scheduler.engine.policy import (
 from hami_plugin.scheduler.engine.reasons import OURS, Reason, detailed, told
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, is_part
 from hami_plugin.scheduler.engine.scores import EVEN, Weights, ordered, scoring, weights
-from hami_plugin.scheduler.engine.topology.choice import ChoiceCache
+from hami_plugin.scheduler.engine.topology import ChoiceCache
 
 
 class Verdict(NamedTuple):

@@ -26,7 +26,7 @@ from hami_plugin.scheduler.engine.devices import (
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Request
 from hami_plugin.scheduler.engine.scores import Score, neutral
-from hami_plugin.scheduler.engine.topology.choice import best_places
+from hami_plugin.scheduler.engine.topology import best_places
 
 DeviceCheck = Callable[[DeviceState, Context], Reason | None]
 ChargeCheck = Callable[[Candidate, Context, Sequence[Candidate]], Reason | None]

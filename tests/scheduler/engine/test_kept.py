@@ -18,7 +18,7 @@ from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, NodeInfoCache, filter_nodes, score_nodes
 from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies
 from hami_plugin.scheduler.engine.pod_info import PodIndex
-from hami_plugin.scheduler.engine.topology.choice import ChoiceCache, best_linked, best_places
+from hami_plugin.scheduler.engine.topology import ChoiceCache, best_linked, best_places
 from tests.support.pods import families
 from tests.support.scale import examples
 

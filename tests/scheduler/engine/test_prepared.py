@@ -15,7 +15,7 @@ from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota, Sl
 from hami_plugin.scheduler.engine.policy import prepared, standard
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.topology.choice import ChoiceCache
+from hami_plugin.scheduler.engine.topology import ChoiceCache
 
 CHECKS = standard("W", uuids=("x/use", "x/avoid"), types=("x/type", "x/no-type"))
 STATE = DeviceState(

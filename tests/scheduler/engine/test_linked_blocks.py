@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.scheduler.engine.topology.exact import (
+from hami_plugin.scheduler.engine.topology import (
     Block,
     Even,
     Fields,
@@ -17,9 +17,9 @@ from hami_plugin.scheduler.engine.topology.exact import (
     by_count,
     leader,
     sums,
+    worth,
 )
-from hami_plugin.scheduler.engine.topology.search import grown, improved
-from hami_plugin.scheduler.engine.topology.worth import worth
+from tests.support.bounded_search import improved
 from tests.support.scale import examples
 
 
@@ -132,13 +132,3 @@ def test_combinations_take_every_number_of_every_part(most: list[int], data: st.
     assert by_count(most) == [
         [c for c, digits in enumerate(taken) if sum(digits) == count] for count in range(sum(most) + 1)
     ]
-
-
-def test_without_a_budget_the_search_keeps_what_was_grown_and_claims_nothing():
-    links = matrix(12, [(37 * n * n + 11 * n) % 101 for n in range(66)])
-    value = worth(links, range(12), ())
-
-    best, proven = improved(blocks(value.links), value, 6, looks=0)
-
-    assert best == grown(value, 6)[0]
-    assert not proven

@@ -22,7 +22,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, idle
 from hami_plugin.scheduler.engine.policy import Misfit, linked_choice
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.topology.choice import best_linked, choose
+from hami_plugin.scheduler.engine.topology import best_linked, choose
 from tests.support.builders import COUNT, NODE, QUESTION, device
 from tests.support.scale import examples
 

@@ -1,1 +1,0 @@
-"""Which of several devices are linked best with each other."""
