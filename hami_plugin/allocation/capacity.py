@@ -25,8 +25,8 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.decisions import Claim, Question, asking, excess
 from hami_plugin.protocol.register import DeviceInfo, Refuses
-from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.scheduler.engine.devices import added, collapsed
+from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.sdk import Family, Units
 
 MAX_NAMED = 5

@@ -372,5 +372,5 @@ async def test_nothing_is_kept_of_a_pod_that_is_gone(node, way):
             node.settlement.fail(pod("somebody"))
     await node.settled()
 
-    of_pods = (node.settlement._failed, node.settlement._unlocked, node.settlement._again, node.settlement._tasks)
+    of_pods = (node.settlement.failed, node.settlement._unlocked, node.settlement._again, node.settlement._tasks)
     assert [len(one) for one in of_pods] == [0, 0, 0, 0]

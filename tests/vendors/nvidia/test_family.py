@@ -140,7 +140,7 @@ def test_hamis_whole_section_is_accepted() -> None:
             {"deviceListStrategy": "device-specs"},
             "'device-specs' is not supported by this vendor; choose from: cdi-ann",
         ),
-        ({"deviceListStrategy": ["auto", "envvar"]}, "'auto' stands alone"),
+        ({"deviceListStrategy": ["auto", "envvar"]}, "'auto' cannot be combined with others"),
         ({"cdi": {"vendor": "no/slash"}}, "pattern"),
         ({"deviceListStrategy": []}, "at least 1"),
         ({"healthchecks": {"disable": "xid79"}}, "'xid79' is not an XID"),
