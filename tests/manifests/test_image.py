@@ -3,10 +3,13 @@
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatch
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,48 @@ def test_the_wheel_runs_from_an_empty_folder_with_the_entry_point_of_the_image(t
     assert run(sys.executable, "-c", where).count(str(root)) == 3
     assert "nvidia.com/gpu" in run("hami-plugin", "vendors")
     assert list(empty.iterdir()) == []
+
+
+def test_credential_plugins_work_without_what_the_build_leaves_out_of_the_kubernetes_package(tmp_path):
+    build, _ = stages()
+    (found,) = re.findall(r"&& find /opt/hami-plugin/lib (.*-delete)", build)
+    shutil.copytree(
+        Path(find_spec("kubernetes").origin).parent,
+        tmp_path / "kubernetes",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    (tmp_path / "answer").write_text(json.dumps({**credential, "status": {"token": "from the plugin"}}))
+    command = {"command": "cat", "args": [str(tmp_path / "answer")], "interactiveMode": "Never"}
+    kubeconfig = {
+        "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": "https://api.example"}}],
+        "users": [{"name": "u", "user": {"exec": {"apiVersion": credential["apiVersion"], **command}}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+    program = (
+        "import asyncio, sys; from hami_plugin.cluster.access import of_kubeconfig;"
+        "print(asyncio.run(of_kubeconfig('kubeconfig')).authorization, sys.modules['kubernetes'].__file__)"
+    )
+
+    subprocess.run(["find", str(tmp_path), *shlex.split(found)], check=True)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=90)
+
+    assert done.stdout == f"Bearer from the plugin {tmp_path}/kubernetes/__init__.py\n", done.stderr
+    left = [path for path in (tmp_path / "kubernetes").rglob("*.py") if path.parent.name in ("api", "models")]
+    assert {path.name for path in left} == {"__init__.py"}
+    assert sum(path.stat().st_size for path in (tmp_path / "kubernetes").rglob("*")) < 5_000_000
+
+
+def test_the_image_has_no_installer_of_its_own():
+    build, _ = stages()
+
+    assert "python -m venv --without-pip /opt/hami-plugin" in build
+    assert "/opt/hami-plugin/bin/pip" not in build
+    assert build.count("--no-cache-dir") == build.count("pip install") + build.count("bin/python install")
 
 
 def test_the_build_tool_is_the_one_that_the_project_pins():
