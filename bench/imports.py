@@ -13,16 +13,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hami_plugin.cluster.access import without_system_authorities
+
 STEPS = {
     "asyncio, ssl": ("asyncio", "ssl"),
     "grpcio, protobuf": ("grpc.aio", "hami_plugin.kubelet.v1beta1.deviceplugin_pb2_grpc"),
+    "click, PyYAML": ("click", "yaml"),
     "aiohttp": ("aiohttp.web",),
     "pydantic": ("pydantic", "pydantic.functional_validators"),
     "structlog": ("hami_plugin.log",),
     "prometheus_client": ("prometheus_client",),
     "watchdog": ("watchdog.observers",),
     "nvidia-ml-py": ("pynvml",),
-    "click, PyYAML": ("click", "yaml"),
 }
 PROJECT = {
     "this project": ("hami_plugin.cli", "hami_plugin.daemon.app", "hami_plugin.daemon.startup", "vendors.nvidia.nvml"),
@@ -40,8 +42,10 @@ def resident() -> float:
 
 
 def load(modules: Sequence[str]) -> None:
-    for module in modules:
-        importlib.import_module(module)
+    """As the daemon loads them: it reads no authorities of the system, whose number differs between machines."""
+    with without_system_authorities():
+        for module in modules:
+            importlib.import_module(module)
     if STRUCTLOG in modules:  # as the daemon loads it: without rich, which only commands that draw need
         importlib.import_module(STRUCTLOG).structlog_logger()
 

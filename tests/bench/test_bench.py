@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ import bench
 from bench import imports
 from bench.figures import Figure, Spread, median, percentile
 from bench.machines import write_profile
-from bench.shipped import FLAGS, packages
+from bench.shipped import FLAGS, OWN, packages
 from bench.soak import measure
+from bench.stage import Node, staged
 from hami_plugin.simulation.machines import load_machine
 
 
@@ -106,6 +108,43 @@ def test_no_limit_of_the_bench_is_a_time():
 
     assert len(calls) > 20
     assert [call["name"] for call in calls if "limit" in call and call.get("unit") in ("'s'", "'ms'", "'%'")] == []
+
+
+LIBRARIES = {
+    *("aiohappyeyeballs", "aiohttp", "aiosignal", "annotated_types", "attr", "click", "frozenlist", "google", "grpc"),
+    *("idna", "multidict", "prometheus_client", "propcache", "pydantic", "pydantic_core", "pynvml", "structlog"),
+    *("typing_extensions", "typing_inspection", "watchdog", "yaml", "yarl"),
+}
+"""What a daemon with NVIDIA GPUs needs. Each costs every node time and memory: add one for a strong reason only."""
+NAMES_AT_THE_END = """
+import atexit, runpy, sys
+atexit.register(lambda: print("loaded:", *(name for name, module in sys.modules.items() if module), flush=True))
+runpy.run_module("hami_plugin", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.e2e
+async def test_the_running_daemon_loads_these_libraries_and_nothing_of_commands_and_simulation():
+    async with staged(Node()) as stage:
+        stage.command = ("-c", NAMES_AT_THE_END, *stage.command[2:])
+        await stage.start_daemon()
+        await stage.published()
+        await stage.stop_daemon()
+        log = (stage.directory / "daemon.log").read_text(encoding="utf-8")
+        shipped = {path.name.partition(".")[0] for path in stage.packages.iterdir()}
+
+    modules = set(log.partition("loaded: ")[2].split())
+    own = {name for name in modules if name.split(".")[0] in OWN}
+
+    assert {name.split(".")[0] for name in modules} & (shipped - set(OWN)) == LIBRARIES
+    assert {name for name in own if name.startswith("hami_plugin.cli.")} == {
+        f"hami_plugin.cli.{name}" for name in ("daemon", "main", "options")
+    }
+    assert [name for name in own if re.match(r"hami_plugin\.(demo|render|scheduler\.(extender|webhook))\b", name)] == []
+    assert {name for name in own if "simulation" in name} == {
+        f"hami_plugin.simulation{name}" for name in ("", ".hardware", ".machines")
+    }
+    assert {"multiprocessing", "hami_plugin.vendor_boundary.isolated_driver"}.isdisjoint(modules)
 
 
 def test_the_baseline_of_a_start_imports_the_daemons_libraries_and_nothing_of_this_project(tmp_path):
