@@ -341,6 +341,7 @@ def test_the_daemons_configuration_decides_what_fits(folder: Path) -> None:
     assert asked_of(folder, "cambricon-mlu590-8", "--profile", "--config", str(config))[0] == 0
 
 
+@pytest.mark.difference("D-373")
 def test_memory_without_a_device_is_denied(folder: Path) -> None:
     save(folder / "pod.yaml", of_limits(**{"cambricon.com/mlu.smlu.vcore": 10}))
 
