@@ -236,11 +236,23 @@ def test_the_readme_starts_with_exactly_two_commands():
 
 
 def test_the_decisions_are_numbered_without_a_gap_and_listed():
-    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
-    index = text("docs/architecture.md")
+    pages = sorted((ROOT / "docs/decisions").glob("0*.md"))
+    titles = {page.name: page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for page in pages}
+    wanted = "\n" + "".join(f"- [{title}]({name})\n" for name, title in titles.items()) + "\n"
 
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
-    assert {page.name for page in pages if f"decisions/{page.name}" not in index} == set()
+    assert generated("docs/decisions/README.md", "decisions", wanted) == wanted, (
+        "write it anew: UPDATE_DOCS=1 make test"
+    )
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/decisions").glob("0*.md")), ids=lambda page: page.stem)
+def test_a_decision_has_a_context_a_decision_and_a_consequence(page):
+    assert re.findall(r"^\*\*(\w+)\.\*\*", page.read_text(encoding="utf-8"), flags=re.MULTILINE) == [
+        "Context",
+        "Decision",
+        "Consequence",
+    ]
 
 
 def test_every_difference_has_an_id_of_its_own():

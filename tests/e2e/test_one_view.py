@@ -88,7 +88,7 @@ async def test_one_query_tells_the_allocated_share_of_every_vendors_devices(mixe
     confirmed = series(text, "hami_plugin_container_confirmed")
     assert {dict(labels)["pod"]: value for labels, value in confirmed.items()} == {pod.name: 1 for pod in pods.values()}
     wanted = f"\n```promql\n{query}\n```\n\n```\n{told(answer.values())}```\n\n"
-    assert generated("docs/operations.md", "shares", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
+    assert generated("docs/reference/metrics.md", "shares", wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
 
     for pod in pods.values():
         take_down(stage, pod)
@@ -170,8 +170,8 @@ def rules() -> Iterator[str]:
 
 
 def documented() -> dict[str, frozenset[str]]:
-    """The table of metrics in docs/operations.md."""
-    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    """The table of the daemon's metrics in docs/reference/metrics.md."""
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8").partition("## The scheduler")[0]
     rows = re.findall(r"^\| `(hami_plugin_\w+)` \| ([^|]*) \|", page, flags=re.MULTILINE)
     return {name: frozenset(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
 

@@ -1,0 +1,50 @@
+"""The page of metrics is made from the collectors of the daemon and of the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+
+from hami_plugin.scheduler.extender.metrics import Metrics as SchedulerMetrics
+from hami_plugin.telemetry.metrics import Condition, Devices, Metrics
+from tests.support.pages import generated
+
+PAGE = "docs/reference/metrics.md"
+PREFIX = "hami_plugin_"
+
+
+def daemon() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Metrics(registry, version="")
+    registry.register(Condition(dict, lambda: 0.0))
+    registry.register(Devices(tuple, lambda _held: None, lambda: True))
+    return registry
+
+
+def scheduler() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    SchedulerMetrics(registry, version="")
+    return registry
+
+
+def rows(registry: CollectorRegistry) -> Iterator[str]:
+    """One for each metric: its name as queries have it, its labels, its type and its help."""
+    for collector in registry._collector_to_names:
+        counted = isinstance(collector, MetricWrapperBase)
+        for metric in collector.describe() if counted else collector.collect():
+            if metric.name.startswith(PREFIX):
+                name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+                labels = ", ".join(f"`{label}`" for label in (collector if counted else metric)._labelnames) or "none"
+                yield f"| `{name}` | {labels} | {metric.type} | {metric.documentation} |\n"
+
+
+@pytest.mark.parametrize(("process", "registry"), [("daemon", daemon), ("scheduler", scheduler)])
+def test_the_table_of_metrics_is_the_collectors_own(process, registry):
+    table = "| metric | labels | type | meaning |\n|---|---|---|---|\n" + "".join(sorted(rows(registry())))
+    wanted = f"\n{table}\n"
+
+    assert len(table.splitlines()) > 10
+    assert generated(PAGE, process, wanted) == wanted, "write it anew: UPDATE_DOCS=1 make test"
