@@ -238,10 +238,10 @@ def test_the_readme_starts_with_exactly_two_commands():
 def test_the_decisions_are_numbered_without_a_gap_and_listed():
     pages = sorted((ROOT / "docs/decisions").glob("0*.md"))
     titles = {page.name: page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for page in pages}
-    wanted = "\n" + "".join(f"- [{title}]({name})\n" for name, title in titles.items()) + "\n"
+    wanted = "\n" + "".join(f"- [{title}](../decisions/{name})\n" for name, title in titles.items()) + "\n"
 
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
-    assert generated("docs/decisions/README.md", "decisions", wanted) == wanted, (
+    assert generated("docs/reference/decisions.md", "decisions", wanted) == wanted, (
         "write it anew: UPDATE_DOCS=1 make test"
     )
 

@@ -1,4 +1,4 @@
-"""The example in docs/fit.md is what the command prints."""
+"""The example in docs/reference/fit-example.md is what the command prints."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from hami_plugin.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "fit.md"
+PAGE = ROOT / "docs" / "reference" / "fit-example.md"
 CALL = "fit docs/examples/fit/pod.yaml --simulate dgx-h100 --pods docs/examples/fit/pods.yaml --explain"
 START, END = "<!-- example: what the command prints; UPDATE_DOCS=1 make test writes it anew -->\n", "<!-- /example -->"
 
