@@ -92,10 +92,33 @@ def test_every_command_and_flag_that_is_named_exists(page):
             assert word in every, f"{word} is no flag of hami-plugin"
 
 
-def test_operations_names_every_flag_of_run():
-    missing = {o for p in main.commands["run"].params for o in p.opts if f"`{o}`" not in text("docs/operations.md")}
+def test_the_page_of_commands_is_what_they_say_of_themselves():
+    wanted = "\n" + "".join(section(command, name) for name, command in sorted(main.commands.items())) + "\n"
 
-    assert missing == set()
+    assert wanted.count("## ") > 8
+    assert generated("docs/reference/commands.md", "commands", wanted) == wanted, (
+        "write it anew: UPDATE_DOCS=1 make test"
+    )
+
+
+def section(command, name):
+    """A command with its flags; of a group, each of its commands."""
+    if isinstance(command, click.Group):
+        return "".join(section(inner, f"{name} {own}") for own, inner in sorted(command.commands.items()))
+    summary = (command.help or "").partition("\n\n")[0].replace("\n", " ").strip()
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    rows = [f"| {' '.join(f'`{o}`' for o in p.opts)} | {variables(p)} | {cell(p.help)} |\n" for p in options]
+    table = "".join(["| flag | environment | meaning |\n|---|---|---|\n", *rows, "\n"]) if rows else ""
+    return f"## hami-plugin {name}\n\n{summary}\n\n{table}"
+
+
+def variables(option):
+    names = [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
+    return " ".join(f"`{name}`" for name in names)
+
+
+def cell(text):
+    return re.sub(r"\s+", " ", (text or "").replace("\b", "")).replace("|", "\\|").strip()
 
 
 def test_every_annotation_key_is_in_the_protocol():
