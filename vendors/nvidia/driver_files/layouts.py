@@ -1,4 +1,4 @@
-"""Where hosts keep the driver's files: a short list, tried in order, the same that ``docs/cdi-nvidia.md`` shows."""
+"""Where hosts keep the driver's files: a short list, tried in order, the same that ``docs/reference/driver-files.md`` shows."""
 
 from __future__ import annotations
 

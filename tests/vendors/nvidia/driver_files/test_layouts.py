@@ -2,30 +2,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from tests.support.pages import generated
 from vendors.nvidia.driver_files.hooks import PLACES
 from vendors.nvidia.driver_files.layouts import LAYOUTS, Layout
 
 DOCUMENT = (Path(__file__).parents[4] / "docs/cdi-nvidia.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_every_place_is_documented(layout: Layout) -> None:
-    (row,) = [line for line in DOCUMENT.splitlines() if line.startswith(f"| {layout.name} |")]
-
-    if layout.root == "/":
-        for folder in (*layout.libraries, *layout.binaries, layout.cache, layout.inside):
-            assert folder in row
-    else:
-        assert (layout.libraries, layout.binaries) == (LAYOUTS[0].libraries, LAYOUTS[0].binaries)
-        assert layout.root in row
+def cells(layout: Layout) -> tuple[str, ...]:
+    below = "" if layout.root == "/" else layout.root
+    found = (
+        *(" ".join(f"`{below}{folder}`" for folder in folders) for folders in (layout.libraries, layout.binaries)),
+        f"`{below}{layout.cache}`" if layout.cache else "",
+        f"`{layout.inside}`" if layout.inside else "the same, below the root",
+    )
+    return (layout.name, *found)
 
 
-def test_the_documented_order_is_the_order_of_the_search() -> None:
-    rows = [line.split("|")[1].strip() for line in DOCUMENT.splitlines() if line.startswith("| ")]
+def test_the_table_of_places_is_the_search_s_own() -> None:
+    heads = ("host", "libraries", "programs", "ld.so.cache", "in the container")
+    lines = [heads, ("---",) * len(heads), *map(cells, LAYOUTS)]
+    wanted = "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
 
-    assert [row for row in rows if row in {layout.name for layout in LAYOUTS}] == [layout.name for layout in LAYOUTS]
+    assert generated("docs/reference/driver-files.md", "layouts", wanted) == wanted, (
+        "write it anew: UPDATE_DOCS=1 make test"
+    )
 
 
 def test_the_hooks_folders_are_documented() -> None:
