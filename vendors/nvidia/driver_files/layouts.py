@@ -1,4 +1,4 @@
-"""Where hosts keep the driver's files: a short list, tried in order, the same that ``docs/reference/driver-files.md`` shows."""
+"""Where hosts keep the driver's files: a short list, in order. ``docs/reference/driver-files.md`` shows the same."""
 
 from __future__ import annotations
 
