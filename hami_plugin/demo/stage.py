@@ -261,6 +261,13 @@ class Stage:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, await answer.text()
 
+    def found_broken(self, uuid: str) -> bool:
+        """Whether the daemon has asked the unhealthy device, and it failed; by what the daemon remembers of it."""
+        with suppress(OSError, ValueError):
+            memory = json.loads((Path(self.options["--state-dir"]) / "health.json").read_text(encoding="utf-8"))
+            return any(noted.get(uuid, {}).get("broken", False) for noted in memory["vendors"].values())
+        return False
+
     def _holders(self) -> set[str]:
         """UIDs of the pods that the daemon's journal has shares of."""
         ledger = Ledger(JournalWriter(Journal(Path(self.options["--state-dir"]) / "journal")))

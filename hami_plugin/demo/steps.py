@@ -145,6 +145,8 @@ async def lose_and_heal(stage: Stage) -> Facts:
         require(_healthy(stage) == others, "other devices were withdrawn too")
     stage.show("lost")
     annotation = f"{time.monotonic() - start:.2f} s" if told else f"never: {COUNTED}"
+    # After XID 79 alone a card stays out of service: the daemon must find it broken before it comes back.
+    await stage.until(lambda: stage.found_broken(victim.uuid), "a look that finds the device broken")
     start = time.monotonic()
     stage.hardware.simulator.inject("back", victim.index)
     await stage.until(lambda: _offered(stage) == stage.counted(*stage.devices), "the recovery")

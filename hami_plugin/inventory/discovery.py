@@ -153,7 +153,7 @@ class DiscoveryLoop:
         now = time.monotonic()
         changes: list[Change] = []
         for event in dict.fromkeys(events):
-            news = self._inventory.event(event.uuid, event.fault, now)
+            news = self._inventory.event(event, now)
             write = log.info if news else log.debug
             write("driver event", vendor=self.vendor, device=event.uuid or "all", why=event.fault.message)
             changes += news

@@ -41,11 +41,14 @@ class Condition:
 WELL = Condition()
 
 
-def after_event(condition: Condition, fault: Fault, now: float) -> Condition:
-    """A fault that the driver reported by itself: believed at once, unless it asks to be ignored."""
+def after_event(condition: Condition, fault: Fault, now: float, *, confirmed: bool = False) -> Condition:
+    """A fault that the driver reported by itself: believed at once, unless it asks to be ignored.
+
+    ``confirmed``: the driver asked the device and it failed, which counts as a failed look.
+    """
     if fault.action is Action.IGNORE:
         return condition
-    return _unhealthy(condition, fault, now, broken=False)
+    return _unhealthy(condition, fault, now, broken=confirmed)
 
 
 def after_look(condition: Condition, fault: Fault | None, now: float, limits: HealthLimits) -> Condition:

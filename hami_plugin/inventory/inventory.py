@@ -15,6 +15,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.inventory.health import WELL, Condition, HealthLimits, after_event, after_look, after_reload
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.sdk import HealthEvent
 
 NO_FAULT = Fault(reason="")
 GONE = Fault(reason="DeviceGone", message="the driver no longer lists this device", action=Action.DRAIN)
@@ -148,12 +149,13 @@ class Inventory:
         self._links = replace(links, pairs={**known, **links.pairs})
         self._publish(self.found)
 
-    def event(self, uuid: str | None, fault: Fault, now: float) -> list[Change]:
+    def event(self, event: HealthEvent, now: float) -> list[Change]:
         """A fault of one device, or of all."""
-        for known_uuid in [uuid] if uuid is not None else list(self._known):
-            known = self._known.get(known_uuid)
+        for uuid in [event.uuid] if event.uuid is not None else list(self._known):
+            known = self._known.get(uuid)
             if known:
-                self._known[known_uuid] = replace(known, condition=after_event(known.condition, fault, now))
+                condition = after_event(known.condition, event.fault, now, confirmed=event.confirmed)
+                self._known[uuid] = replace(known, condition=condition)
         return self._publish(self.found)
 
     def doubted(self, uuid: str, fault: Fault, now: float) -> list[Change]:

@@ -82,7 +82,7 @@ class PollingDriver:
         after = _faults(self.discover())
         worse = {uuid: fault for uuid, fault in after.items() if fault and fault != before.get(uuid)}
         worse |= {uuid: GONE for uuid in before if uuid not in after}
-        return tuple(HealthEvent(uuid=uuid, fault=fault) for uuid, fault in worse.items())
+        return tuple(HealthEvent(uuid=uuid, fault=fault, confirmed=True) for uuid, fault in worse.items())
 
     def close(self) -> None:
         self._last = Discovery(sightings=())

@@ -19,10 +19,14 @@ from hami_plugin.sdk.family import Family, NodeSide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthEvent:
-    """A fault of one device, or of all of a driver's devices when ``uuid`` is None."""
+    """A fault of one device, or of all of a driver's devices when ``uuid`` is None.
+
+    ``confirmed``: the driver asked the device itself and found the fault. A report, such as an XID, confirms nothing.
+    """
 
     uuid: str | None
     fault: Fault
+    confirmed: bool = False
 
 
 class Driver(Protocol):

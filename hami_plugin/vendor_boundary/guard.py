@@ -262,6 +262,7 @@ def _event(reported: object) -> HealthEvent:
     event = of_kind(HealthEvent, reported)
     if event.uuid is not None:
         of_kind(str, event.uuid)
+    of_kind(bool, event.confirmed)
     return replace(event, fault=plausible_fault(event.fault))
 
 

@@ -77,10 +77,16 @@ def test_a_fault_that_asks_for_a_reboot_never_heals_by_clean_looks_alone(history
     assert condition.health is Health.UNHEALTHY
 
 
-@pytest.mark.parametrize("seen", ["broken", "reloaded"])
+@pytest.mark.parametrize("seen", ["broken", "confirmed", "reloaded"])
 def test_a_fault_that_asks_for_a_reboot_heals_once_it_was_seen_broken_or_the_driver_came_anew(seen):
     condition = after_event(WELL, REBOOT, 0.0)
-    condition = after_look(condition, DRAIN, 1.0, PATIENCE) if seen == "broken" else after_reload(condition)
+    match seen:
+        case "broken":
+            condition = after_look(condition, DRAIN, 1.0, PATIENCE)
+        case "confirmed":
+            condition = after_event(condition, DRAIN, 1.0, confirmed=True)
+        case _:
+            condition = after_reload(condition)
 
     condition, _ = clean(condition, 10.0, PATIENCE.clean_looks, 1.0)
 

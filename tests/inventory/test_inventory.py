@@ -8,6 +8,7 @@ from hami_plugin.inventory.health import Condition, HealthLimits
 from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.model.device import Action, Discovery, Fault, Health, Sighting
 from hami_plugin.model.links import Link, Links
+from hami_plugin.sdk import HealthEvent
 from tests.support.builders import device, uuid
 
 LOST = Fault(reason="Lost", message="it does not answer")
@@ -83,7 +84,7 @@ def test_a_device_that_is_gone_stays_unhealthy_for_a_while_and_is_then_forgotten
 
 def test_a_device_that_is_gone_and_back_recovers_even_from_a_fault_that_asks_for_a_reboot(inventory):
     looked(inventory, 0.0, 0)
-    inventory.event(uuid(0), Fault(reason="Off", action=Action.REBOOT), 1.0)
+    inventory.event(HealthEvent(uuid=uuid(0), fault=Fault(reason="Off", action=Action.REBOOT)), 1.0)
     for now in (20.0, 30.0, 40.0, 50.0):
         looked(inventory, now, 0)
     assert healths(inventory) == {0: "unhealthy"}
@@ -119,16 +120,27 @@ def test_after_the_driver_is_back_all_recover(inventory):
     assert healths(inventory) == {0: "healthy", 1: "healthy"}
 
 
+def test_a_card_that_did_not_answer_after_its_report_recovers_from_a_fault_that_asks_for_a_reboot(inventory):
+    looked(inventory, 0.0, 0, 1)
+    inventory.event(HealthEvent(uuid=uuid(0), fault=Fault(reason="Off", action=Action.REBOOT)), 1.0)
+    inventory.event(HealthEvent(uuid=uuid(0), fault=LOST, confirmed=True), 1.0)
+
+    for now in (20.0, 21.0, 22.0):
+        looked(inventory, now, 0, 1)
+
+    assert healths(inventory) == {0: "healthy", 1: "healthy"}
+
+
 def test_an_event_without_a_device_is_about_all(inventory):
     looked(inventory, 0.0, 0, 1)
 
-    assert len(inventory.event(None, LOST, 1.0)) == 2
+    assert len(inventory.event(HealthEvent(uuid=None, fault=LOST), 1.0)) == 2
 
 
 def test_an_event_about_a_device_that_nobody_knows_changes_nothing(inventory):
     looked(inventory, 0.0, 0)
 
-    assert inventory.event(uuid(9), LOST, 1.0) == []
+    assert inventory.event(HealthEvent(uuid=uuid(9), fault=LOST), 1.0) == []
     assert inventory.doubted(uuid(9), LOST, 1.0) == []
 
 

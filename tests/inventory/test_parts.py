@@ -10,6 +10,7 @@ from hami_plugin.inventory.inventory import Inventory, part, whole
 from hami_plugin.model.device import Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.sdk import HealthEvent
 from tests.support.builders import FAMILY, REGISTER, changed, device, uuid
 
 RED, BLUE = "RED", "BLUE"
@@ -86,7 +87,7 @@ async def test_no_task_stands_between_a_fault_and_the_readers_of_its_family():
     views = [inventory.view(), inventory.view(RED)]
     inventory.discovered(Discovery(sightings=tuple(Sighting(device=one) for one in MIXED.devices)), 1.0)
 
-    inventory.event(uuid(0), Fault(reason="Xid79"), 2.0)
+    inventory.event(HealthEvent(uuid=uuid(0), fault=Fault(reason="Xid79")), 2.0)
 
     assert [view.value.device(uuid(0)).reason for view in views] == ["Xid79", "Xid79"]
 

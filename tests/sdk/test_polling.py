@@ -5,6 +5,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.polling import GONE, PollingDriver
 
 HOT = Fault(reason="TooHot")
@@ -44,7 +45,7 @@ def test_a_new_fault_is_told_once() -> None:
 
     hardware.devices["b"] = HOT
 
-    assert hardware.events() == {"b": HOT}
+    assert hardware.driver.poll(1.0) == (HealthEvent(uuid="b", fault=HOT, confirmed=True),)
     assert hardware.events() == {}
 
 

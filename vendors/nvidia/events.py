@@ -148,7 +148,7 @@ class EventWatch:
                     self._nvml.memory(handle)
                 except NvmlError as error:
                     if not error.driver_gone and not error.unsupported:
-                        found.append(HealthEvent(uuid=uuid, fault=fault_of(error)))
+                        found.append(HealthEvent(uuid=uuid, fault=fault_of(error), confirmed=True))
         return tuple(found)
 
     def suspend(self) -> None:

@@ -111,7 +111,9 @@ def test_a_lost_card_fails_the_wait_and_only_it_is_reported(rig: Callable[..., A
     machine.simulator.inject("xid", 4, 79)
     after = machine.driver.poll(1)
 
-    assert [(event.uuid, event.fault.reason) for event in lost] == [(machine.uuid(3), "GpuIsLost")]
+    assert [(event.uuid, event.fault.reason, event.confirmed) for event in lost] == [
+        (machine.uuid(3), "GpuIsLost", True)
+    ]
     assert [event.uuid for event in after] == [machine.uuid(4)]
 
 
@@ -126,7 +128,7 @@ def test_a_card_that_keeps_failing_the_wait_does_not_deafen_the_others(rig: Call
     after = machine.driver.poll(1)
 
     assert [event.uuid for event in lost] == [machine.uuid(3)]
-    assert [event.uuid for event in after] == [machine.uuid(4)]
+    assert [(event.uuid, event.confirmed) for event in after] == [(machine.uuid(4), False)]
 
 
 def test_a_card_that_came_back_is_watched_again(rig: Callable[..., Any]) -> None:

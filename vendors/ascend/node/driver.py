@@ -101,7 +101,7 @@ class AscendDriver:
             faults = dict(self._told)
         news = {uuid: fault for uuid, fault in faults.items() if fault and fault != before.get(uuid)}
         self._told |= faults
-        return [HealthEvent(uuid=uuid, fault=fault) for uuid, fault in news.items()]
+        return [HealthEvent(uuid=uuid, fault=fault, confirmed=True) for uuid, fault in news.items()]
 
     def close(self) -> None:
         self._dcmi.close()
