@@ -12,7 +12,7 @@ from hami_plugin.scheduler.engine.devices import Candidate, Context, Quota
 from hami_plugin.scheduler.engine.fit import Granted, candidate, fit, walked
 from hami_plugin.scheduler.engine.policy import Policy, first
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.reasons import told as told_as
+from hami_plugin.scheduler.engine.reasons import summary as told_as
 from hami_plugin.scheduler.engine.requests import Demand
 from tests.hami import values
 from tests.hami.compare import compared
@@ -28,7 +28,7 @@ def answer(question: Json, policy: Policy, parity: Parity) -> Json:
     context = options(question, parity.demand(question["request"]))
     outcome = fit(policy, context.states, context)
     if isinstance(outcome, Granted):
-        return told(question, policy, parity, outcome.grants)
+        return summary(question, policy, parity, outcome.grants)
     return {"ok": False, "reason": str(outcome)}
 
 
@@ -39,7 +39,7 @@ def answered_by(question: Json, theirs: Json, policy: Policy, parity: Parity) ->
 
 def granted(question: Json, theirs: Json, policy: Policy, parity: Parity, grants: Sequence[Grant]) -> bool:
     """Whether this is HAMi's answer if it grants these, all bookings included."""
-    return _the_same(question, told(question, policy, parity, grants), theirs)
+    return _the_same(question, summary(question, policy, parity, grants), theirs)
 
 
 def _the_same(question: Json, meant: Json, theirs: Json) -> bool:
@@ -96,7 +96,7 @@ def consistent(question: Json, ours: Json, policy: Policy, parity: Parity) -> bo
             return False
         chosen.append(found)
     grants = tuple(one.grant(demand.device_type) for one in chosen)
-    return not compared(question, ours, told(question, policy, parity, grants))
+    return not compared(question, ours, summary(question, policy, parity, grants))
 
 
 def reasons_hold(question: Json, text: str, policy: Policy, demand: Demand) -> bool:
@@ -113,7 +113,7 @@ def reasons_hold(question: Json, text: str, policy: Policy, demand: Demand) -> b
     return text in whole and said == against and several <= able
 
 
-def told(question: Json, policy: Policy, parity: Parity, grants: Sequence[Grant]) -> Json:
+def summary(question: Json, policy: Policy, parity: Parity, grants: Sequence[Grant]) -> Json:
     """A choice, with its bookings where they are asked for, in the recorder's words."""
     devices = [values.granted(grant) for grant in grants]
     said = {"ok": True, "reason": "", "devices": {parity.demand(question["request"]).device_type: devices}}

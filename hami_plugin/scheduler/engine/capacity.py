@@ -43,7 +43,7 @@ class Sizes:
 
 
 def sizes(node_info: NodeInfo, families: Iterable[Family]) -> Mapping[str, Sizes]:
-    """One node's, by family word. To be read once for each change of the node."""
+    """One node's, by device type. To be read once for each change of the node."""
     found: dict[str, Sizes] = {}
     for family in families:
         pool = node_info.pools.get(family.device_type)
@@ -101,14 +101,16 @@ class _Question:
         names = self.family.resources
         memory, node = self.most.memory
         if demand.memory is not None and demand.memory > memory:
-            return _told(container, names.memory, f"{demand.memory} MiB", f"{memory} MiB, on node {node}", "device")
+            return _too_large(
+                container, names.memory, f"{demand.memory} MiB", f"{memory} MiB, on node {node}", "device"
+            )
         if not self.family.resources.cores_are_bits and not self.family.resources.cores_are_counted:
             cores, node = self.most.cores
             if demand.cores > cores and not self._cores_do(demand):
-                return _told(container, names.cores, str(demand.cores), f"{cores}, on node {node}", "device")
+                return _too_large(container, names.cores, str(demand.cores), f"{cores}, on node {node}", "device")
         devices, node = self.most.devices
         if demand.count > devices and not self.most.again:
-            return _told(
+            return _too_large(
                 container, names.count, f"{demand.count} devices", f"{devices} devices, on node {node}", "node"
             )
         return ""
@@ -132,7 +134,7 @@ def _cores_do(policy: Policy, context: Context, states: Sequence[DeviceState]) -
     return any(tried(state, ()) is not Reason.NO_CORES for state in well)
 
 
-def _told(container: ContainerView, resource: str, asked: str, most: str, of: str) -> str:
+def _too_large(container: ContainerView, resource: str, asked: str, most: str, of: str) -> str:
     return (
         f"container {container.name}: {resource or 'the request'} asks for {asked}, more than any {of} of this cluster"
         f" has (the largest: {most}); lower it, or add a larger {of} first"

@@ -48,7 +48,7 @@ class AnnotationLists:
         self._words: dict[str, tuple[str, ...]] = {}
 
     def names(self, key: str, spelt: Callable[[str], str] = str) -> frozenset[str] | None:
-        """The names in an annotation; None when it says nothing. One that has only commas lists nobody."""
+        """The names in an annotation; None when there are none. One that has only commas lists nobody."""
         kept = (key, spelt)
         if kept not in self._names:
             text = self._annotations.get(key)
@@ -57,7 +57,7 @@ class AnnotationLists:
         return self._names[kept]
 
     def verdict(self, subject: Hashable, judge: Callable[[], bool]) -> bool:
-        """What ``judge`` says of the subject, asked once for each."""
+        """``judge`` of the subject, asked once for each."""
         found = self._verdicts.get(subject)
         if found is None:
             found = self._verdicts[subject] = judge()
@@ -82,7 +82,7 @@ Piece = tuple[Grant, ...]
 """What one container has."""
 
 Given = Mapping[str, tuple[Piece, ...]]
-"""What a pod has so far by family word: one piece for each container, init containers first."""
+"""What a pod has so far by device type: one piece for each container, init containers first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Slice:
 class DeviceState:
     """A device as registered, and what is taken of it. ``memory`` in MiB, ``cores`` in the family's unit.
 
-    ``notes`` are the family's own words about the device: what it registered, then what bookings made of it.
+    ``notes`` are the family's own data about the device: what it registered, then what bookings made of it.
     ``whole``: its node hands it out whole or not at all.
     """
 
@@ -164,10 +164,10 @@ class DevicePool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """A node, and what it has by family word.
+    """A node, and what it has by device type.
 
     ``kept`` is how many ids of healthy devices the kubelet keeps for pods, by resource, where these may be more than
-    the devices tell.
+    the devices show.
     """
 
     node: NodeView

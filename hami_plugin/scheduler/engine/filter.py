@@ -29,7 +29,7 @@ from hami_plugin.scheduler.engine.node_info import (
 )
 from hami_plugin.scheduler.engine.node_resources import insufficient_ids, miscounted, without_device
 from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
-from hami_plugin.scheduler.engine.reasons import read
+from hami_plugin.scheduler.engine.reasons import parse_summary
 from hami_plugin.scheduler.engine.requests import Invalid
 from hami_plugin.scheduler.engine.scores import Decision, Ranking, fullness
 from hami_plugin.scheduler.engine.topology import ChoiceCache
@@ -213,7 +213,7 @@ class FilterResult:
         """On how many nodes which reason stands in the way, the most frequent first. A node may have several."""
         counts: Counter[str] = Counter()
         for why, nodes in Counter(self.failed.values()).items():
-            counts.update(dict.fromkeys(read(why) or [why], nodes))
+            counts.update(dict.fromkeys(parse_summary(why) or [why], nodes))
         ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return ", ".join(f"{reason} on {count} of {len(self.failed)} nodes" for reason, count in ordered)
 

@@ -35,7 +35,7 @@ from hami_plugin.scheduler.engine.policy import (
     consulted,
     prepared,
 )
-from hami_plugin.scheduler.engine.reasons import OURS, Reason, detailed, told
+from hami_plugin.scheduler.engine.reasons import OURS, Reason, detailed, summary
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, is_part
 from hami_plugin.scheduler.engine.scores import EVEN, Weights, ordered, scoring, weights
 from hami_plugin.scheduler.engine.topology import ChoiceCache
@@ -68,7 +68,7 @@ class Granted:
 class Refused:
     """No. ``reasons`` are counted over ``total`` devices; ``str`` is HAMi's text.
 
-    ``detail`` is the family's word behind a reason, where a reason alone leaves something out.
+    ``detail`` is what the family adds to a reason.
     """
 
     demand: Demand
@@ -83,19 +83,19 @@ class Refused:
 
     @property
     def detailed(self) -> str:
-        """HAMi's text with the family's word in brackets behind a reason: each device counts under its own."""
+        """HAMi's text with the family's detail in brackets behind a reason: each device counts under its own."""
         if self.detail is None:
             return str(self)
         counts: Counter[str] = Counter(self.reasons)
         for state, reason in zip(*self.seen, strict=True):
-            said = self.detail(state, reason) if reason and counts[reason] else ""
-            if reason and said:
+            detail = self.detail(state, reason) if reason and counts[reason] else ""
+            if reason and detail:
                 counts[reason] -= 1
-                counts[detailed(reason, said)] += 1
-        return told(+counts, self.total)
+                counts[detailed(reason, detail)] += 1
+        return summary(+counts, self.total)
 
     def __str__(self) -> str:
-        return told(self.reasons, self.total)
+        return summary(self.reasons, self.total)
 
 
 NOT_FOR_THIS_POD = frozenset({Reason.UNHEALTHY, Reason.CORDONED, Reason.TYPE_MISMATCH})
@@ -122,7 +122,7 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
             return Granted(grants=tuple([one.grant(demand.device_type) for one in chosen]), seen=seen)
         misfit, left_behind = chosen, len(eligible)
     counted = Counter(filter(None, seen[1])) + Counter({Reason.NUMA: elsewhere})
-    if misfit.instead:  # but what the node says that it refuses stands before any choice
+    if misfit.instead:  # but what the node refuses by itself comes before any choice
         whole = {Reason.WHOLE_ONLY: counted[Reason.WHOLE_ONLY]} if counted[Reason.WHOLE_ONLY] else None
         counted = Counter(whole or misfit.reasons)
     else:
@@ -185,10 +185,10 @@ def trial(policy: Policy, context: Context) -> Callable[[DeviceState, Sequence[C
 
 
 Policies = Mapping[str, Policy]
-"""The families that a scheduler knows, by word."""
+"""The families that a scheduler knows, by device type."""
 
 Demands = tuple[Mapping[str, Demand], ...]
-"""What each container of a pod asks for, by family word; init containers first."""
+"""What each container of a pod asks for, by device type; init containers first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ class CycleOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One container's part of one family: what the rules were told, and what they said."""
+    """One container's part of one family: what the policy was given, and its answer."""
 
     container: ContainerView
     context: Context
@@ -277,7 +277,7 @@ class CycleState:
         for grant in grants:
             booking = self.policies[device_type].book(after[grant.uuid], grant, self.pod)
             if isinstance(booking, Reason):
-                return told({booking: 1}, len(after))
+                return summary({booking: 1}, len(after))
             after[grant.uuid], one = booking
             recorded.append(one)
         self._now[device_type] = tuple(after.values())
@@ -338,15 +338,15 @@ class CycleState:
 def refusal(outcome: Refused, node: NodeView) -> str:
     """HAMi's text, with the family's details. That a node has too few devices comes without numbers.
 
-    What the node itself says of it follows.
+    What the node itself refuses follows.
     """
     text = Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
-    said = refused(node.annotations, outcome.demand.device_type)
-    against = {*outcome.reasons, *outcome.seen[1]}  # some families tell one reason in place of their devices'
-    words = [OURS[reason] for reason in OURS if reason in against]
-    if said and (said.what == "all" or Reason.WHOLE_ONLY in against):
-        words.append(str(said))
-    return f"{text} ({'; '.join(words)})" if words else text
+    refuses = refused(node.annotations, outcome.demand.device_type)
+    against = {*outcome.reasons, *outcome.seen[1]}  # some families give one reason in place of their devices'
+    notes = [OURS[reason] for reason in OURS if reason in against]
+    if refuses and (refuses.what == "all" or Reason.WHOLE_ONLY in against):
+        notes.append(str(refuses))
+    return f"{text} ({'; '.join(notes)})" if notes else text
 
 
 def in_order(
@@ -411,9 +411,9 @@ def pod_request(pod: PodView, policies: Policies, wanted: Demands | Invalid | No
         return wanted
     if isinstance(weighing, Invalid):
         return weighing
-    asked_of = requested(wanted, policies)
-    return overlong(pod, asked_of) or PodRequest(
-        pod=pod, policies=asked_of, demands=wanted, weights=weighing, lists=AnnotationLists(pod.annotations)
+    asked = requested(wanted, policies)
+    return overlong(pod, asked) or PodRequest(
+        pod=pod, policies=asked, demands=wanted, weights=weighing, lists=AnnotationLists(pod.annotations)
     )
 
 

@@ -33,7 +33,7 @@ class NodeReading:
 
 
 def scheduling_policies(families: Iterable[Family]) -> Policies:
-    """The families that can be scheduled, by word."""
+    """The families that can be scheduled, by device type."""
     return {family.device_type: family.rules.policy for family in families if family.rules.policy}
 
 
@@ -81,7 +81,7 @@ def read_idle_node(node: NodeView, families: Iterable[Family]) -> NodeReading:
 
 
 def occupied(node_info: NodeInfo, families: Sequence[Family], held: Sequence[Mapping[str, PodAllocation]]) -> NodeInfo:
-    """The node, less what is held of it, by family word for each pod."""
+    """The node, less what is held of it, of each pod by device type."""
     pools = dict(node_info.pools)
     for family in families:
         if theirs := [
@@ -95,7 +95,7 @@ def _kept(
     node_info: NodeInfo, families: Sequence[Family], held: Sequence[Mapping[str, PodAllocation]]
 ) -> Mapping[str, int]:
     """The ids of healthy devices that the kubelet keeps for these pods, by resource. A plain init container's stay with
-    its pod until that ends; without one, what the devices tell is enough.
+    its pod until that ends; without one, the devices' own figures are enough.
     """
     pods = [next(iter(one.values())).pod for one in held if one]
     if not any(container.alone for pod in pods for container in pod.containers):
@@ -169,13 +169,13 @@ def _idle(node: NodeView, family: Family) -> DevicePool:
     infos = () if refuses and refuses.what == "all" else family.rules.node_devices(node)
     if sick := unhealthy(node.annotations, family.device_type):
         infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
-    states = tuple(idle(_tellable(info), whole=refuses is not None) for info in infos)
+    states = tuple(idle(_representable(info), whole=refuses is not None) for info in infos)
     known = states and family.rules.policy
     return DevicePool(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
 
 
-def _tellable(info: DeviceInfo) -> DeviceInfo:
-    """The device, if a decision can name it, and tell all of its memory and cores."""
+def _representable(info: DeviceInfo) -> DeviceInfo:
+    """The device, if a decision can hold its name, its memory and its cores."""
     printable(info.id, "a device's name", without=SEPARATORS)
     in_range(info.devmem, f"memory of {info.id}", 0)
     in_range(info.devcore, f"cores of {info.id}", 0)
@@ -190,7 +190,7 @@ def _taken(pool: DevicePool, family: Family, held: Iterable[PodAllocation]) -> D
 
 
 def pod_allocations(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, PodAllocation]:
-    """What the pod's annotations say it has, by family word. What cannot be read is noted among the problems."""
+    """What the pod's annotations say it has, by device type. What cannot be read is noted among the problems."""
     found: dict[str, PodAllocation] = {}
     for family in families:
         text = pod.annotations.get(family.annotations.allocated)
@@ -244,7 +244,7 @@ def check_handshakes(
     """Judge each of these families, which have devices on the node, at the scheduler's local time.
 
     ``before`` is the node as it was seen last, and ``silent`` what was concluded then. A question that is taken back
-    was found unanswered by another scheduler. A silent daemon is heard again when it writes, or the kubelet counts.
+    was found unanswered by another scheduler. A silent daemon is back when it writes, or the kubelet counts devices.
     """
     offered: set[str] = set()
     quiet: set[str] = set()
@@ -267,7 +267,7 @@ def check_handshakes(
 
 
 def counted(node: NodeView, family: Family) -> int | None:
-    """How many of a family's devices the kubelet counts; None where it has never heard of them, or says so unreadably.
+    """How many of a family's devices the kubelet counts; None where it knows none, or the number is unreadable.
 
     0 is what remains when the daemon has gone: a pod that came then would be refused by the kubelet.
     """

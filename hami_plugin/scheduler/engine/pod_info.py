@@ -17,14 +17,14 @@ from hami_plugin.sdk import Family
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInfo:
-    """One pod's part of a node, by family word. ``problems`` are annotations that could not be read."""
+    """One pod's part of a node, by device type. ``problems`` are annotations that could not be read."""
 
     pod: PodView
     node: str
     held: Mapping[str, PodAllocation] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
-    def told(self, pod: PodView) -> PodInfo:
+    def updated(self, pod: PodView) -> PodInfo:
         """The same part, of a newer version of the pod: usage depends on its phase."""
         return replace(
             self, pod=pod, held={device_type: replace(one, pod=pod) for device_type, one in self.held.items()}
@@ -62,7 +62,7 @@ class PodIndex:
         return [one for uid, one in self._entries.items() if one.pod.namespace == namespace and uid != without]
 
     def see(self, pod: PodView, families: Iterable[Family]) -> None:
-        """A watch tells of a pod. One that has ended has nothing; one that is being deleted keeps what it has.
+        """A version of a pod from a watch. One that has ended has nothing; one that is being deleted keeps what it has.
 
         A version without a decision may be older than our own: then the decision stands. One that was taken back says
         so.
@@ -87,7 +87,7 @@ class PodIndex:
         """A newer version of a pod that is known. What it has stays as it is."""
         known = self._entries.get(pod.uid)
         if known:
-            self._entries[pod.uid] = self._nodes[known.node][pod.uid] = known.told(pod)
+            self._entries[pod.uid] = self._nodes[known.node][pod.uid] = known.updated(pod)
 
     def drop(self, uid: str) -> bool:
         """The pod is gone. Whether it was known."""

@@ -194,7 +194,7 @@ def on_the_pods_device(candidate: Candidate, context: Context, _eligible: Sequen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """The eligible devices do not make an answer. ``instead``: the devices' own reasons are not told.
+    """The eligible devices do not make an answer. ``instead``: the devices' own reasons are left out.
 
     ``total`` is what the counts are out of, where that is not the number of devices.
     """
@@ -282,7 +282,7 @@ def whole_modules(size: int) -> Select:
 def consecutive(start_step: Callable[[int], int | None], reason: Reason = Reason.NUMA) -> Select:
     """Neighbours by index: the first run of ``count`` eligible devices.
 
-    ``start_step`` says of a count at which indices a run may start: 1 anywhere, n at multiples of n, None nowhere.
+    ``start_step`` gives for a count at which indices a run may start: 1 anywhere, n at multiples of n, None nowhere.
     """
 
     def select(eligible: Sequence[Candidate], context: Context) -> Selection:
@@ -331,7 +331,7 @@ def by_numa_if(annotation: str) -> Group:
 
 
 Detail = Callable[[DeviceState, Reason], str]
-"""One word about a device that a reason against it leaves out, or nothing."""
+"""What a reason against a device leaves out about it, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +350,7 @@ class Policy:
     ``restore``  what a pod that has a share already takes of a device.
     ``limited``  are the pod's parts limited by means of their own, also where the node hands out whole devices only?
     ``score``    what the node is worth for the decision, beside how full it is.
-    ``detail``   one word that a reason against a device leaves out, or nothing.
+    ``detail``   what a reason against a device leaves out, or nothing.
     """
 
     request: Request

@@ -20,7 +20,7 @@ PREFIX = "limits."
 def quota(namespace: str, hard: Mapping[str, str], families: Sequence[Family], pods: Iterable[PodView]) -> Quota:
     """A namespace's quota of ``limits.<resource>``, and what its pods use. ValueError if a limit is no quantity."""
     there = [pod for pod in pods if pod.namespace == namespace and not pod.terminal]
-    problems: list[str] = []  # of annotations that cannot be read; ``survey`` tells them
+    problems: list[str] = []  # of annotations that cannot be read; ``read_node`` reports them
     return Quota(
         limits=limits([hard], families),
         used=used(families, [pod_allocations(pod, families, problems) for pod in there]),
@@ -73,8 +73,8 @@ def excess(pod: PodView, families: Sequence[Family], quota: Quota) -> str:
 
 def beyond(pod: PodView, wanted: Demands, families: Sequence[Family], quota: Quota) -> str:
     """The same of what the pod is known to ask for."""
-    words = {device_type for one in wanted for device_type in one}
-    for family in (family for family in families if family.device_type in words):
+    types = {device_type for one in wanted for device_type in one}
+    for family in (family for family in families if family.device_type in types):
         needed = _most(pod, wanted, family.device_type)
         for name, amount, factor in zip(_names(family), needed, (family.resources.memory_factor, 1), strict=True):
             if any(needed) and not quota.allows(name, amount, factor):

@@ -1,4 +1,4 @@
-"""HAMi's words for why a device, or a node, does not serve."""
+"""HAMi's reasons why a device, or a node, does not serve."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
-_TOLD = re.compile(r"([0-9]+)/[0-9]+ (\S+)")
+_PART = re.compile(r"([0-9]+)/[0-9]+ (\S+)")
 _DETAIL = re.compile(r"\([^()\s]*\)$")
 
 
@@ -46,27 +46,25 @@ OURS: Mapping[Reason, str] = {
     Reason.ONE_PARTITION: "a pod can have one partition of one card for one container",
     Reason.UNCOUNTED: "the node's kubelet counts the number of slices and not what is asked for",
 }
-"""What is said behind a reason that is no HAMi's. None has a comma, by which reasons are parted."""
+"""The explanation of each reason that is not HAMi's. None has a comma, which separates reasons."""
 
 
-def told(reasons: Mapping[Reason, int] | Mapping[str, int], total: int) -> str:
+def summary(reasons: Mapping[Reason, int] | Mapping[str, int], total: int) -> str:
     """HAMi's text: ``3/8 CardInsufficientMemory, 5/8 CardUuidMismatch``, sorted as strings."""
     return ", ".join(sorted(f"{count}/{total} {reason}" for reason, count in reasons.items()))
 
 
 def detailed(reason: str, detail: str) -> str:
-    """A reason with a word of the family's behind it, as it stands in a ``told`` text: ``CardQosPolicyMismatch(x)``."""
+    """A reason with the family's detail, as in ``summary``: ``CardQosPolicyMismatch(x)``."""
     return f"{reason}({detail})"
 
 
 def plain(reason: str) -> str:
-    """HAMi's word alone."""
+    """HAMi's reason without the detail."""
     return _DETAIL.sub("", reason)
 
 
-def read(text: str) -> Mapping[str, int]:
-    """How many devices each reason of a ``told`` text is about, also reasons of other schedulers; what is no such part
-    is passed over.
-    """
-    parts = (_TOLD.match(part) for part in text.split(", "))
+def parse_summary(text: str) -> Mapping[str, int]:
+    """How many devices each reason of a ``summary`` is about, HAMi's or not. Other text is skipped."""
+    parts = (_PART.match(part) for part in text.split(", "))
     return {part.group(2): int(part.group(1)) for part in parts if part}

@@ -66,13 +66,15 @@ def summed(cores: str, memory: str, *, each: int, unit: int, name: str, device_t
 
 def _plausible(node: NodeView, resource: str, count: int) -> int:
     if count > MAX_DEVICES:
-        told = f"node {node.name} tells of {node.capacity[resource]} {resource}"
-        raise WireError(f"{told}, which is {count} devices; no node has more than {MAX_DEVICES}")
+        raise WireError(
+            f"node {node.name} tells of {node.capacity[resource]} {resource}, which is {count} devices; "
+            f"no node has more than {MAX_DEVICES}"
+        )
     return count
 
 
 def capacity(node: NodeView, resource: str) -> int:
-    """The node's capacity of a resource; 0 when it has none, or says so unreadably."""
+    """The node's capacity of a resource; 0 when it has none, or an unreadable one."""
     try:
         return max(0, whole(node.capacity.get(resource, "0")))
     except ValueError:

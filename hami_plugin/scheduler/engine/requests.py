@@ -120,9 +120,9 @@ def counted(
     default_memory: int = 0,
     default_cores: int = 0,
 ) -> Request:
-    """So many devices, each with so much memory and cores. Without a word on memory it is all of each device's.
+    """So many devices, each with so much memory and cores. Without an amount of memory it is all of each device's.
 
-    An amount of 0 says nothing. The first invalid amount makes the whole request invalid.
+    An amount of 0 counts as none. The first invalid amount makes the whole request invalid.
     """
 
     def request(container: ContainerView) -> Asked:
@@ -162,7 +162,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denied:
-    """The pod is not taken, with the reason in words."""
+    """The pod is refused, and why."""
 
     why: str
 

@@ -99,7 +99,7 @@ def best_places(
 ) -> Sequence[int]:
     """The places of what ``choose`` takes, by ``Links.scores`` alone: 0 < ``count`` <= how many there are.
 
-    ``order`` has all places: of equal choices that is taken which stands first in it, and in this order it is told.
+    ``order`` has all places: of equal choices that is taken which stands first in it, and the answer is in this order.
     Without ``rest`` choices are equal whatever they leave. With ``solved``, what was answered before is not worked out
     again: questions are alike whose devices differ only in their order, where all equal choices are few.
     """
@@ -420,7 +420,7 @@ def worths(tables: Sequence[Sequence[int]], links: Sequence[Sequence[int]], pair
     return found
 
 
-_WORDS = {32: "I", 64: "Q"}
+_CODES = {32: "I", 64: "Q"}
 """Widths that ``struct`` knows."""
 
 
@@ -429,7 +429,7 @@ class Fields:
 
     def __init__(self, count: int, bits: int) -> None:
         self.count = count
-        self.width = next((width for width in _WORDS if bits < width), (bits + 8) // 8 * 8)
+        self.width = next((width for width in _CODES if bits < width), (bits + 8) // 8 * 8)
         self.ones = ((1 << count * self.width) - 1) // ((1 << self.width) - 1)
         self.guard = 1 << self.width - 1
         self._rounds: list[tuple[int, int, int]] = []
@@ -439,15 +439,15 @@ class Fields:
             self._rounds.append((count * self.width, half, self.guard * (self.ones & half)))
 
     def packed(self, numbers: Sequence[int]) -> int:
-        if word := _WORDS.get(self.width):
-            return int.from_bytes(struct.pack(f"<{len(numbers)}{word}", *numbers), "little")
+        if code := _CODES.get(self.width):
+            return int.from_bytes(struct.pack(f"<{len(numbers)}{code}", *numbers), "little")
         return int.from_bytes(b"".join(number.to_bytes(self.width // 8, "little") for number in numbers), "little")
 
     def unpacked(self, fields: int) -> Sequence[int]:
         size = self.width // 8
         data = fields.to_bytes(self.count * size, "little")
-        if word := _WORDS.get(self.width):
-            return struct.unpack(f"<{self.count}{word}", data)
+        if code := _CODES.get(self.width):
+            return struct.unpack(f"<{self.count}{code}", data)
         return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
     def highest(self, fields: int) -> int:

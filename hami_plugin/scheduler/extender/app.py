@@ -65,7 +65,7 @@ def configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> Co
 
 
 def families(configuration: Configuration) -> tuple[Family, ...]:
-    """All families of the vendors that are not disabled. Which of them a node has, its annotations tell."""
+    """All families of the vendors that are not disabled. A node's annotations say which of them it has."""
     return tuple(
         family for name, section in configuration.vendors.items() for family in load_vendor(name).families(section)
     )
@@ -192,7 +192,7 @@ class Scheduler:
                 task.cancel()
 
     async def _settle(self) -> None:
-        while self._extender.problems():  # noqa: ASYNC110  # an extender tells nobody
+        while self._extender.problems():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(SYNC_CHECK_S)
         self._ready()
 
@@ -233,8 +233,8 @@ async def _connected(process: Process, metrics: Metrics) -> AsyncIterator[Extend
 
 
 def _options(settings: SchedulerSettings) -> Options:
-    """The settings as the decisions take them. A bind says itself that it waited too long for its node, and for whom,
-    before its call is given up.
+    """The extender's options. A bind reports that it waited too long for its node, and for whom, before its call times
+    out.
     """
     return Options(
         scheduling=Scheduling(name=settings.name, replaces_default=settings.replaces_default),

@@ -458,7 +458,7 @@ class Binder:
             )
 
     async def _assign(self, pod: PodView, node: str, *, until: float = float("inf")) -> None:
-        """POST the Binding. One without an answer may have been taken all the same, so the pod is looked at.
+        """POST the Binding. One without an answer may have been taken all the same, so the pod is read.
 
         ``until`` is the loop's time after which the node may become another's.
         """
@@ -470,7 +470,7 @@ class Binder:
             except ClusterError as error:
                 problem = error
             if problem.status and not problem.temporary:
-                break  # a refusal that says all it can is not doubted
+                break  # refused for certain
             found = await self._read_bound(pod, node, problem)
             if found is None:
                 return None

@@ -77,7 +77,7 @@ class BindingPods:
         self._binding.pop(uid, None)
 
     def mark_unknown(self, uid: str) -> None:
-        """Nobody knows whether the pod was bound. Its node stands until somebody has looked."""
+        """Nobody knows whether the pod was bound. Its node counts until the API server has been asked."""
         if binding := self._binding.get(uid):  # else the watch knows meanwhile
             self._binding[uid] = replace(binding, unknown=True)
 
@@ -173,7 +173,7 @@ class PodCache:
         return True
 
     def see(self, pod: PodView) -> None:
-        """A version of a pod from the watch. One that is older than our own decision says nothing of it; one at a node
+        """A version of a pod from the watch. One that is older than our own decision does not change it; one at a node
         is final, also where another scheduler has bound it while our decision is on its way.
         """
         self.binding.seen(pod)
@@ -274,7 +274,7 @@ class NodeCache:
 
     @property
     def largest(self) -> Mapping[str, Sizes]:
-        """What is largest of all that nodes have registered, also while their daemons are away, by family word."""
+        """What is largest of all that nodes have registered, also while their daemons are away, by device type."""
         if self._largest is None:
             self._largest = largest(known.sizes for known in self._known.values())
         return self._largest
@@ -289,7 +289,7 @@ class NodeCache:
 
     def answered(self, node: NodeView) -> None:
         """Take the answer to a call of ours. That of a node which the watch does not know, or knows to be another by
-        now, is dropped: nothing would ever tell that it is gone.
+        now, is dropped: no watch would ever delete it.
         """
         known = self._known.get(node.name)
         if known and known.live.value and known.live.value.uid == node.uid:
@@ -377,7 +377,7 @@ class NodeCache:
 
 
 class QuotaCache:
-    """Every ResourceQuota, and what of it is left."""
+    """Every ResourceQuota, and what is left of it."""
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._families = tuple(families)

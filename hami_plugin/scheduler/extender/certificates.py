@@ -1,4 +1,4 @@
-"""The certificate of the server's port: read, checked, and followed when its files are replaced."""
+"""The certificate of the server's port: read, checked, and reloaded when its files are replaced."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def _time(tag: int, content: bytes) -> datetime:
 log = logger(__name__)
 
 _TRIES = 5
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 _HINT = "give a certificate and its own key, both in PEM, the key without a password"
 _OTHER_KEY = "the key is another certificate's"
-_SAID = {
+_EXPLANATIONS = {
     "KEY_VALUES_MISMATCH": _OTHER_KEY,
     "KEY_TYPE_MISMATCH": _OTHER_KEY,
     "NO_CERTIFICATE_ASSIGNED": _OTHER_KEY,
@@ -120,7 +120,7 @@ class Certificates:
     """The pair in two files, and authorities of clients in two others: of kube-schedulers elsewhere, and of the API
     server. ``now`` is the wall clock, in UTC.
 
-    ``patience`` is how many seconds a look may take: the files may be on a disk that does not answer.
+    ``timeout`` is how many seconds a check may take: the files may be on a disk that does not answer.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class Certificates:
         webhook_ca: Path | None = None,
         metrics: Metrics,
         now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
-        patience: float = _PATIENCE_S,
+        timeout: float = _TIMEOUT_S,
     ) -> None:
         self._files = (certificate, key)
-        self._patience = patience
+        self._timeout = timeout
         self._client_ca = client_ca
         self._webhook_ca = webhook_ca
         self._metrics = metrics
@@ -159,15 +159,15 @@ class Certificates:
         return pair
 
     async def follow(self, present: Present, *, every: float) -> NoReturn:
-        """Look at the files every so many seconds, and present what is new and good. A bad pair leaves the old one."""
+        """Check the files every so many seconds, and present what is new and good. A bad pair leaves the old one."""
         while True:
             await asyncio.sleep(every)
-            await self.look(present)
+            await self.check(present)
 
-    async def look(self, present: Present) -> None:
-        """Look once. Files that change while they are read are left for the next look."""
+    async def check(self, present: Present) -> None:
+        """Check once. Files that change while they are read are left for the next check."""
         try:
-            found = await self._thread.call(self._found, self._patience)
+            found = await self._thread.call(self._found, self._timeout)
         except StuckError as error:
             self._slow = f"{self._files[0]} cannot be read: {error}"
             log.warning("certificate not read", why=self._slow)
@@ -240,7 +240,11 @@ class Certificates:
             der = leaf(pem)
             return Pair(context=self._context(), expires=expiry(der), fingerprint=sha256(der).hexdigest())
         except (OSError, WireError) as error:  # ssl.SSLError is an OSError
-            why = _SAID.get(error.reason or "", _SAID[""]) if isinstance(error, ssl.SSLError) else str(error)
+            why = (
+                _EXPLANATIONS.get(error.reason or "", _EXPLANATIONS[""])
+                if isinstance(error, ssl.SSLError)
+                else str(error)
+            )
             raise HamiError(f"{certificate} and {key} are no pair for TLS: {why}", hint=_HINT) from error
 
     def _context(self) -> ssl.SSLContext:
@@ -254,8 +258,8 @@ class Certificates:
             for name in both:
                 if extender[name] != webhook[name]:
                     raise HamiError(
-                        f"{self._client_ca} and {self._webhook_ca} hold two authorities of one name, {_told(name)}, so "
-                        "what a certificate is good for cannot be told",
+                        f"{self._client_ca} and {self._webhook_ca} hold two authorities of one name, {_joined(name)}, "
+                        "so what a certificate is good for cannot be told",
                         hint="give them names of their own, or use one authority for both",
                     )
         context.extender, context.webhook = frozenset(extender), frozenset(webhook)
@@ -294,7 +298,7 @@ def common_name(certificate: Mapping[str, Any]) -> str:
 
 
 def _trusted(context: ssl.SSLContext, file: Path | None) -> dict[Any, str]:
-    """Trust the authorities in a file. By their names, what tells them from others of the same name."""
+    """Trust the authorities in a file. By their names, what distinguishes them from others of the same name."""
     if file is None:
         return {}
     alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -307,5 +311,5 @@ def _trusted(context: ssl.SSLContext, file: Path | None) -> dict[Any, str]:
     return {one["subject"]: f"{one['serialNumber']} {one['notBefore']}" for one in alone.get_ca_certs()}
 
 
-def _told(name: Sequence[Sequence[tuple[str, str]]]) -> str:
+def _joined(name: Sequence[Sequence[tuple[str, str]]]) -> str:
     return ", ".join(f"{key}={value}" for part in name for key, value in part)

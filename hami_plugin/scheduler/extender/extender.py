@@ -220,9 +220,9 @@ class Extender:
         return await asyncio.shield(self._binds[key])
 
     async def _bind(self, args: BindingArgs) -> Json:
-        """Take the pod with its decision from the cache, bind it, and tell how it went in an Event.
+        """Take the pod with its decision from the cache, bind it, and report the outcome in an Event.
 
-        ``Binder.bind`` locks the node, marks the pod, looks again whether it fits, and creates the Binding.
+        ``Binder.bind`` locks the node, marks the pod, checks again that it fits, and creates the Binding.
         """
         binding = self.cache.pods.binding
         try:

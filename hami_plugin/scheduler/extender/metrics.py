@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hami_plugin.scheduler.engine.filter import UNREGISTERED
-from hami_plugin.scheduler.engine.reasons import Reason, plain, read
+from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
 from hami_plugin.telemetry.metrics import ApiCalls, gauge
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -80,9 +80,9 @@ class Metrics(ApiCalls):
         self._seconds.labels(path).observe(seconds)
 
     def refused(self, failed: Mapping[str, str]) -> None:
-        """A filter's ``FailedNodes``: the reason for each node. A text may quote a pod, whose words are no reasons."""
+        """A filter's ``FailedNodes``: the reason for each node. What a text quotes of a pod is no reason."""
         for why, nodes in Counts(failed.values()).items():
-            for reason in _REASONS & {*map(plain, read(why))} or [_WORDS.get(why.partition(" (")[0], _OTHER)]:
+            for reason in _REASONS & {*map(plain, parse_summary(why))} or [_WORDS.get(why.partition(" (")[0], _OTHER)]:
                 self._nodes.labels(reason).inc(nodes)
 
     def certificate(self, expires: float) -> None:

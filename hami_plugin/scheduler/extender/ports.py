@@ -18,7 +18,7 @@ class Cluster(Protocol):
 
     @property
     def reachable(self) -> Watched[str]:
-        """Empty while the API server answers, else what is wrong, in words."""
+        """Empty while the API server answers, else what is wrong."""
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
         """The pod as it is now; None when there is none of this name."""

@@ -122,7 +122,7 @@ def reading(body: bytes, *, short: int = SHORT) -> Pausing[Any]:
 
 
 def _whole_pairs(value: Any) -> None:
-    """``ValueError`` for half a pair of surrogates, which no text in UTF-8 can hold: nobody could be told of it."""
+    """``ValueError`` for half a pair of surrogates, which no text in UTF-8 can hold: it could not be reported."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -251,9 +251,9 @@ class Limits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One path. ``local``: only callers on this host are served. ``certified``: only those that show a certificate of
-    the webhook's authority, with one of ``names`` if there are any. ``refusing`` tells whether an answer says no.
+    the webhook's authority, with one of ``names`` if there are any. ``refusing``: whether an answer is a refusal.
 
-    ``failure`` is the answer that itself says why there is none, where the protocol has one; else an HTTP status does.
+    ``failure`` makes the answer for an error, where the protocol has one; else an HTTP status does.
     """
 
     path: str
@@ -354,7 +354,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer, and in which word it is counted."""
+    """An answer, and the outcome that it is counted under."""
 
     outcome: str
     response: web.Response
@@ -395,7 +395,7 @@ class RequestHandler:
                 with self._kind.limits.budget.lease() as lease:
                     wanted = await self._read(request, lease)
                     async with self._places:
-                        return self._said(await self._kind.answer(wanted))
+                        return self._answered(await self._kind.answer(wanted))
         except UnreadableError as error:
             return self._unreadable(error)
         except WireError as error:
@@ -411,15 +411,15 @@ class RequestHandler:
             why = "hami-plugin scheduler: internal error; its log has the reason"
             return self._failed("internal", HTTPStatus.INTERNAL_SERVER_ERROR, why)
 
-    def _said(self, body: Json) -> Reply:
+    def _answered(self, body: Json) -> Reply:
         failed = body.get("FailedNodes")
         if isinstance(failed, Mapping):
             self._metrics.refused(failed)
         return Reply(outcome=REFUSED if self._kind.refusing(body) else ANSWERED, response=answer(body))
 
     def _failed(self, outcome: str, code: HTTPStatus, why: str) -> Reply:
-        said = answer(self._kind.failure(why)) if self._kind.failure else refusal(code, why)
-        return Reply(outcome=outcome, response=said)
+        response = answer(self._kind.failure(why)) if self._kind.failure else refusal(code, why)
+        return Reply(outcome=outcome, response=response)
 
     def _unreadable(self, error: UnreadableError) -> Reply:
         log.warning("request refused", path=self._kind.path, why=str(error))
@@ -428,7 +428,7 @@ class RequestHandler:
         response.force_close()  # the rest of the request may still be on its way
         return Reply(outcome=error.outcome, response=response)
 
-    def _stranger(self, request: web.Request) -> str:
+    def _forbidden(self, request: web.Request) -> str:
         """Why whoever calls is not answered here; empty when it is."""
         kind = self._kind
         if kind.local and not (_on_this_host(request.remote) or _certificate(request, webhook=False)):
@@ -449,7 +449,7 @@ class RequestHandler:
         return ""
 
     async def _read(self, request: web.Request, lease: Lease) -> Json:
-        if why := self._stranger(request):
+        if why := self._forbidden(request):
             raise UnreadableError(HTTPStatus.FORBIDDEN, "forbidden", why)
         limits = self._kind.limits
         try:
@@ -469,27 +469,27 @@ def answer(body: Json, *, code: int = HTTPStatus.OK, headers: Mapping[str, str] 
 
 def refusal(code: int, why: str, *, headers: Mapping[str, str] | None = None) -> web.Response:
     """An HTTP status with its reason, as a v1 Status."""
-    word = HTTPStatus(code).phrase.title().replace(" ", "").replace("-", "")
-    return answer(status(code, word, why), code=code, headers=headers)
+    name = HTTPStatus(code).phrase.title().replace(" ", "").replace("-", "")
+    return answer(status(code, name, why), code=code, headers=headers)
 
 
 def time_to_answer(query: Mapping[str, str], most: float) -> float:
-    """How many seconds a call has: ``most``, or a little less than the caller says it waits.
+    """How many seconds a call has: ``most``, or a little less than the caller waits.
 
-    The API server says it, as ``timeout=10s``. A refusal in time is worth more than an answer too late.
+    The API server sends it, as ``timeout=10s``. A refusal in time is worth more than an answer too late.
     """
-    said = _SECONDS.fullmatch(query.get("timeout", ""))
-    return min(most, max(_MIN_S, int(said.group(1)) * _EARLIER)) if said else most
+    given = _SECONDS.fullmatch(query.get("timeout", ""))
+    return min(most, max(_MIN_S, int(given.group(1)) * _EARLIER)) if given else most
 
 
 async def _body(request: web.Request, limits: Limits, lease: Lease) -> bytes:
-    """All of a request's body. Refused before it is read when it says itself that it is too large, or packed; and as
+    """All of a request's body. Refused unread when its headers say that it is too large, or packed; and as
     soon as all bodies together are.
     """
-    said = request.content_length or 0
-    if said > limits.body:
+    announced = request.content_length or 0
+    if announced > limits.body:
         raise _too_large(limits)
-    if said > lease.budget.left:
+    if announced > lease.budget.left:
         raise _too_many(lease)
     packed = request.headers.get("Content-Encoding", "identity")
     if packed != "identity":

@@ -72,7 +72,7 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """The pod is taken, with these changes. ``why`` says why it was left alone, if that needs a word."""
+    """The pod is taken, with these changes. ``why`` says why it was left alone, if that needs an explanation."""
 
     changes: tuple[Operation, ...] = ()
     why: str = ""
@@ -105,7 +105,7 @@ def reviewing(
     impossible: Callable[[PodView], str] = lambda _pod: "",
 ) -> Pausing[Allowed | Denied]:
     """Decide on a v1 Pod as the API server hands it over, with pauses. ``quota`` is its namespace's, and ``impossible``
-    says of the pod as it is stored why no node can ever serve it.
+    is why no node can ever serve the pod as it is stored.
 
     The beginning of each reason is HAMi's.
     """
@@ -134,7 +134,7 @@ def reviewing(
 
 
 def crowded(pod: Mapping[str, Any]) -> str:
-    """Why a v1 Pod has too many containers to be looked at, each by each family; empty when it has not."""
+    """Why a v1 Pod has too many containers to be reviewed, each by each family; empty when it has not."""
     spec = pod.get("spec")
     lists = [spec.get(key) for key in _CONTAINERS] if isinstance(spec, Mapping) else []
     count = sum(len(one) for one in lists if isinstance(one, Sequence))
@@ -157,7 +157,7 @@ def admitted(pod: PodView, families: Sequence[Family]) -> PodView | Denied:
 
 
 def stored(pod: Mapping[str, Any], families: Sequence[Family]) -> Mapping[str, Any] | Denied:
-    """The same for a v1 Pod: as the API server stores it once the webhook has looked at it."""
+    """The same for a v1 Pod: as the API server stores it after the webhook's review."""
     view = pod_view(pod)
     filled = defaults(view, families)
     return filled if isinstance(filled, Denied) else _stored(pod, view, filled, "")

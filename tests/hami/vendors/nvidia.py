@@ -11,7 +11,7 @@ from hami_plugin.model.links import Link, symmetric
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Candidate, Context, DeviceState, Slice, asked
 from hami_plugin.scheduler.engine.fit import trial, walked
 from hami_plugin.scheduler.engine.policy import GO_TRUE, Policy
-from hami_plugin.scheduler.engine.reasons import Reason, told
+from hami_plugin.scheduler.engine.reasons import Reason, summary
 from tests.hami import fits, values
 from tests.hami import fits as linked
 from tests.hami.fits import counted
@@ -173,7 +173,7 @@ def _as_hami(question: Json, theirs: Json) -> bool:
             break
     if len(taken) < wanted:
         against[Reason.TOO_FEW] += len(taken)
-        return not theirs["ok"] and bool(theirs["reason"] == told(+against, len(question["devices"])))
+        return not theirs["ok"] and bool(theirs["reason"] == summary(+against, len(question["devices"])))
     pool = [one.uuid for one in taken]
     if not theirs["ok"] or len(uuids(theirs)) != wanted or not _chosen_of(question, theirs, pool, whole=False):
         return False

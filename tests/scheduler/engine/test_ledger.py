@@ -141,4 +141,4 @@ def test_nodes_and_pods_never_disagree(steps: list[PodView | str]):
 def test_an_entry_follows_its_pod():
     one = PodInfo(pod=pod(), node="n1")
 
-    assert one.told(replace(one.pod, phase="Running")).pod.phase == "Running"
+    assert one.updated(replace(one.pod, phase="Running")).pod.phase == "Running"

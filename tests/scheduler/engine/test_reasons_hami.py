@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.scheduler.engine.reasons import Reason, read, told
+from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, summary
 from tests.support.hami import Json, asks
 
 
@@ -10,9 +10,9 @@ from tests.support.hami import Json, asks
 def test_reasons_are_told_in_hamis_words(case: Json):
     reasons = {Reason(name): count for name, count in case["input"]["reasons"].items()}
 
-    assert told(reasons, case["input"]["cards"]) == case["expected"]["result"]
+    assert summary(reasons, case["input"]["cards"]) == case["expected"]["result"]
 
 
 @asks("reasons", "ParseReason")
 def test_told_reasons_are_read_again(case: Json):
-    assert read(case["input"]["reason"]) == case["expected"]["result"]
+    assert parse_summary(case["input"]["reason"]) == case["expected"]["result"]

@@ -57,7 +57,7 @@ class Served(Rig):
         return hashlib.sha256(der).hexdigest()
 
     async def look(self) -> None:
-        await self.certificates.look(self.server.present)
+        await self.certificates.check(self.server.present)
 
 
 @asynccontextmanager
@@ -371,7 +371,7 @@ async def test_the_follower_finds_a_new_certificate_by_itself(
 async def test_files_that_cannot_be_read_in_time_are_a_problem_until_they_can(
     authority: Authority, mount: Mount, metrics: Metrics, tmp_path: Path
 ) -> None:
-    certificates = Certificates(mount.files.certificate, mount.files.key, metrics=metrics, patience=0.2)
+    certificates = Certificates(mount.files.certificate, mount.files.key, metrics=metrics, timeout=0.2)
     certificates.load()
     stuck = tmp_path / "stuck.crt"
     os.mkfifo(stuck)
@@ -381,12 +381,12 @@ async def test_files_that_cannot_be_read_in_time_are_a_problem_until_they_can(
         raise AssertionError
 
     async with asyncio.timeout(30):
-        await certificates.look(nobody)
+        await certificates.check(nobody)
     assert "stuck.crt cannot be read: no answer within 0.2 s" in certificates.problem
 
     certificates._files, certificates._patience = good, 30.0
     stuck.write_text("", encoding="ascii")
-    await certificates.look(nobody)
+    await certificates.check(nobody)
     assert certificates.problem == ""
 
 
