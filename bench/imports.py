@@ -27,7 +27,12 @@ STEPS = {
     "nvidia-ml-py": ("pynvml",),
 }
 PROJECT = {
-    "this project": ("hami_plugin.cli", "hami_plugin.daemon.app", "hami_plugin.daemon.startup", "vendors.nvidia.nvml"),
+    "this project": (
+        "hami_plugin.cli",
+        "hami_plugin.daemon.app",
+        "hami_plugin.daemon.startup",
+        "vendors.nvidia.driver",
+    ),
 }
 
 

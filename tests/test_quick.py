@@ -13,7 +13,7 @@ from tests.support.quick import ROOT, changes, nearest
         ("hami_plugin/allocation/ledger.py", "tests/allocation/test_ledger.py"),
         ("hami_plugin/aio.py", "tests/test_aio.py"),
         ("cdi/inject.py", "tests/cdi/test_inject.py"),
-        ("vendors/kunlun/family.py", "tests/vendors/test_kunlun.py"),
+        ("vendors/kunlun/rules.py", "tests/vendors/test_kunlun.py"),
         ("tests/protocol/test_lock.py", "tests/protocol/test_lock.py"),
         ("docs/operations.md", "tests/docs"),
         ("charts/hami-plugin/values.yaml", "tests/charts"),

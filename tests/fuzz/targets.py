@@ -51,19 +51,14 @@ from hami_plugin.sdk import Driver, Family, load_vendor, pci, tools, vendor_name
 from hami_plugin.sdk.tools import ToolError, json_object
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from vendors import gaudi
-from vendors.awsneuron import places as awsneuron
-from vendors.biren import devices as biren
-from vendors.cambricon import tool as cambricon
-from vendors.enflame import tool as enflame
-from vendors.hygon import places as hygon
-from vendors.iluvatar import node as iluvatar
-from vendors.kunlun import node as kunlun
-from vendors.metax import smi as metax
-from vendors.mthreads import node as mthreads
-from vendors.nvidia import capabilities
-from vendors.nvidia.driver_files import ldcache
-from vendors.vastai import dies as vastai
+from vendors import biren, gaudi, iluvatar, mthreads, vastai
+from vendors.awsneuron import driver as awsneuron
+from vendors.cambricon import driver as cambricon
+from vendors.enflame import driver as enflame
+from vendors.hygon import driver as hygon
+from vendors.kunlun import driver as kunlun
+from vendors.metax import driver as metax
+from vendors.nvidia import host, host_files
 
 Feed = Callable[[bytes], None]
 SMI = Path("smi")
@@ -420,13 +415,13 @@ TOOLS: Mapping[str, Feed] = {
 
 @allowing(ValueError)
 def loader_cache(data: bytes) -> None:
-    list(ldcache.read(data))
+    list(host_files.loader_entries(data))
 
 
 def mig_minors(data: bytes) -> None:
-    (folder() / capabilities.LIST).parent.mkdir(parents=True, exist_ok=True)
-    written(data, capabilities.LIST)
-    capabilities.read(folder()).nodes(0, 1, 2)
+    (folder() / host.CAPABILITIES).parent.mkdir(parents=True, exist_ok=True)
+    written(data, host.CAPABILITIES)
+    host.read_capabilities(folder()).nodes(0, 1, 2)
 
 
 def pci_device(data: bytes) -> None:

@@ -11,7 +11,7 @@ from tests.realnode.node import Node, is_ready
 from tests.realnode.processes import pid_of
 from tests.realnode.release import DAEMON, NAMESPACE, SCHEDULER, SIMULATION, Release, values
 from tests.realnode.servers import until
-from vendors.nvidia.simulation.simulator import NvmlSimulator
+from vendors.nvidia.simulation import NvmlSimulator
 
 START_S = 60
 PORT = 9394

@@ -14,7 +14,7 @@ from hami_plugin.protocol.decisions import decode_devices
 from tests.seeds.examples import examples
 from tests.support.live import Live, live
 from tests.support.scheduling import reasons, until
-from vendors.metax.node import UNLIMITED
+from vendors.metax.injection import UNLIMITED
 
 BINPACK, SPREAD, AWARE, SHARE = examples("002_metax.yaml")
 QOS = "metax-tech.com/sgpu-qos-policy"

@@ -9,11 +9,11 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family, Vendor
-from vendors.ascend.chips import CHIPS
-from vendors.enflame.cards import CARDS
-from vendors.iluvatar.node import chip_of
-from vendors.metax import gpu
-from vendors.mthreads.family import CARD_CORES
+from vendors.ascend.settings import CHIPS
+from vendors.enflame.rules import CARDS
+from vendors.iluvatar import chip_of
+from vendors.metax import rules
+from vendors.mthreads import CARD_CORES
 
 Devices = tuple[DeviceInfo, ...]
 
@@ -88,7 +88,7 @@ def _iluvatar(family: Family, machine: Machine) -> Devices:
 
 def _metax(family: Family, machine: Machine) -> Devices:
     """Whole GPUs have no shares. Shares know the zone of linked GPUs that theirs is in."""
-    whole = family.device_type == gpu.DEVICE_TYPE
+    whole = family.device_type == rules.WHOLE_TYPE
     zones = {device.index: device.extra.get("link_zone", 0) for device in machine.devices}
     return tuple(
         replace(info, count=1) if whole else replace(info, custom={"LinkZone": zones[info.index], "QosPolicy": ""})

@@ -11,7 +11,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
-from vendors.amd.family import families
+from vendors.amd.rules import families
 from vendors.amd.settings import AmdSettings
 
 (AMD,) = families(AmdSettings())

@@ -13,9 +13,8 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.protocol.register import all_served, refused
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, rig
-from vendors.amd.devices import Gpu, gpu
-from vendors.amd.kfd import KfdNode, nodes
-from vendors.amd.node import place
+from vendors.amd.driver import Gpu, KfdNode, gpu, nodes
+from vendors.amd.injection import place
 
 PROFILE = "mi300x-8"
 GOLDEN = Path(__file__).parent / "golden" / "amd"

@@ -22,7 +22,7 @@ from tests.hami import fits
 from tests.hami.parity import Parity
 from tests.hami.vendors.ascend import parity
 from vendors.ascend import families
-from vendors.ascend.chips import CHIPS, AscendSettings
+from vendors.ascend.settings import CHIPS, AscendSettings
 
 SOFT = {"huawei.com/vnpu-mode": "hami-core"}
 

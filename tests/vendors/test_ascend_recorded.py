@@ -21,7 +21,7 @@ from tests.hami import values
 from tests.hami.parity import Parity
 from tests.support.hami import answers
 from vendors.ascend import families
-from vendors.ascend.chips import AscendSettings
+from vendors.ascend.settings import AscendSettings
 
 FILES = Path(__file__).parents[1] / "vectors/hami-tests"
 KEYS = {

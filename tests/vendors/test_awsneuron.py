@@ -24,7 +24,7 @@ from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.run import Case, asked, documented_in, lines
 from tests.support.hami import answers
-from vendors.awsneuron.family import families, lowest
+from vendors.awsneuron.rules import families, lowest
 from vendors.awsneuron.settings import AwsNeuronSettings
 
 ROOT = Path(__file__).parents[2]

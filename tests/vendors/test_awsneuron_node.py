@@ -15,8 +15,8 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
-from vendors.awsneuron.chips import chip
-from vendors.awsneuron.places import Places
+from vendors.awsneuron.driver import BusAddresses
+from vendors.awsneuron.rules import chip
 
 PROFILES = [name for name in machine_names() if load_machine(name).vendor == "aws-neuron"]
 GOLDEN = Path(__file__).parent / "golden" / "awsneuron"
@@ -154,7 +154,7 @@ def test_without_the_tool_a_trainiums_place_on_the_bus_is_not_guessed(fault: str
 def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:
     machine = rig("aws-trn1-32xlarge", tmp_path)
     machine.simulator.inject("tool-hangs")
-    places = Places(HostPaths().rooted(machine.settings), machine.settings.neuron_ls, deadline=0.2)
+    places = BusAddresses(HostPaths().rooted(machine.settings), machine.settings.neuron_ls, deadline=0.2)
 
     assert places.of(tuple(range(16))) == {}
     assert "has not answered within 0.2 s" in places.problems[0]
@@ -168,7 +168,7 @@ def test_a_tool_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     tool.write_text(f"#!/bin/sh\nsleep 60 > {pipe} &\nwait\n", encoding="utf-8")
     tool.chmod(0o755)
 
-    Places(HostPaths().rooted(machine.settings), tool, deadline=1.0).of(tuple(range(16)))
+    BusAddresses(HostPaths().rooted(machine.settings), tool, deadline=1.0).of(tuple(range(16)))
 
     assert os.read(reader, 1) == b"", "nobody has the other end any more"
     os.close(reader)

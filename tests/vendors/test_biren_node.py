@@ -9,8 +9,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from tests.support.rigs import Rig, absent_and_back, golden, lost_alone, rig
-from vendors.biren import VENDOR
-from vendors.biren.devices import Looker
+from vendors.biren import VENDOR, BirenDiscoverer
 
 PROFILE = "biren-br106-8"
 GOLDEN = Path(__file__).parent / "golden" / "biren"
@@ -65,7 +64,7 @@ def test_a_faulty_gpu_is_kept_back_alone_and_heals(fault: str, reason: str, mach
 
 
 def test_a_gpu_that_turns_silent_keeps_its_name(machine: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vendors.biren.devices.ASK_EVERY_S", 0.0)
+    monkeypatch.setattr("vendors.biren.ASK_EVERY_S", 0.0)
     driver = rig(PROFILE, machine.root)
     names = [device.uuid for device in driver.snapshot().devices]
 
@@ -101,7 +100,7 @@ def test_a_tool_that_hangs_is_ended(machine: Rig) -> None:
     paths = HostPaths().elsewhere(sysfs=machine.settings.sysfs_root, dev=machine.settings.dev_root)
 
     with pytest.raises(DriverUnavailableError, match=r"has not answered within 0\.2 s"):
-        Looker(paths, machine.settings.brsmi, deadline=0.2)(lambda _uuid: None)
+        BirenDiscoverer(paths, machine.settings.brsmi, deadline=0.2)(lambda _uuid: None)
 
 
 def test_a_gpu_without_a_node_cannot_be_handed_over(machine: Rig) -> None:

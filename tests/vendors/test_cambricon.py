@@ -11,7 +11,7 @@ from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import LockRule
 from tests.hami import values
 from tests.hami.vendors.cambricon import parity
-from vendors.cambricon.family import WAITING, families
+from vendors.cambricon.rules import WAITING, families
 from vendors.cambricon.settings import CambriconSettings
 
 POD = PodView(uid="u", namespace="n", name="p", containers=(ContainerView(name="a"), ContainerView(name="b")))

@@ -10,8 +10,7 @@ from hami_plugin.allocation.allocator import question_of
 from hami_plugin.errors import DriverReason
 from hami_plugin.protocol.decisions import claims
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
-from vendors.cambricon.devices import Board
-from vendors.cambricon.tool import Card, Cnmon, cards, linked
+from vendors.cambricon.driver import Cnmon, CnmonCard, Mlu, cards, linked
 
 GOLDEN = Path(__file__).parent / "golden" / "cambricon"
 MLU, MEMORY, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
@@ -30,7 +29,7 @@ def test_the_drivers_version_is_told(machine: Rig) -> None:
 def test_the_two_chips_of_a_board_are_two_devices_of_one_serial_number(tmp_path: Path) -> None:
     devices = rig("cambricon-mlu370x8-16", tmp_path).snapshot().devices
 
-    serials = [device.traits.serial for device in devices if isinstance(device.traits, Board)]
+    serials = [device.traits.serial for device in devices if isinstance(device.traits, Mlu)]
 
     assert serials[0::2] == serials[1::2]
     assert len(set(serials)) == 8
@@ -144,7 +143,7 @@ def test_the_table_is_read_in_the_words_of_older_and_newer_tools() -> None:
         "|  0%   35C         32 W/ 150 W |    12 MiB/ 42396 MiB | FULL          Default |\n"
     )
 
-    assert cards(older + newer + "| Processes: |\n") == {0: Card(memory=23308), 1: Card(memory=42396)}
+    assert cards(older + newer + "| Processes: |\n") == {0: CnmonCard(memory=23308), 1: CnmonCard(memory=42396)}
 
 
 def test_the_matrix_is_read_with_lines_between_its_cells() -> None:

@@ -22,9 +22,9 @@ from tests.hami.differences import DIFFERENCES
 from tests.hami.vendors.enflame import parity
 from tests.support.hami import asks
 from tests.support.hami_questions import renamed
-from vendors.enflame.profiles import Wanted, chosen, in_gb, number, offered, size
+from vendors.enflame import families
+from vendors.enflame.partitions import Wanted, chosen, in_gb, number, offered, size
 from vendors.enflame.settings import EnflameSettings
-from vendors.enflame.vendor import families
 
 DECIDED_AT = 1_700_000_000_000_000_001
 EXCUSED = {"clampToInt32": "a step of reading numbers, which are compared whole (D-301)"}

@@ -15,9 +15,10 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.protocol.decisions import claims
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
 from vendors.enflame import VENDOR
-from vendors.enflame.capacity import CAPACITY
-from vendors.enflame.node import NAMES, slices
-from vendors.enflame.tool import Efsmi, Partition, Row, partitions, profiles, rows
+from vendors.enflame.driver import Efsmi, EfsmiRow, partitions, profiles, rows
+from vendors.enflame.drs import CAPACITY
+from vendors.enflame.partitions import Partition, slices
+from vendors.enflame.rules import NAMES
 
 PROFILE = "enflame-s60-8"
 GOLDEN = Path(__file__).parent / "golden" / "enflame"
@@ -218,8 +219,8 @@ def test_the_table_is_read_as_versions_of_the_tool_print_it() -> None:
     )
 
     assert list(rows(older + newer)) == [
-        Row(index=0, model="S60", bus="00:01:00.0", memory=49120, virtual="Disable", serial="A073640510015"),
-        Row(index=1, model="S60G", bus="00:2f:00.0", memory=23552, virtual="SRIOV", serial="A018K30520031"),
+        EfsmiRow(index=0, model="S60", bus="00:01:00.0", memory=49120, virtual="Disable", serial="A073640510015"),
+        EfsmiRow(index=1, model="S60G", bus="00:2f:00.0", memory=23552, virtual="SRIOV", serial="A018K30520031"),
     ]
 
 

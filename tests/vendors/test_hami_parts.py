@@ -13,10 +13,10 @@ from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import catalog, family, renamed, word_of
-from vendors.ascend.policy import network
-from vendors.awsneuron.family import AwsNeuronSettings, lowest, request
-from vendors.kunlun import wiring
-from vendors.vastai.family import card
+from vendors.ascend.rules import network_id
+from vendors.awsneuron.rules import AwsNeuronSettings, lowest, request
+from vendors.kunlun import rules
+from vendors.vastai import card
 
 STEP = "a step on lists inside the choice, whose whole truth table is asked"
 EXCUSED = {
@@ -49,7 +49,7 @@ def test_npus_of_one_network_are_together(case: Json) -> None:
     notes = {one["id"]: one.get("custominfo") for infos in put["node_info"]["devices"].values() for one in infos}
     devices = [{**one, "custominfo": notes[one["uuid"]]} for one in put["containerDevices"]]
 
-    mine = picked(by_group(lambda one: network(one.state.notes)), devices, put["reqNum"])
+    mine = picked(by_group(lambda one: network_id(one.state.notes)), devices, put["reqNum"])
 
     unknown = all(note is None for note in notes.values())
     assert mine == ([one["uuid"] for one in devices] if unknown else whole(case))
@@ -133,13 +133,13 @@ def test_the_same_kunlun_cards_are_chosen(case: Json) -> None:
 def test_across_the_wings_the_same_kunlun_cards_are_chosen(case: Json) -> None:
     free = [one.get("index", 0) for one in case["input"]["devices"] if not one.get("used")]
 
-    assert list(wiring._crossing(free, case["input"]["request"]["nums"])) == case["expected"]["result"]
+    assert list(rules._crossing(free, case["input"]["request"]["nums"])) == case["expected"]["result"]
 
 
 @asks("kunlun_xpu_topology", "parseInterconnection", "parseInterconnection2")
 def test_kunlun_cards_are_wired_alike(case: Json) -> None:
-    pairs = [set(pair) for pair in combinations(range(8), 2) if wiring._linked(set(pair))]
-    groups = [set(group) for group in wiring.CROSSING]
+    pairs = [set(pair) for pair in combinations(range(8), 2) if rules._linked(set(pair))]
+    groups = [set(group) for group in rules.CROSSING]
     theirs = [set(group) for group in case["expected"]["result"]]
 
     assert all(group in theirs for group in (groups if case["fn"].endswith("2") else pairs))

@@ -6,7 +6,7 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.devices import Context, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
-from vendors.hygon.family import families
+from vendors.hygon.rules import families
 from vendors.hygon.settings import HygonSettings
 
 (DCU,) = families(HygonSettings())

@@ -14,8 +14,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.sdk import Injection
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.rigs import Rig, absent_and_back, golden, kept_back_and_healed, lost_alone, rig
-from vendors.hygon.cards import DCUS, Card
-from vendors.hygon.places import Places
+from vendors.hygon.driver import DCUS, Dcu, NumaNodes
 
 PROFILES = [name for name in machine_names() if load_machine(name).vendor == "hygon"]
 GOLDEN = Path(__file__).parent / "golden" / "hygon"
@@ -29,7 +28,7 @@ def test_a_card_knows_its_nodes_and_its_compute_units(profile: str, tmp_path: Pa
 
     described = machine.machine.devices
     assert [device.traits for device in snapshot.devices] == [
-        Card(card=one.extra["drm_card"], render=one.extra["drm_render"], compute_units=one.extra["compute_units"])
+        Dcu(card=one.extra["drm_card"], render=one.extra["drm_render"], compute_units=one.extra["compute_units"])
         for one in described
     ]
 
@@ -236,7 +235,7 @@ def test_without_the_tool_sysfs_is_believed_and_the_doubt_is_told(fault: str, wh
 def test_a_tool_that_hangs_is_given_up(tmp_path: Path) -> None:
     machine = rig("hygon-z100-4", tmp_path)
     machine.simulator.inject("tool-hangs")
-    places = Places(machine.settings.hy_smi, deadline=0.2)
+    places = NumaNodes(machine.settings.hy_smi, deadline=0.2)
 
     assert places.numa(()) == {}
     assert places.problems == ()

@@ -10,8 +10,7 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.devices import Context, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Invalid
-from vendors.iluvatar.family import families
-from vendors.iluvatar.settings import IluvatarSettings
+from vendors.iluvatar import IluvatarSettings, families
 
 CHIPS = {family.device_type: family for family in families(IluvatarSettings())}
 BI = CHIPS["BI-V150"]

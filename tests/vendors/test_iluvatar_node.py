@@ -10,8 +10,7 @@ import pytest
 
 from hami_plugin.sdk import Card
 from tests.support.rigs import Rig, golden, rig
-from vendors.iluvatar import VENDOR
-from vendors.iluvatar.node import card, chip_of
+from vendors.iluvatar import VENDOR, card, chip_of
 
 GOLDEN = Path(__file__).parent / "golden" / "iluvatar"
 CHIPS = {"iluvatar-biv100-4": "BI-V100", "iluvatar-biv150-8": "BI-V150"}

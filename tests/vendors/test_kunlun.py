@@ -23,9 +23,8 @@ from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.sdk import SHARED_LOCK
 from tests.hami import values
 from tests.support.hami import answers
-from vendors.kunlun.family import CARD, families
+from vendors.kunlun.rules import CARD, families, wired
 from vendors.kunlun.settings import KunlunSettings
-from vendors.kunlun.wiring import wired
 
 VECTORS = Path(__file__).parents[1] / "vectors/hami-tests"
 WHOLE, PART = families(KunlunSettings())

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.rigs import Rig, golden, rig
 from vendors.kunlun import VENDOR
-from vendors.kunlun.node import card, linked
+from vendors.kunlun.driver import card, linked
 
 P800 = "kunlun-p800-8"
 GOLDEN = Path(__file__).parent / "golden" / "kunlun"

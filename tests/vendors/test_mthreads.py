@@ -11,8 +11,7 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece, idle
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
-from vendors.mthreads.family import families
-from vendors.mthreads.settings import MthreadsSettings
+from vendors.mthreads import MthreadsSettings, families
 
 (GPU,) = families(MthreadsSettings(), clock=lambda: 1_000_000_007)
 POD = PodView(uid="u", namespace="n", name="p", annotations={"hami.io/vgpu-node": "n1"})

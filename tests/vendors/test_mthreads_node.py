@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.protocol.decisions import claims
 from tests.support.rigs import golden, rig
-from vendors.mthreads.node import card, linked
+from vendors.mthreads import card, linked
 
 S4000 = "mthreads-s4000-8"
 GOLDEN = Path(__file__).parent / "golden" / "mthreads"

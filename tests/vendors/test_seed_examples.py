@@ -20,7 +20,7 @@ from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.scale import spread
 from tests.support.simulated_driver import SimulatedDriver
-from vendors.nvidia.topology import link
+from vendors.nvidia.driver import link
 
 Ask = Callable[..., Mapping[str, Any]]
 

@@ -11,8 +11,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.protocol.register import decode_json
 from tests.support.rigs import Rig, golden, lost_alone, rig
-from vendors.vastai import VENDOR
-from vendors.vastai.dies import Dies, dies, listed
+from vendors.vastai import VENDOR, Dies, dies, listed
 
 GOLDEN = Path(__file__).parent / "golden" / "vastai"
 SERIALS = ("SN-A", "SN-B")

@@ -19,9 +19,8 @@ import yaml
 
 from hami_plugin.simulation.c_compiler import DEADLINE_S, BuildError, compiler
 from hami_plugin.simulation.machines import load_machine, machine_names
-from vendors.nvidia.simulation import records
+from vendors.nvidia.simulation import SOURCES, records
 from vendors.nvidia.simulation.layout import Device
-from vendors.nvidia.simulation.native_build import SOURCES
 from vendors.nvidia.simulation.symbols import SYMBOLS
 
 FILE = Path(__file__).with_name("claims.json")

@@ -43,8 +43,8 @@ from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 from tools.gpu_check.findings import Findings
 from tools.gpu_check.library import Timings, loader
-from vendors.nvidia.family import families
-from vendors.nvidia.nvml import NvmlDriver
+from vendors.nvidia import VENDOR
+from vendors.nvidia.driver import NvmlDriver
 from vendors.nvidia.settings import NvidiaSettings
 
 CHOSEN_FAULTS = frozenset({"MigEnabled", "ExclusiveComputeMode", "ProhibitedComputeMode"})
@@ -77,7 +77,7 @@ def look(settings: NvidiaSettings, paths: HostPaths, timings: Timings) -> Look:
         driver.close()
     devices = sorted(map(_described, discovery.sightings), key=lambda device: device.index)
     snapshot = Snapshot(devices=tuple(devices), links=links, ready=True, reason="", facts=discovery.facts)
-    (family,) = families(settings)
+    (family,) = VENDOR.families(settings)
     spans = zip(("first look", "second look", "links"), moments, moments[1:], strict=False)
     return Look(
         snapshot=snapshot,

@@ -15,9 +15,8 @@ from tools.gpu_check.daemon import check_discovery, check_kubelet, look
 from tools.gpu_check.findings import Bench, Findings, Trees
 from tools.gpu_check.library import Timings, ask, loader
 from tools.gpu_check.report import Outcome
-from vendors.nvidia.binding import NoLibraryError, NvmlError
-from vendors.nvidia.library import Nvml
-from vendors.nvidia.nvml import library_places
+from vendors.nvidia.driver import library_places
+from vendors.nvidia.nvml import NoLibraryError, Nvml, NvmlError
 from vendors.nvidia.settings import NvidiaSettings
 
 OF_A_CARD = (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor
-from hami_plugin.sdk.lazy import deferred
-from vendors.amd.devices import GPUS
-from vendors.amd.family import families
-from vendors.amd.node import open_driver
+from hami_plugin.sdk import Vendor, deferred, serving
+from vendors.amd.driver import GPUS, open_driver
+from vendors.amd.injection import node_side
+from vendors.amd.rules import families
 from vendors.amd.settings import AmdSettings
 
 VENDOR = Vendor(
@@ -14,7 +13,7 @@ VENDOR = Vendor(
     title="AMD GPUs",
     noun="GPU",
     settings=AmdSettings,
-    families=families,
+    families=serving(families, node_side),
     open=open_driver,
     present=GPUS.present,
     simulate=deferred("vendors.amd.simulation.simulate"),

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, MachineFiles, rewritten, without
 from hami_plugin.simulation.trees import Files, Link, attributes, on_bus
-from vendors.amd.devices import GPUS
-from vendors.amd.kfd import MIB, ONE_HOP, XGMI
+from vendors.amd.driver import GPUS, MIB, ONE_HOP, XGMI
 
 KFD = "sys/devices/virtual/kfd/kfd"
 NODES = f"{KFD}/topology/nodes"

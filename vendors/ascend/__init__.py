@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor
-from hami_plugin.sdk.lazy import deferred
-from vendors.ascend.chips import AscendSettings
-from vendors.ascend.family import families
-from vendors.ascend.node.host import NPUS
+from hami_plugin.sdk import Vendor, deferred, serving
+from vendors.ascend.driver import NPUS
+from vendors.ascend.injection import node_side
+from vendors.ascend.rules import families
+from vendors.ascend.settings import AscendSettings
 
 VENDOR = Vendor(
     name="ascend",
     title="Ascend NPUs",
     noun="NPU",
     settings=AscendSettings,
-    families=families,
-    open=deferred("vendors.ascend.node.driver.AscendDriver"),
+    families=serving(families, node_side),
+    open=deferred("vendors.ascend.driver.AscendDriver"),
     present=NPUS.present,
     isolated=True,  # libdcmi.so is C that nobody here can look into, asked with our own guess of its structures
-    simulate=deferred("vendors.ascend.node.simulation.simulate"),
+    simulate=deferred("vendors.ascend.simulation.simulate"),
 )

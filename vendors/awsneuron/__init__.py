@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor
-from hami_plugin.sdk.lazy import deferred
-from vendors.awsneuron.chips import NEURONS
-from vendors.awsneuron.family import families
-from vendors.awsneuron.node import open_driver
+from hami_plugin.sdk import Vendor, deferred, serving
+from vendors.awsneuron.driver import NEURONS, open_driver
+from vendors.awsneuron.injection import node_side
+from vendors.awsneuron.rules import families
 from vendors.awsneuron.settings import AwsNeuronSettings
 
 VENDOR = Vendor(
@@ -14,7 +13,7 @@ VENDOR = Vendor(
     title="AWS Neuron devices",
     noun="NEURON",
     settings=AwsNeuronSettings,
-    families=families,
+    families=serving(families, node_side),
     open=open_driver,
     present=NEURONS.present,
     simulate=deferred("vendors.awsneuron.simulation.simulate"),

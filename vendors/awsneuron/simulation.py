@@ -10,7 +10,7 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, rewritten, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, attributes
-from vendors.awsneuron.chips import NEURONS
+from vendors.awsneuron.driver import NEURONS
 
 IDS = {"Inferentia": "7064", "Inferentia2": "7264", "Trainium1": "7164", "Trainium2": "7364"}
 

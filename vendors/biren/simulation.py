@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.sdk.hardware import Hardware
+from hami_plugin.sdk import Hardware
 from hami_plugin.simulation.boards import Board, noted, without
 from hami_plugin.simulation.tools import UNLISTED, Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, on_bus
-from vendors.biren.devices import QUERY
-from vendors.biren.node import CONTROL
+from vendors.biren import CONTROL, QUERY
 
 GPUS = Hardware(title="Biren GPU", vendors=("ffff",), module="biren")
 """Biren's ids on the bus are in no public list, and nothing here reads them."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor
-from hami_plugin.sdk.lazy import deferred
-from vendors.cambricon.family import families
-from vendors.cambricon.names import MLUS
-from vendors.cambricon.node import open_driver
+from hami_plugin.sdk import Vendor, deferred, serving
+from vendors.cambricon.driver import MLUS, open_driver
+from vendors.cambricon.injection import node_side
+from vendors.cambricon.rules import families
 from vendors.cambricon.settings import CambriconSettings
 
 VENDOR = Vendor(
@@ -14,7 +13,7 @@ VENDOR = Vendor(
     title="Cambricon MLUs",
     noun="MLU",
     settings=CambriconSettings,
-    families=families,
+    families=serving(families, node_side),
     open=open_driver,
     present=MLUS.present,
     simulate=deferred("vendors.cambricon.simulation.simulate"),

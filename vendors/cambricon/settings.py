@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import (
@@ -14,7 +14,9 @@ from hami_plugin.config.vendors import (
     TrustSettings,
     setting,
 )
-from vendors.cambricon.names import SLOTS
+
+SLOTS: Final = 100
+"""Shares of one MLU, each of 1 % of its cores at least."""
 
 
 class CambriconSettings(TrustSettings):

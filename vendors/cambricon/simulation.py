@@ -8,9 +8,8 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, noted, rewritten, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files
-from vendors.cambricon.devices import CARDS
-from vendors.cambricon.names import MLUS
-from vendors.cambricon.node import BESIDE, CONTROL
+from vendors.cambricon.driver import CARDS, MLUS
+from vendors.cambricon.injection import BESIDE, CONTROL
 
 VERSION = "v5.10.22"
 IDS = {"MLU370-X8": "0370", "MLU590-M9": "0590"}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 
+from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.decisions import encode_devices
-from hami_plugin.protocol.grammar import INT64_MAX, to_json
+from hami_plugin.protocol.grammar import INT64_MAX, from_json, object_of, objects, text_of, to_json
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given
 from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
 from hami_plugin.scheduler.engine.reasons import Reason
@@ -27,10 +27,50 @@ from hami_plugin.scheduler.engine.requests import (
     written,
 )
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules
-from vendors.enflame import node, partitions
-from vendors.enflame.capacity import CAPACITY, DEVICE_TYPE, cards
-from vendors.enflame.profiles import MIB_PER_GB, Profile, Wanted, chosen, in_gb, number, offered
+from vendors.enflame import partitions
+from vendors.enflame.partitions import MIB_PER_GB, DrsProfile, Wanted, chosen, in_gb, number, offered, size
 from vendors.enflame.settings import EnflameSettings
+
+DEVICE_TYPE = "Enflame"
+CAPACITY = "enflame.com/gcu-drs-capacity"
+
+
+def cards(node: NodeView) -> tuple[DeviceInfo, ...]:
+    """The cards of Enflame's own node annotation, each with all profiles of the node."""
+    text = node.annotations.get(CAPACITY, "")
+    spec = {"drs": from_json(text, CAPACITY)} if text else {}
+    listed = object_of(spec, "drs", CAPACITY) or {}
+    items = objects(listed.get("devices"), f"{CAPACITY}.devices")
+    named = object_of(listed, "profiles", CAPACITY) or {}
+    profiles = {name: text_of(named, name, f"{CAPACITY}.profiles") for name in named}
+    slices, memory = (max(sizes, default=0) for sizes in zip(*map(size, ["", *profiles]), strict=True))
+    if items and slices <= 0:
+        raise WireError(f"{CAPACITY} of node {node.name} has no readable profile", hint="one is called 3g.24gb")
+    notes = {"profiles": profiles, "maxSlice": slices}
+    return tuple(_card(node, item, place, memory or slices, notes) for place, item in enumerate(items))
+
+
+def _card(
+    node: NodeView, item: Mapping[str, object], place: int, memory: int, notes: Mapping[str, object]
+) -> DeviceInfo:
+    """``memory`` in GB. A card without a readable index is known by its place in the list."""
+    where = f"{CAPACITY}.devices[{place}]"
+    text, count = text_of(item, "index", where).strip(), number(item.get("capacity"))
+    index = int(text) if text.isascii() and text.isdecimal() else place
+    if count <= 0:
+        raise WireError(f"{where}.capacity: {item.get('capacity')!r} is no number of slices above 0")
+    minor = text_of(item, "minor", where).strip() or str(index)
+    return DeviceInfo(
+        id=f"{node.name}-enflame-drs-{index}",
+        index=index,
+        count=count,
+        devmem=memory * MIB_PER_GB,
+        devcore=100,
+        type=DEVICE_TYPE,
+        health=True,
+        custom={"minor": minor, "index": str(index), **notes},
+    )
+
 
 UUIDS = ("enflame.com/use-gpuuuid", "enflame.com/nouse-gpuuuid")
 KEYS = AnnotationKeys(allocated="hami.io/enflame-vgpu-devices-allocated", register=CAPACITY)
@@ -45,7 +85,7 @@ def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
             count=settings.drs,
             memory=settings.memory,
             cores=settings.cores,
-            ids=node.slices,
+            ids=partitions.slices,
             sized_by_count=True,
         ),
         rules=SchedulingRules(
@@ -66,14 +106,6 @@ def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
             node_devices=lambda of: partitions.noted(of, DEVICE_TYPE, cards(of)),
             patch=patch(clock),
             lock=None,
-        ),
-        node=replace(
-            node.node_side(settings, DEVICE_TYPE),
-            replicas=node.slices_cut,
-            register=node.partitioned,
-            encode=node.capacity,
-            announce=partial(node.cut_cards, DEVICE_TYPE),
-            place=node.place,
         ),
     )
 
@@ -135,7 +167,7 @@ def some_profile(context: Context) -> Reason | None:
     return None if _profile(context) else Reason.MODE
 
 
-def _profile(context: Context) -> Profile | None:
+def _profile(context: Context) -> DrsProfile | None:
     return chosen(_wanted(context), context.demand.cores, offered(context.states))
 
 

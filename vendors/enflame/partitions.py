@@ -1,10 +1,11 @@
-"""Partitions that have been cut: what a node says of them, and which one a share takes."""
+"""DRS: the profiles that a card can be cut to, the partitions that have been cut, and which one a share takes."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hami_plugin.model.device import Device, Snapshot
@@ -14,10 +15,82 @@ from hami_plugin.protocol.decisions import asking
 from hami_plugin.protocol.grammar import from_json, int_of, object_of, to_json
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Booked, Context, DeviceState, restored, taken
+from hami_plugin.scheduler.engine.devices import WHOLE, Booked, Context, DeviceState, restored, taken
 from hami_plugin.scheduler.engine.reasons import Reason
-from vendors.enflame.profiles import MIB_PER_GB, size
-from vendors.enflame.tool import Cut
+from hami_plugin.scheduler.engine.requests import INT32_MAX
+
+MIB_PER_GB = 1024
+MAX_SIZE = INT32_MAX // MIB_PER_GB
+"""So many slices or GB no card has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrsProfile:
+    """A partition: ``memory`` in GB, ``cores`` in percent of a card, rounded up. ``id`` is the agent's word for it."""
+
+    name: str
+    id: str
+    slices: int
+    memory: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Exactly so many ``slices``; else at least so much ``memory``, of which the unit shows only beside a profile."""
+
+    slices: int = 0
+    memory: int = 0
+
+
+def offered(states: Sequence[DeviceState]) -> tuple[DrsProfile, ...]:
+    """The profiles of these cards, the smallest first."""
+    ids = {name: str(one) for state in states for name, one in (state.notes.get("profiles") or {}).items()}
+    sizes = {name: size(name) for name in sorted(ids) if all(0 < part <= MAX_SIZE for part in size(name))}
+    most = max((number(state.notes.get("maxSlice")) for state in states), default=0)
+    most = most if most > 0 else max((slices for slices, _ in sizes.values()), default=0)
+    found = [
+        DrsProfile(name=name, id=ids[name], slices=slices, memory=memory, cores=-(-WHOLE * slices // most))
+        for name, (slices, memory) in sizes.items()
+    ]
+    return tuple(sorted(found, key=lambda profile: (profile.slices, profile.memory)))
+
+
+def chosen(wanted: Wanted, cores: int, profiles: Sequence[DrsProfile]) -> DrsProfile | None:
+    """The smallest profile that satisfies a request; None when none does."""
+    if wanted.slices:
+        return next((profile for profile in profiles if profile.slices == wanted.slices), None)
+    memory = in_gb(wanted.memory, profiles)
+    return next((profile for profile in profiles if profile.memory >= memory and profile.cores >= cores), None)
+
+
+def in_gb(memory: int, profiles: Sequence[DrsProfile]) -> int:
+    """An amount of memory of which only the size tells the unit: more than two of the largest profiles are MiB."""
+    largest = profiles[-1].memory if profiles else 0
+    return -(-memory // MIB_PER_GB) if largest and memory > 2 * largest else memory
+
+
+def size(name: str) -> tuple[int, int]:
+    """Slices and GB of a profile by its name; 0 for what cannot be read."""
+    slices, dot, rest = name.strip().lower().partition(".")
+    if not dot:
+        return 0, 0
+    count = number(slices.removesuffix("g"))
+    return (count, number(rest.split(".")[0].removesuffix("gb"))) if count else (0, 0)
+
+
+def number(value: object) -> int:
+    """A number as agents write it, also as text or with a fraction that does not count; 0 when it is none."""
+    match value:
+        case bool():
+            return 0
+        case int() | float() if abs(value) <= INT32_MAX:
+            return int(value)
+        case str() if re.fullmatch(r"[+-]?[0-9]{1,10}", value.strip()) and abs(int(value)) <= INT32_MAX:
+            return int(value)
+        case _:
+            return 0
+
 
 SLICES: Final = 6
 """Into how many slices a card can be cut; Enflame's agent knows no other number."""
@@ -40,7 +113,7 @@ def sizes(cut: Cut | None) -> Sizes:
     return dict(sorted(Counter(one.profile for one in (cut.partitions if cut else ())).items()))
 
 
-def told(device_type: str, snapshot: Snapshot, cut_of: Mapping[str, Cut | None]) -> Mapping[str, str | None]:
+def announced(device_type: str, snapshot: Snapshot, cut_of: Mapping[str, Cut | None]) -> Mapping[str, str | None]:
     """The annotation of a node. It says nothing where no card can be cut, nor where the family has none."""
     cards = {str(one.index): sizes(cut_of[one.uuid]) for one in snapshot.devices if cut_of[one.uuid]}
     return {key(device_type): to_json(cards, key(device_type)) if cards else None}
@@ -97,7 +170,7 @@ def left(state: DeviceState) -> Sizes:
     return counts
 
 
-def without(state: DeviceState, profile: str) -> DeviceState:
+def _without(state: DeviceState, profile: str) -> DeviceState:
     """The card with one partition less."""
     if not is_cut(state) or not profile:
         return state
@@ -125,9 +198,30 @@ def several(pod: PodView, count: int, resources: Sequence[str]) -> bool:
 
 def booked(state: DeviceState, grant: Grant, profile: str, slots: int = 1) -> Booked:
     """The share, and its partition."""
-    return without(taken(state, grant, slots=slots), profile), grant
+    return _without(taken(state, grant, slots=slots), profile), grant
 
 
 def had(state: DeviceState, grant: Grant, pod: PodView, profile: str) -> DeviceState:
     """What a pod has already."""
-    return without(restored(state, grant, pod), profile)
+    return _without(restored(state, grant, pod), profile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One that has been cut out of a card."""
+
+    profile: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How a card can be cut: the tool's ids of profiles by name, and what has been cut already."""
+
+    profiles: Mapping[str, str]
+    partitions: tuple[Partition, ...]
+
+
+def slices(grant: Grant) -> int:
+    """How many slices a partition has; its cores are so many of the card's, rounded up to a percent."""
+    return max(1, grant.cores * SLICES // UNITS)

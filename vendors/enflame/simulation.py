@@ -8,8 +8,7 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, MachineFiles, noted, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
-from vendors.enflame.devices import GCUS
-from vendors.enflame.tool import DRS
+from vendors.enflame.driver import DRS, GCUS
 
 SLICES = (1, 2, 3, 6)
 OFF = "Disable"

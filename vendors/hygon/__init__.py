@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor
-from hami_plugin.sdk.lazy import deferred
-from vendors.hygon.cards import DCUS
-from vendors.hygon.family import families
-from vendors.hygon.node import open_driver
+from hami_plugin.sdk import Vendor, deferred, serving
+from vendors.hygon.driver import DCUS, open_driver
+from vendors.hygon.injection import node_side
+from vendors.hygon.rules import families
 from vendors.hygon.settings import HygonSettings
 
 VENDOR = Vendor(
@@ -14,7 +13,7 @@ VENDOR = Vendor(
     title="Hygon DCUs",
     noun="DCU",
     settings=HygonSettings,
-    families=families,
+    families=serving(families, node_side),
     open=open_driver,
     present=DCUS.present,
     simulate=deferred("vendors.hygon.simulation.simulate"),

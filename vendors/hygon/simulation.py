@@ -9,9 +9,8 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, rewritten, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, attributes, on_bus
-from vendors.hygon.cards import DCUS, MIB
-from vendors.hygon.node import CONTROL, OPTIONAL_CONTROL
-from vendors.hygon.places import ADDRESS, NODE, QUESTION
+from vendors.hygon.driver import ADDRESS, DCUS, MIB, NODE, QUESTION
+from vendors.hygon.injection import CONTROL, OPTIONAL_CONTROL
 
 IDS = {"Z100": "54b7", "K100_AI": "6210"}
 BANNER = "================ System Management Interface ================\n"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Tool, ToolState
-from vendors.iluvatar.node import COLUMNS, CONTROL, GPUS, LINK, QUERY
+from vendors.iluvatar import COLUMNS, CONTROL, GPUS, LINK, QUERY
 
 
 def _says(state: ToolState) -> Mapping[str, str]:

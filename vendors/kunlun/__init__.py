@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hami_plugin.sdk import deferred, listed_vendor
-from vendors.kunlun.family import families
-from vendors.kunlun.node import CONTROL, FABRIC, XPUS, env, list_cards, naming, node_side
+from vendors.kunlun.driver import CONTROL, FABRIC, XPUS, list_cards, naming
+from vendors.kunlun.injection import env, node_side
+from vendors.kunlun.rules import families
 from vendors.kunlun.settings import KunlunSettings
 
 VENDOR = listed_vendor(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hami_plugin.model.machine import MachineDevice
 from hami_plugin.simulation.boards import listed, topology
 from hami_plugin.simulation.tools import SILENT, Tool, ToolState
-from vendors.kunlun.node import CONTROL, XPUS
+from vendors.kunlun.driver import CONTROL, XPUS
 
 
 def _says(state: ToolState) -> Mapping[str, str]:

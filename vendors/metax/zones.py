@@ -70,7 +70,7 @@ def connected(linked: AbstractSet[tuple[int, int]], numbers: Collection[int]) ->
     return {number: zones.get(number, 0) for number in numbers}
 
 
-def foretold(free: Sequence[int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
+def forecast_tables(free: Sequence[int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """By how many GPUs a pod gets: what they are worth to each other at best, and the links that are cut at least.
 
     ``free`` has the zone of each GPU that is free.

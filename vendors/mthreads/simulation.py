@@ -10,7 +10,7 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import listed, topology
 from hami_plugin.simulation.tools import SILENT, Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
-from vendors.mthreads.node import GPUS
+from vendors.mthreads import GPUS
 
 
 def _drawn(machine: Machine, one: MachineDevice) -> Files:

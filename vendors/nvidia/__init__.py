@@ -1,16 +1,30 @@
-"""NVIDIA cards: discovery over NVML, XIDs, NVLink scores, and HAMi-core's injection.
+"""NVIDIA cards: discovery over NVML, XIDs, NVLink scores, MIG, and HAMi-core's injection.
 
-Importing this package loads nothing. The vendor is put together when it is asked for.
+Importing this package loads neither NVIDIA's library nor its binding.
 """
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.sdk import Vendor, deferred, serving
+from vendors.nvidia.host import HostTrees
+from vendors.nvidia.injection import node_side
+from vendors.nvidia.rules import families
+from vendors.nvidia.settings import NvidiaSettings
 
 
-def __getattr__(name: str) -> Vendor:
-    if name != "VENDOR":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from vendors.nvidia.vendor import VENDOR  # noqa: PLC0415  # as said above
+def _present(settings: NvidiaSettings, paths: HostPaths) -> bool:
+    trees = HostTrees(sysfs=settings.sysfs_root or paths.sysfs, proc=settings.proc_root or paths.proc)
+    return settings.nvml_library is not None or trees.present()
 
-    return VENDOR
+
+VENDOR = Vendor(
+    name="nvidia",
+    title="NVIDIA GPUs",
+    noun="GPU",
+    settings=NvidiaSettings,
+    families=serving(families, node_side),
+    open=deferred("vendors.nvidia.driver.open_driver"),
+    present=_present,
+    simulate=deferred("vendors.nvidia.simulation.simulate"),
+)

@@ -1,4 +1,4 @@
-"""What the kernel's file trees tell of NVIDIA cards, without asking the driver library."""
+"""What the kernel's file trees say of NVIDIA cards and MIG instances, without asking the driver library."""
 
 from __future__ import annotations
 
@@ -90,3 +90,50 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+CAPABILITIES = "driver/nvidia-caps/mig-minors"
+CAPABILITY_NODES = "nvidia-caps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """Minor numbers by the names of the kernel's list, such as ``gpu0/gi1/access``."""
+
+    minors: dict[str, int]
+
+    def nodes(self, card: int, gi: int, ci: int) -> tuple[str, ...]:
+        """The two nodes of an instance, below ``/dev``; none if one is not listed. ``card`` is a minor number."""
+        names = (f"gpu{card}/gi{gi}/access", f"gpu{card}/gi{gi}/ci{ci}/access")
+        if any(name not in self.minors for name in names):
+            return ()
+        return tuple(f"{CAPABILITY_NODES}/nvidia-cap{self.minors[name]}" for name in names)
+
+
+def read_capabilities(proc: Path) -> Capabilities:
+    """What the kernel lists; nothing where it has no such list, as without cards that have MIG."""
+    try:
+        text = (proc / CAPABILITIES).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        text = ""
+    pairs = (line.split() for line in text.splitlines())
+    return Capabilities(minors={pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One MIG device. ``index`` is its place on the card; ``gi`` and ``ci`` number its GPU and compute instance.
+
+    Both numbers and the UUID are other ones when the same profile is made again.
+    """
+
+    uuid: str
+    index: int
+    gi: int
+    ci: int
+    profile: str = ""
+
+
+def instances(device: Device) -> tuple[Instance, ...]:
+    """What discovery has noted of a card."""
+    return device.traits if isinstance(device.traits, tuple) else ()

@@ -1,23 +1,28 @@
-"""What a container with NVIDIA cards receives: HAMi's environment, mounts and device nodes, in HAMi's order."""
+"""What a node registers of NVIDIA cards, and what a container receives: HAMi's environment and mounts, CDI devices."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
-from hami_plugin.errors import RefusalReason, RefusedError
+from cdi.names import device_problem
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
+from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Share
-from hami_plugin.sdk import Injection, Leftovers
-from vendors.nvidia.host import VISIBLE, VOID
-
-if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
-    from vendors.nvidia.settings import NvidiaSettings
+from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide
+from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places, find_hook, mounted, search
+from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instances, read_capabilities
+from vendors.nvidia.host_files import RootedTree
+from vendors.nvidia.settings import NvidiaSettings
+from vendors.nvidia.toolkit import generator
 
 DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
 LOCK_FOLDER = "/tmp/vgpulock"  # noqa: S108  # where HAMi-core looks for its lock in a container
@@ -264,3 +269,157 @@ def _library_mounts(
         mounts.append(Mount(host_path=f"{vgpu}/license", container_path="/tmp/license"))  # noqa: S108  # its place
         mounts.append(Mount(host_path=f"{vgpu}/vgpuvalidator", container_path="/usr/bin/vgpuvalidator"))
     return tuple(mounts)
+
+
+log = logger(__name__)
+
+
+def device_edits(settings: NvidiaSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    """The node of one card, and those with which it draws. HamiError when the card has no node."""
+    name = _card_node(settings, device, host)
+    drawing = (f"dri/{node}" for node in _drawing_nodes(settings, device, host))
+    nodes = (name, *(node for node in drawing if _is_there(settings, node, host)))
+    return ContainerEdits(device_nodes=tuple(_node(settings, node) for node in nodes))
+
+
+class Reports:
+    """Logs how the search went, and logs it again only when it went otherwise."""
+
+    def __init__(self) -> None:
+        self._told: tuple[str, ...] = ()
+
+    def tell(self, report: tuple[str, ...], *, found: bool) -> None:
+        if report != self._told:
+            self._told = report
+            (log.info if found else log.warning)("driver files looked for", found=found, report=report)
+
+
+def shared_edits(settings: NvidiaSettings, reports: Reports, host: HostFiles) -> ContainerEdits:
+    """The nodes of the driver as a whole, its libraries and programs, and a word to NVIDIA's runtime to stay away."""
+    control = (name for name in CONTROL_NODES if _is_there(settings, name, host))
+    edits = ContainerEdits(env={VISIBLE: VOID}, device_nodes=tuple(_node(settings, name) for name in control))
+    files, hook = driver_files(settings, host), hook_program(settings)
+    reports.tell((*files.report(), hook.remark), found=files.place is not None)
+    return edits.merged(mounted(files, hook))
+
+
+def slices(settings: NvidiaSettings, device: Device, host: HostFiles) -> Mapping[str, ContainerEdits]:
+    """A card's MIG instances, each under its UUID and as ``<card>:<instance>``: the card's node, and their own two.
+
+    An instance of which the kernel lists no capability cannot be opened, and is left out.
+    """
+    cut = instances(device)
+    if not cut:
+        return {}
+    node, listed = _card_node(settings, device, host), read_capabilities(_proc(settings, host))
+    named: dict[str, ContainerEdits] = {}
+    for one in cut:
+        own = listed.nodes(device.minor or 0, one.gi, one.ci)
+        if not own:
+            log.debug("kernel lists no capability of a MIG instance", card=device.uuid, instance=one.uuid)
+            continue
+        edits = ContainerEdits(device_nodes=tuple(_node(settings, name) for name in (node, *own)))
+        # Drivers before R470 have UUIDs with a slash, which no CDI name can hold.
+        names = (one.uuid, f"{device.index}:{one.index}")
+        named |= {name: edits for name in names if device_problem(name) is None}
+    return named
+
+
+def explain(settings: NvidiaSettings, host: HostFiles) -> tuple[str, ...]:
+    """Where the driver's files were looked for, which were found, and what is missing: one line for each fact."""
+    return (*driver_files(settings, host).report(), hook_program(settings).remark)
+
+
+def driver_files(settings: NvidiaSettings, host: HostFiles) -> DriverFiles:
+    """The files of the driver that the kernel has loaded."""
+    tree = _driver_tree(settings)
+    version = HostTrees(sysfs=_sysfs(settings, host), proc=_proc(settings, host)).kernel_version()
+    return search(driver_places(tree.host, tree.view), version)
+
+
+def hook_program(settings: NvidiaSettings) -> HookProgram:
+    """The hook runs on the host itself, whatever the driver's root is."""
+    tree, root = _driver_tree(settings), Path("/")
+    own = RootedTree(host=root, view=root) if tree.host == tree.view else None
+    configured = settings.nvidia_cdi_hook_path
+    return find_hook(str(configured) if configured else "", tree if tree.host == root else own)
+
+
+def _driver_tree(settings: NvidiaSettings) -> RootedTree:
+    """The driver's root, seen through the mount that this container has of it, or directly where there is none."""
+    root, mounted_at = settings.nvidia_driver_root, settings.container_driver_root
+    return RootedTree(host=root, view=mounted_at if mounted_at.is_dir() else root)
+
+
+def _card_node(settings: NvidiaSettings, device: Device, host: HostFiles) -> str:
+    if device.minor is None:
+        raise HamiError(
+            f"{device.uuid} has no device node that the driver knows of",
+            hint="hand this node's cards over by envvar (deviceListStrategy)",
+        )
+    name = f"nvidia{device.minor}"
+    if not _is_there(settings, name, host):
+        raise HamiError(
+            f"{device.uuid} has no node {settings.device_node(name)} on this host",
+            hint="nvidia-smi makes it; set nvidiaDevRoot if the nodes are elsewhere",
+        )
+    return name
+
+
+def _drawing_nodes(settings: NvidiaSettings, device: Device, host: HostFiles) -> Iterator[str]:
+    """Names in ``/dev/dri`` of one card: programs that render or show pictures open them."""
+    folder = _sysfs(settings, host) / "bus/pci/devices" / device.pci / "drm"
+    if device.pci and folder.is_dir():
+        yield from sorted(path.name for path in folder.iterdir() if path.name.startswith(("card", "renderD")))
+
+
+def _node(settings: NvidiaSettings, name: str) -> DeviceNode:
+    """A node under its usual path; its type and numbers are the host's, when the container is made."""
+    path, source = f"/dev/{name}", str(settings.device_node(name))
+    return DeviceNode(path=path, host_path="" if source == path else source)
+
+
+def _sysfs(settings: NvidiaSettings, host: HostFiles) -> Path:
+    return settings.sysfs_root or host.paths.sysfs
+
+
+def _proc(settings: NvidiaSettings, host: HostFiles) -> Path:
+    return settings.proc_root or host.paths.proc
+
+
+def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
+    """Cards that containers share under HAMi-core's limits, and MIG instances."""
+    return NodeSide(
+        delivery=settings.delivery,
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings, Reports()),
+        slices=partial(slices, settings),
+        specification=generator(settings),
+        explain=partial(explain, settings),
+        replicas=lambda _device: settings.device_split_count,
+        register=partial(register, settings),
+        inject=partial(inject, settings),
+        host_problem=partial(missing_library, settings),
+        leftovers=leftovers,
+        numa_hints=settings.enable_numa_topology,
+    )
+
+
+def register(settings: NvidiaSettings, device: Device, legacy: bool) -> DeviceInfo:
+    """A card's entry in the node's register. ``legacy`` is HAMi 2.7, which prefixes every model's name."""
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=settings.device_split_count,
+        devmem=int(device.memory * settings.device_memory_scaling),
+        devcore=int(settings.device_core_scaling * 100),
+        type=card_type(device.model, legacy=legacy),
+        numa=max(0, device.numa or 0),
+        mode=device.mode,
+        health=device.health.offered,
+    )
+
+
+def card_type(model: str, *, legacy: bool) -> str:
+    """HAMi's schedulers find NVIDIA cards by the word NVIDIA in their type."""
+    return model if model.startswith(FAMILY) and not legacy else f"{FAMILY}-{model}"

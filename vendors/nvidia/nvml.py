@@ -1,171 +1,308 @@
-"""NVIDIA's driver, as the daemon sees it: look at cards, measure links, wait for XIDs, over NVML."""
+"""NVML with types: the library loaded, unloaded and asked, each question as one method.
+
+The ``pynvml`` binding keeps the library in module globals, so one process holds one library at a time.
+"""
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
-import time
-from collections.abc import Callable, Mapping, Sequence
+import glob
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, NewType
 
-from hami_plugin.errors import DriverUnavailableError
-from hami_plugin.host.paths import HostPaths
-from hami_plugin.log import logger
-from hami_plugin.model.device import Discovery, Fault, Sighting
-from hami_plugin.model.links import NO_LINKS, Links
-from hami_plugin.sdk import HealthEvent
-from hami_plugin.sdk.polling import Busy
-from vendors.nvidia.binding import BARE_NAME, NoLibraryError, NvmlError
-from vendors.nvidia.discover import Discoverer
-from vendors.nvidia.events import EventWatch
-from vendors.nvidia.host import HostTrees
-from vendors.nvidia.library import Handle, Nvml
-from vendors.nvidia.links import measure
-from vendors.nvidia.trouble import driver_unavailable, library_missing
+import pynvml
 
-if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
-    from vendors.nvidia.settings import NvidiaSettings
-
-log = logger(__name__)
-
-# How often a card that does not answer is reason enough to open the driver anew.
-REOPEN_SECONDS = 60.0
-_LIBRARY_FOLDERS = ("usr/lib64", "usr/lib/*-linux-gnu", "usr/lib", "lib64", "lib/*-linux-gnu", "lib")
+BARE_NAME = "libnvidia-ml.so.1"
 
 
-def library_places(settings: NvidiaSettings) -> tuple[str, ...]:
-    """Where to look for NVML: the configured file alone, else the loader's own way, else the driver's root."""
-    if settings.nvml_library:
-        return (str(settings.nvml_library),)
-    root = settings.container_driver_root
-    return (BARE_NAME, *(str(root / folder / BARE_NAME) for folder in _LIBRARY_FOLDERS))
+class _Among:
+    """A fact about an ``NvmlError``: its code is one of these."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = frozenset(codes)
+
+    def __get__(self, error: NvmlError, _owner: object = None) -> bool:
+        return error.code in self.codes
 
 
-class NvmlDriver:
-    """A ``Driver`` over NVML. It opens the library at the first look, and anew when its view may be out of date.
+class NvmlError(Exception):
+    """A call that NVML refused. ``name`` is NVML's own word in CamelCase, such as ``GpuIsLost``.
 
-    NVML lists cards once, when it is opened. So a driver that was replaced, a card that came or went, and, once in a
-    while, a card that does not answer, are reasons to open it anew.
+    ``driver_gone``: no call at all can work before NVML is opened again. ``unsupported``: this card or this driver
+    does not know the question; ``no_such_part``: nor, perhaps, the link or the field that it is about.
     """
 
-    def __init__(
-        self,
-        settings: NvidiaSettings,
-        paths: HostPaths,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        load: Callable[[str], Any] = ctypes.CDLL,
-    ) -> None:
-        self._host = HostTrees(sysfs=settings.sysfs_root or paths.sysfs, proc=settings.proc_root or paths.proc)
-        self._nvml = Nvml(library_places(settings), load=load)
-        self._busy = Busy()
-        self._cards = Discoverer(self._nvml, self._host, settings, self._busy)
-        self._events = EventWatch(self._nvml, settings.healthchecks.policy(), self._busy)
-        self._clock = clock
-        self._opened_at = 0.0
-        self._opened_on: tuple[str, ...] = ()
-        self._silent = False
-        self._facts: Mapping[str, str] = {}
-        self._handles: Mapping[str, Handle] = {}
-        self._addresses: Mapping[str, str] = {}
+    driver_gone = _Among(
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    )
+    unsupported = _Among(pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    # A link or a field that this card or driver is too old for is an invalid argument to it.
+    no_such_part = _Among(
+        pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT
+    )
+    no_permission = _Among(pynvml.NVML_ERROR_NO_PERMISSION)
+    lost = _Among(pynvml.NVML_ERROR_GPU_IS_LOST)
+    reset_required = _Among(pynvml.NVML_ERROR_RESET_REQUIRED)
+    timeout = _Among(pynvml.NVML_ERROR_TIMEOUT)
+    not_loaded = _Among(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    version_mismatch = _Among(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(f"{call} answered {name} ({code})")
+        self.call = call
+        self.code = code
+        self.name = name
+
+    @classmethod
+    def of(cls, call: str, error: Any) -> NvmlError:
+        """From the binding's own exception."""
+        name = type(error).__name__.removeprefix("NVMLError_")
+        return cls(call, error.value, f"Error{error.value}" if name == "NVMLError" else name)
+
+
+class NoLibraryError(Exception):
+    """None of the places has a library that can be loaded."""
+
+    def __init__(self, tried: Sequence[str]) -> None:
+        super().__init__("; ".join(tried))
+
+
+class NvmlLibrary:
+    """What can be asked of the library once it is open.
+
+    ``load`` is how a path becomes a library; the binding looks its functions up in whatever comes of it.
+    """
+
+    def __init__(self, places: Sequence[str], *, load: Callable[[str], Any] = ctypes.CDLL) -> None:
+        self._places = tuple(places)
+        self._dlopen = load
+        self._library: Any = None
+        self._initialised = False
 
     @property
-    def busy_with(self) -> str | None:
-        return self._busy.uuid
+    def is_open(self) -> bool:
+        return self._initialised
 
-    def discover(self) -> Discovery:
-        try:
-            if self._nvml.is_open and self._up_to_date():
-                try:
-                    return self._look()
-                except NvmlError as error:
-                    log.warning("driver does not answer, opening it anew", error=str(error))
-            self.close()
-            self._open()
-            return self._look()
-        except NvmlError as error:
-            version = self._version()
-            self.close()
-            raise driver_unavailable(error, self._host, version) from error
-        except DriverUnavailableError:
-            self.close()
-            raise
-
-    def _up_to_date(self) -> bool:
-        """Whether the library that is open still sees the driver and the cards that there are."""
-        if self._host.signature() != self._opened_on:
-            log.info("driver or cards have changed, opening the driver anew")
-            return False
-        if self._silent and self._clock() - self._opened_at >= REOPEN_SECONDS:
-            log.info("a card does not answer, opening the driver anew")
-            return False
-        return True
-
-    def links(self) -> Links:
-        if not self._nvml.is_open:
-            return NO_LINKS
-        try:
-            return measure(self._nvml, self._handles, self._addresses, self._busy)
-        except NvmlError as error:
-            return Links(problems=(f"the driver went away while links were measured: {error}",))
-
-    def poll(self, timeout: float) -> Sequence[HealthEvent]:
-        events = self._events.poll(timeout)
-        if self._events.driver_gone:
-            self.discover()  # opens the driver anew, or tells why it cannot
-        return events
+    def open(self) -> None:
+        """Load the library and initialise it. What fails half-way leaves nothing behind but the loaded library."""
+        self.close()
+        self._library = self._load()
+        pynvml.nvmlLib = self._library
+        self.ask("nvmlInit")
+        self._initialised = True
 
     def close(self) -> None:
-        self._events.suspend()
-        self._handles = {}
-        self._cards.forget_order()
-        self._nvml.close()
+        """Shut NVML down and unload it, so that the next ``open`` finds a library that was replaced on disk.
 
-    def _open(self) -> None:
-        self._opened_on, self._opened_at = self._host.signature(), self._clock()
-        try:
-            self._nvml.open()
-        except NoLibraryError as error:
-            raise library_missing(str(error), self._host) from error
-        self._facts = self._versions()
-        log.info("driver opened", **self._facts)
-
-    def _version(self) -> str:
-        """Version of the driver that the library belongs to: ``12.535.104.05`` is that of 535.104.05."""
-        with suppress(NvmlError):
-            return self._nvml.nvml_version().partition(".")[2]
-        return ""
-
-    def _versions(self) -> dict[str, str]:
-        """Versions as far as the driver tells them: none is needed to work."""
-        asked = {"driver": self._nvml.driver_version, "cuda": self._nvml.cuda_version, "nvml": self._nvml.nvml_version}
-        facts = {}
-        for name, ask in asked.items():
+        The dynamic loader would hand out the old one under the same name as long as it is loaded.
+        """
+        if self._initialised:
+            self._initialised = False
             with suppress(NvmlError):
-                facts[name] = ask()
-        return facts
+                self.ask("nvmlShutdown")
+        pynvml.nvmlLib = None
+        pynvml._nvmlLib_refcount = 0  # noqa: SLF001  # the binding offers no other way to change libraries
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  # as above
+        library, self._library = self._library, None
+        if library is not None:
+            _ctypes.dlclose(library._handle)  # noqa: SLF001  # the standard library has no public name for it
 
-    def _look(self) -> Discovery:
-        look = self._cards.look()
-        self._handles = look.handles
-        self._silent = bool(look.problems) or any(s.device.uuid not in look.handles for s in look.sightings)
-        self._addresses = {sighting.device.uuid: sighting.device.pci for sighting in look.sightings}
-        well = {s.device.uuid for s in look.sightings if s.fault is None}
-        faults = self._events.watch(look.handles, well)
-        return Discovery(
-            sightings=tuple(_with(sighting, faults) for sighting in look.sightings),
-            problems=look.problems,
-            facts=self._facts,
+    def _load(self) -> Any:
+        tried = []
+        empty = []
+        for number, place in enumerate(self._places):
+            found = sorted(glob.glob(place))  # noqa: PTH207  # places are patterns, or a bare name for the loader
+            if not found and number:
+                empty.append(place)
+                continue
+            for path in found or [place]:
+                try:
+                    return self._dlopen(path)
+                except OSError as error:
+                    tried.append(str(error))
+        if empty:
+            tried.append(f"nothing at {len(empty)} other places, {empty[0]} first")
+        raise NoLibraryError(tried)
+
+    def ask(self, function: str, *arguments: object) -> Any:
+        """What the binding's ``function`` answers. ``NvmlError`` whatever goes wrong with it."""
+        call = getattr(pynvml, function, None)
+        if call is None:  # a binding older than the function
+            raise NvmlError(function, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "FunctionNotFound")
+        try:
+            return call(*arguments)
+        except pynvml.NVMLError as error:
+            raise NvmlError.of(function, error) from error
+        except UnicodeDecodeError as error:
+            raise NvmlError(function, pynvml.NVML_ERROR_UNKNOWN, "GarbledText") from error
+
+
+Handle = NewType("Handle", object)
+EventSet = NewType("EventSet", object)
+
+MAX_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
+# Topology levels under the words that nvidia-smi prints.
+_LEVELS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "INT",
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlEvent:
+    """An event of one card. ``address`` identifies the card's handle."""
+
+    handle: Handle
+    address: int
+    xid: int | None
+
+
+class Nvml(NvmlLibrary):
+    """Every method is one NVML call and raises ``NvmlError``."""
+
+    def driver_version(self) -> str:
+        return str(self.ask("nvmlSystemGetDriverVersion"))
+
+    def nvml_version(self) -> str:
+        """Such as ``12.535.104.05``: after the first dot, the driver that the library belongs to. Works unopened."""
+        return str(self.ask("nvmlSystemGetNVMLVersion"))
+
+    def cuda_version(self) -> str:
+        version = int(self.ask("nvmlSystemGetCudaDriverVersion_v2"))
+        return f"{version // 1000}.{version % 1000 // 10}"
+
+    def count(self) -> int:
+        return int(self.ask("nvmlDeviceGetCount"))
+
+    def handle(self, index: int) -> Handle:
+        return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
+
+    def uuid(self, handle: Handle) -> str:
+        return str(self.ask("nvmlDeviceGetUUID", handle))
+
+    def name(self, handle: Handle) -> str:
+        return str(self.ask("nvmlDeviceGetName", handle))
+
+    def minor(self, handle: Handle) -> int:
+        return int(self.ask("nvmlDeviceGetMinorNumber", handle))
+
+    def bus_id(self, handle: Handle) -> str:
+        return _text(self.ask("nvmlDeviceGetPciInfo", handle).busId)
+
+    def memory(self, handle: Handle) -> int:
+        """Total memory in bytes."""
+        return int(self.ask("nvmlDeviceGetMemoryInfo", handle).total)
+
+    def compute_mode(self, handle: Handle) -> int:
+        """0 shared, 1 and 3 one process only, 2 nobody."""
+        return int(self.ask("nvmlDeviceGetComputeMode", handle))
+
+    def set_compute_mode(self, handle: Handle, mode: int) -> None:
+        self.ask("nvmlDeviceSetComputeMode", handle, mode)
+
+    def mig_enabled(self, handle: Handle) -> bool:
+        current, _pending = self.ask("nvmlDeviceGetMigMode", handle)
+        return bool(current)
+
+    def mig_places(self, handle: Handle) -> int:
+        """How many MIG devices a card can have at most."""
+        return int(self.ask("nvmlDeviceGetMaxMigDeviceCount", handle))
+
+    def mig_device(self, handle: Handle, index: int) -> Handle | None:
+        """The MIG device at a place of a card; None when the place is free."""
+        try:
+            return Handle(self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index))
+        except NvmlError as error:
+            if error.code == pynvml.NVML_ERROR_NOT_FOUND:
+                return None
+            raise
+
+    def gpu_instance(self, mig_device: Handle) -> int:
+        return int(self.ask("nvmlDeviceGetGpuInstanceId", mig_device))
+
+    def compute_instance(self, mig_device: Handle) -> int:
+        return int(self.ask("nvmlDeviceGetComputeInstanceId", mig_device))
+
+    def remapped_rows(self, handle: Handle) -> tuple[bool, bool]:
+        """Whether row replacements wait for a reset, and whether one has failed."""
+        _correctable, _uncorrectable, pending, failed = self.ask("nvmlDeviceGetRemappedRows", handle)
+        return bool(pending), bool(failed)
+
+    def retired_pages_pending(self, handle: Handle) -> bool:
+        return bool(self.ask("nvmlDeviceGetRetiredPagesPendingStatus", handle))
+
+    def recovery_action(self, handle: Handle) -> int:
+        """What the driver itself asks for: 0 is nothing. ``NvmlError`` where it has no opinion."""
+        field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        value = self.ask("nvmlDeviceGetFieldValues", handle, [field])[0]
+        if value.nvmlReturn:
+            error = NvmlError.of(f"field {field}", pynvml.NVMLError(value.nvmlReturn))
+            if error.no_such_part:
+                raise NvmlError(error.call, pynvml.NVML_ERROR_NOT_SUPPORTED, "NotSupported")
+            raise error
+        return int(value.value.uiVal)
+
+    def level(self, a: Handle, b: Handle) -> str:
+        """What the two cards' PCIe paths have in common; NVML's number when it has no word here."""
+        number = int(self.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
+        return _LEVELS.get(number, str(number))
+
+    def nvlink_up(self, handle: Handle, link: int) -> bool:
+        """Whether this link is there and up."""
+        try:
+            return bool(self.ask("nvmlDeviceGetNvLinkState", handle, link))
+        except NvmlError as error:
+            if error.no_such_part:
+                return False
+            raise
+
+    def nvlink_peer(self, handle: Handle, link: int) -> str:
+        return _text(self.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link).busId)
+
+    def nvlink_to_switch(self, handle: Handle, link: int) -> bool:
+        kind = self.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+        return bool(kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
+
+    def event_set(self) -> EventSet:
+        return EventSet(self.ask("nvmlEventSetCreate"))
+
+    def free(self, events: EventSet) -> None:
+        self.ask("nvmlEventSetFree", events)
+
+    def watch_xids(self, handle: Handle, events: EventSet) -> bool:
+        """Register a card's XIDs; False when the card reports none."""
+        wanted = int(self.ask("nvmlDeviceGetSupportedEventTypes", handle)) & pynvml.nvmlEventTypeXidCriticalError
+        if not wanted:
+            return False
+        self.ask("nvmlDeviceRegisterEvents", handle, wanted, events)
+        return True
+
+    def wait(self, events: EventSet, milliseconds: int) -> NvmlEvent:
+        """Block for the next event; ``NvmlError`` with ``timeout`` when none came."""
+        data = self.ask("nvmlEventSetWait_v2", events, milliseconds)
+        is_xid = data.eventType == pynvml.nvmlEventTypeXidCriticalError
+        return NvmlEvent(
+            handle=Handle(data.device), address=_address(data.device), xid=int(data.eventData) if is_xid else None
         )
 
+    @staticmethod
+    def address(handle: Handle) -> int:
+        """What two handles of the same card have in common; the binding's own objects never compare equal."""
+        return _address(handle)
 
-def _with(sighting: Sighting, faults: Mapping[str, Fault]) -> Sighting:
-    fault = faults.get(sighting.device.uuid)
-    return Sighting(device=sighting.device, fault=fault) if fault else sighting
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def open_driver(settings: NvidiaSettings, paths: HostPaths) -> NvmlDriver:
-    """What the daemon calls to get the driver. Nothing is loaded before the first look."""
-    if settings.operating_mode == "mps":
-        log.warning("operating mode mps is registered as such, and containers share cards as in hami-core")
-    return NvmlDriver(settings, paths)
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

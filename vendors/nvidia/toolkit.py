@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cdi.documents import read
 from cdi.edits import ContainerEdits
@@ -17,11 +16,10 @@ from cdi.spec import Spec
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.device import Device
-from hami_plugin.sdk.tools import ToolError, output
-from vendors.nvidia.instances import instances
-
-if TYPE_CHECKING:  # the driver also runs where pydantic is not installed
-    from vendors.nvidia.settings import NvidiaSettings
+from hami_plugin.sdk import ToolError
+from hami_plugin.sdk.tools import output
+from vendors.nvidia.host import instances
+from vendors.nvidia.settings import NvidiaSettings
 
 PROGRAM = "nvidia-ctk"
 DEADLINE_S = 4.0

@@ -12,8 +12,7 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import Board, noted, without
 from hami_plugin.simulation.tools import UNLISTED, Tool, ToolState
 from hami_plugin.simulation.trees import Files
-from vendors.vastai.dies import DIES, QUERY
-from vendors.vastai.node import CONTROL
+from vendors.vastai import CONTROL, DIES, QUERY
 
 
 def _own(_machine: Machine, one: MachineDevice) -> Files:

@@ -20,10 +20,8 @@ from tests.hami.parity import (
     sound,
     uuids,
 )
-from vendors.ascend.admission import MODE, SOFT
-from vendors.ascend.chips import CHIPS, MODULES, AscendSettings
-from vendors.ascend.family import families
-from vendors.ascend.policy import NETWORKED, network
+from vendors.ascend.rules import MODE, NETWORKED, SOFT, families, network_id
+from vendors.ascend.settings import CHIPS, MODULES, AscendSettings
 
 
 def _networks(question: Json) -> list[object]:
@@ -34,7 +32,7 @@ def _networks(question: Json) -> list[object]:
 def _groups(question: Json, answer: Json) -> list[int]:
     """How many of the NPUs granted are in each module (910C), or in each network."""
     of = {
-        device["id"]: device["index"] // 2 if question["vendor"] == MODULES else network(device["custominfo"])
+        device["id"]: device["index"] // 2 if question["vendor"] == MODULES else network_id(device["custominfo"])
         for device in question["devices"]
     }
     return sorted(Counter(of[uuid] for uuid in uuids(answer)).values())

@@ -14,9 +14,7 @@ from hami_plugin.scheduler.engine.requests import INT32_MAX, Demand
 from tests.hami import fits, values
 from tests.hami.compare import compared
 from tests.hami.parity import ADMISSION, PLACED, REQUEST, Json, Parity, differences, pod_annotations, uuids
-from vendors.awsneuron.chips import DEVICE_TYPE
-from vendors.awsneuron.family import SELECTORS, WHOLE, families
-from vendors.awsneuron.node import KIND
+from vendors.awsneuron.rules import DEVICE_TYPE, KIND, SELECTORS, WHOLE, families
 from vendors.awsneuron.settings import AwsNeuronSettings
 
 BOOKED = "awsusageinfo"

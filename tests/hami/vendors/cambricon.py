@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.hami.parity import Json, Parity, differences
-from vendors.cambricon.family import WAITING
-from vendors.cambricon.names import DEVICE_TYPE
+from vendors.cambricon.rules import DEVICE_TYPE, WAITING
 
 
 def parity() -> Parity:

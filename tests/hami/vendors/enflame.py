@@ -6,8 +6,8 @@ from math import ceil
 
 from hami_plugin.scheduler.engine.requests import Demand
 from tests.hami.parity import REQUEST, Json, Parity, amount, differences, no_request, whole_amount
-from vendors.enflame.capacity import DEVICE_TYPE
-from vendors.enflame.profiles import Wanted
+from vendors.enflame.drs import DEVICE_TYPE
+from vendors.enflame.partitions import Wanted
 from vendors.enflame.settings import EnflameSettings
 
 BY_SLICES, BY_AMOUNTS = 0, -1

@@ -23,7 +23,7 @@ from tests.hami.parity import (
     pod_annotations,
     sound,
 )
-from vendors.kunlun.family import CARD, PART, WHOLE, families
+from vendors.kunlun.rules import CARD, PART, WHOLE, families
 from vendors.kunlun.settings import KunlunSettings
 
 SELECTORS = (("hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"), ("baidu.com/use-gpuuuid", "baidu.com/nouse-gpuuuid"))

@@ -26,9 +26,9 @@ from tests.hami.parity import (
     uuids,
     whole_amount,
 )
-from vendors.metax import gpu, sgpu
+from vendors.metax import rules
+from vendors.metax.rules import APP_CLASS, OFFLINE, ONLINE, QOS
 from vendors.metax.settings import MetaxSettings
-from vendors.metax.tenants import APP_CLASS, OFFLINE, ONLINE, QOS
 
 CLASSES = (ONLINE, OFFLINE)
 MAX_PARSED = 90 * 2**40
@@ -40,7 +40,7 @@ def _has_more(question: Json, device_type: str) -> bool:
 
 
 def _second_whole(question: Json) -> bool:
-    return asks_fit(question, gpu.DEVICE_TYPE) and _has_more(question, gpu.DEVICE_TYPE)
+    return asks_fit(question, rules.WHOLE_TYPE) and _has_more(question, rules.WHOLE_TYPE)
 
 
 def _another_card(question: Json, ours: Json, theirs: Json) -> bool:
@@ -55,7 +55,7 @@ def _another_card(question: Json, ours: Json, theirs: Json) -> bool:
 
 
 def _all_on_one(question: Json, theirs: Json) -> bool:
-    policy = gpu.family(MetaxSettings()).rules.policy
+    policy = rules.whole_gpus(MetaxSettings()).rules.policy
     assert policy
     one_card = replace(policy, checks=(*policy.checks, on_the_pods_device))
     return fits.answered_by(question, theirs, one_card, Parity())
@@ -65,12 +65,12 @@ def _not_foretold(question: Json) -> bool:
     """The node does not say what so many cards are worth."""
     if (
         question["fn"] != "score_node"
-        or question["vendor"] != gpu.DEVICE_TYPE
-        or question["policy"] not in gpu.FORETOLD
+        or question["vendor"] != rules.WHOLE_TYPE
+        or question["policy"] not in rules.FORECASTS
     ):
         return False
-    text = ((question.get("node") or {}).get("annotations") or {}).get(gpu.FORETOLD[question["policy"]], "")
-    return gpu.forecast(text, sum(map(len, question["pod_devices"]))) is None
+    text = ((question.get("node") or {}).get("annotations") or {}).get(rules.FORECASTS[question["policy"]], "")
+    return rules.forecast(text, sum(map(len, question["pod_devices"]))) is None
 
 
 def _last_place(question: Json, ours: Json, theirs: Json) -> bool:
@@ -81,7 +81,7 @@ def _last_place(question: Json, ours: Json, theirs: Json) -> bool:
 
 def _odd_amount(question: Json) -> bool:
     """Memory or cores that HAMi cannot read, or less than 1 MiB of memory: for HAMi the whole card."""
-    if question["fn"] != "request" or question["vendor"] != sgpu.DEVICE_TYPE:
+    if question["fn"] != "request" or question["vendor"] != rules.SHARED_TYPE:
         return False
     limits, names = question["container"].get("limits") or {}, MetaxSettings()
     memory, cores = limits.get(names.memory, "0"), limits.get(names.cores, "0")
@@ -89,7 +89,7 @@ def _odd_amount(question: Json) -> bool:
     if number is None or whole_amount(cores) is None or "." in memory + cores or number > MAX_PARSED:
         return True
     suffixed = not memory.lstrip("+-").isdecimal() or number % 1000 == 0
-    return suffixed and 0 < abs(number) < sgpu.MIB
+    return suffixed and 0 < abs(number) < rules.MIB
 
 
 def _refused_or_meant(question: Json, ours: Json, theirs: Json) -> bool:
@@ -97,7 +97,7 @@ def _refused_or_meant(question: Json, ours: Json, theirs: Json) -> bool:
     limits, names = question["container"]["limits"], MetaxSettings()
     memory, number, cores = (limits.get(names.memory, "0"), *_exact(limits, names.memory, names.cores))
     in_bytes = number is not None and (number % 1000 == 0 or not memory.lstrip("+-").isdecimal())
-    mib = None if number is None else number // sgpu.MIB if in_bytes else number * 1024
+    mib = None if number is None else number // rules.MIB if in_bytes else number * 1024
     if mib is None or cores is None or not (0 < mib <= INT32_MAX or number == 0):
         return not ours["request"]["nums"]
     written = {"coresreq": cores} if names.cores in limits else {}
@@ -112,7 +112,7 @@ def _exact(limits: Json, *names: str) -> list[int | None]:
 def _second_of_a_class(question: Json) -> bool:
     """The pod has an app class, and another of its containers has been served."""
     in_class = pod_annotations(question).get(APP_CLASS) in CLASSES
-    return in_class and asks_fit(question, sgpu.DEVICE_TYPE) and _has_more(question, sgpu.DEVICE_TYPE)
+    return in_class and asks_fit(question, rules.SHARED_TYPE) and _has_more(question, rules.SHARED_TYPE)
 
 
 def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
@@ -120,7 +120,7 @@ def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
 
     HAMi's is what we say to a pod that has no card yet.
     """
-    policy = sgpu.family(MetaxSettings(), clock=time.time_ns).rules.policy
+    policy = rules.shared_gpus(MetaxSettings(), clock=time.time_ns).rules.policy
     assert policy
     if not fits.answered_by(_with_classes({**question, "allocated": {}}), theirs, policy, Parity()):
         return False
@@ -134,7 +134,7 @@ def _among_its_like(question: Json, ours: Json, theirs: Json) -> bool:
 
 def _several_zones(question: Json) -> bool:
     """Whole cards for a pod without app class, on a node with several zones."""
-    whole = asks_fit(question, sgpu.DEVICE_TYPE) and question["request"]["coresreq"] == 100
+    whole = asks_fit(question, rules.SHARED_TYPE) and question["request"]["coresreq"] == 100
     return whole and APP_CLASS not in pod_annotations(question) and len({z for _, z in _zones(question) if z > 0}) > 1
 
 

@@ -8,8 +8,7 @@ from hami_plugin.scheduler.engine.policy import on_the_pods_device
 from hami_plugin.scheduler.engine.reasons import Reason
 from tests.hami import fits
 from tests.hami.parity import PLACED, Json, Parity, asks_fit, but_for, differences, granted, sound
-from vendors.mthreads.family import DEVICE_TYPE, INDICES, all_of, families, shares_on_one_card
-from vendors.mthreads.settings import MthreadsSettings
+from vendors.mthreads import DEVICE_TYPE, INDICES, MthreadsSettings, all_of, families, shares_on_one_card
 
 PLACE = (Reason.CUSTOM_RULE, Reason.TOO_FEW)
 """What HAMi and we count otherwise when a card is left out for the sake of the pod's others."""

@@ -16,11 +16,11 @@ from tests.hami import fits, values
 from tests.hami import fits as linked
 from tests.hami.fits import counted
 from tests.hami.parity import NO_PERCENTAGE, PLACED, Json, Parity, asks_fit, differences, pod_annotations, sound, uuids
+from vendors.nvidia import rules
+from vendors.nvidia.driver import link
 from vendors.nvidia.host import FAMILY
-from vendors.nvidia.scheduling import mig
-from vendors.nvidia.scheduling.policy import NUMA_BIND, policy
+from vendors.nvidia.rules import NUMA_BIND, policy
 from vendors.nvidia.settings import NvidiaSettings
-from vendors.nvidia.topology import link
 
 LEVELS = {
     "P2PLinkSameBoard": "INT",
@@ -104,7 +104,7 @@ def parity() -> Parity:
 
 
 def _select(question: Json) -> Json:
-    found = mig.choose(values.profiles(question["mig_caps"]), _occupied(question), question["mem"])
+    found = rules.choose(values.profiles(question["mig_caps"]), _occupied(question), question["mem"])
     if found is None:
         return {"ok": False}
     profile, place = found
@@ -119,7 +119,7 @@ def _select(question: Json) -> Json:
 
 def _can_place(question: Json) -> Json:
     names = question["mig_requested"]
-    return {"ok": mig.can_place(values.profiles(question["mig_caps"]), _occupied(question), names)}
+    return {"ok": rules.can_place(values.profiles(question["mig_caps"]), _occupied(question), names)}
 
 
 def _occupied(question: Json) -> tuple[Slice, ...]:
@@ -271,7 +271,7 @@ def _memory(question: Json, card: DeviceState) -> int:
     """Of a card that is cut no more than its largest instance."""
     request, total = question["request"], card.info.devmem
     percent = 0 if request["mempercentagereq"] in NO_PERCENTAGE else request["mempercentagereq"]
-    largest = max((one.memory for one in card.info.mig_profiles), default=total) if mig.cut(card) else total
+    largest = max((one.memory for one in card.info.mig_profiles), default=total) if rules.is_cut(card) else total
     return int(request["memreq"] or min(total * percent // 100, largest))
 
 

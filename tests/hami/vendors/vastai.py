@@ -9,9 +9,7 @@ from hami_plugin.scheduler.engine.fit import fit
 from hami_plugin.scheduler.engine.requests import Demand
 from tests.hami import values
 from tests.hami.parity import CHOICE, Json, Parity, asks_fit, differences, sound
-from vendors.vastai.dies import DEVICE_TYPE
-from vendors.vastai.family import by_die, card, families
-from vendors.vastai.settings import VastaiSettings
+from vendors.vastai import DEVICE_TYPE, VastaiSettings, by_die, card, families
 
 
 def _free_dies(question: Json) -> list[Json]:

@@ -21,7 +21,7 @@ from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.support.hami import Json, asks
 from tests.support.pods import nvidia
-from vendors.nvidia.scheduling.policy import in_mode
+from vendors.nvidia.rules import in_mode
 
 WORDS = ("NVIDIA", "kunlun")
 EXCUSED = {

@@ -38,7 +38,7 @@ def test_the_type_of_every_answer_that_the_driver_reads_is_compared():
 
     Only a card in MIG mode has MIG devices, and the check switches no mode.
     """
-    asked = set(re.findall(r'\bask\("(nvml\w+)"', (PACKAGE / "library.py").read_text(encoding="utf-8")))
+    asked = set(re.findall(r'\bask\("(nvml\w+)"', (PACKAGE / "nvml.py").read_text(encoding="utf-8")))
     compared = {question.function for question in (*layout.SYSTEM, *layout.OF_A_CARD)}
     elsewhere = {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetHandleByIndex", "nvmlDeviceRegisterEvents"}
     elsewhere |= {"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait_v2"}

@@ -204,7 +204,7 @@ def test_a_card_that_hangs_ends_the_check_at_its_deadline_with_the_place(machine
     result = check(simulator, "--deadline", "10")
 
     assert result.status == 1
-    assert re.search(r"Timeout.*vendors/nvidia/library\.py", result.errors, re.DOTALL)
+    assert re.search(r"Timeout.*vendors/nvidia/nvml\.py", result.errors, re.DOTALL)
 
 
 def test_the_check_leaves_the_machine_as_it_was(machine, check):

@@ -14,10 +14,10 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.machines import load_machine
-from vendors.ascend import families
-from vendors.ascend.chips import AscendSettings
-from vendors.ascend.node.driver import AscendDriver
-from vendors.ascend.node.simulation import NpuSimulator, simulate
+from vendors.ascend import VENDOR
+from vendors.ascend.driver import AscendDriver
+from vendors.ascend.settings import AscendSettings
+from vendors.ascend.simulation import NpuSimulator, simulate
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Rig:
 
     def family(self, device_type: str = "") -> Family:
         wanted = device_type or self.devices()[0].family
-        return next(family for family in families(self.settings) if family.device_type == wanted)
+        return next(family for family in VENDOR.families(self.settings) if family.device_type == wanted)
 
     def faults(self) -> dict[int, str]:
         """The reason of each NPU that is not well, by number."""

@@ -16,8 +16,8 @@ from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.inventory.cdi_specs import file_name
 from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.register import decode_json
-from vendors.ascend.chips import AscendSettings
-from vendors.ascend.family import families
+from vendors.ascend.rules import families
+from vendors.ascend.settings import AscendSettings
 
 LARGE, SMALL = "Ascend910B3", "Ascend310P"
 

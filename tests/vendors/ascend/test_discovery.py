@@ -9,9 +9,8 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.simulation.machines import load_machine, machine_names
-from vendors.ascend.chips import CHIPS, MODULES
-from vendors.ascend.node.driver import AscendDriver
-from vendors.ascend.node.topology import link
+from vendors.ascend.driver import AscendDriver, link
+from vendors.ascend.settings import CHIPS, MODULES
 
 PROFILES = [name for name in machine_names() if name.startswith("ascend-")]
 WORDS = {name: device_type for device_type, (name, *_rest) in CHIPS.items()}

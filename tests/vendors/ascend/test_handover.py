@@ -22,8 +22,8 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.simulation.machines import machine_names
-from vendors.ascend import families
-from vendors.ascend.chips import CHIPS, AscendSettings
+from vendors.ascend import VENDOR
+from vendors.ascend.settings import CHIPS, AscendSettings
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ascend"
 PROFILES = [name for name in machine_names() if name.startswith("ascend-")]
@@ -180,7 +180,7 @@ def test_a_node_that_is_missing_is_named(rig, node, words):
 
 def test_a_host_without_hamis_core_is_told_of_before_pods_come(tmp_path):
     paths = HostPaths(hook=tmp_path, hook_view=tmp_path)
-    family = families(AscendSettings.model_validate({"hamiVnpuCore": True}))[0]
+    family = VENDOR.families(AscendSettings.model_validate({"hamiVnpuCore": True}))[0]
     assert "libvnpu.so; install it there" in family.node.host_problem(HostFiles(paths=paths))
 
     (tmp_path / "hami-vnpu-core").mkdir()
@@ -188,12 +188,13 @@ def test_a_host_without_hamis_core_is_told_of_before_pods_come(tmp_path):
         (tmp_path / "hami-vnpu-core" / name).touch()
 
     assert family.node.host_problem(HostFiles(paths=paths)) == ""
-    assert families(AscendSettings())[0].node.host_problem(HOST) == ""
+    assert VENDOR.families(AscendSettings())[0].node.host_problem(HOST) == ""
 
 
 def test_every_chip_has_a_cdi_kind_of_its_own():
     kinds = [
-        family.node.delivery.kind for family in families(AscendSettings.model_validate({"cdi": {"enabled": True}}))
+        family.node.delivery.kind
+        for family in VENDOR.families(AscendSettings.model_validate({"cdi": {"enabled": True}}))
     ]
 
     assert kinds == [f"hami.io/npu-{chip}" for chip in ("910a", "910b2", "910b3", "910b4-1", "910b4", "310p", "910c")]

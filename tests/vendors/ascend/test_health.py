@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action
-from vendors.ascend.node.driver import AscendDriver
+from vendors.ascend.driver import AscendDriver
 
 
 def events(rig):

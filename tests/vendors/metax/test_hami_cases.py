@@ -17,7 +17,7 @@ from tests.hami.catalog import Known
 from tests.hami.compare import compared
 from tests.hami.vendors.metax import parity
 from tests.support.hami import FOLDER, asks
-from vendors.metax import families, gpu, sgpu, tenants, zones
+from vendors.metax import families, rules, zones
 from vendors.metax.settings import MetaxSettings
 
 FILES = sorted(path.stem for path in FOLDER.glob("metax_*.json"))
@@ -95,21 +95,21 @@ def node_has(known: Known, case: Case) -> None:
 
 def app_class(_known: Known, case: Case) -> None:
     question = renamed(case["input"])
-    pod = values.pod({"annotations": {tenants.APP_CLASS: question["requestClass"]}})
-    context = Context(demand=Demand(device_type=sgpu.DEVICE_TYPE, count=1), pod=pod)
-    assert (tenants.class_fits(values.state(question["dev"]), context) is None) == case["expected"]["result"]
+    pod = values.pod({"annotations": {rules.APP_CLASS: question["requestClass"]}})
+    context = Context(demand=Demand(device_type=rules.SHARED_TYPE, count=1), pod=pod)
+    assert (rules.class_fits(values.state(question["dev"]), context) is None) == case["expected"]["result"]
 
 
 def qos(_known: Known, case: Case) -> None:
     question = renamed(case["input"])
     context = Context(
-        demand=Demand(device_type=sgpu.DEVICE_TYPE, count=1, cores=question["request"].get("coresreq", 0)),
-        pod=values.pod({"annotations": {tenants.QOS: question["reqQos"]}}),
+        demand=Demand(device_type=rules.SHARED_TYPE, count=1, cores=question["request"].get("coresreq", 0)),
+        pod=values.pod({"annotations": {rules.QOS: question["reqQos"]}}),
     )
     (device,) = PARITY.remembered(
         {"devices": [question["usage"]], "metax_jq": question["backend"]["jq_cache"]["cache"]}
     )["devices"]
-    assert (tenants.qos_fits(values.state(device), context) is None) == case["expected"]["result"]
+    assert (rules.qos_fits(values.state(device), context) is None) == case["expected"]["result"]
 
 
 def aware(known: Known, case: Case) -> None:
@@ -126,7 +126,7 @@ def choice(select: Select) -> Callable[[Known, Case], None]:
         states = [values.state(item) for item in renamed(case["input"]["candidateDevices"])]
         candidates = [Candidate(state=state, charge=Charge()) for state in states]
         context = Context(
-            demand=Demand(device_type=sgpu.DEVICE_TYPE, count=case["input"]["require"]), pod=values.pod(None)
+            demand=Demand(device_type=rules.SHARED_TYPE, count=case["input"]["require"]), pod=values.pod(None)
         )
         possible = [one["result"] or () for one in case.get("expected_any_of") or [case["expected"]]]
         found = select(candidates, context)
@@ -173,12 +173,12 @@ CHECKS: Mapping[str, Callable[[Known, Case], None]] = {
     "checkDeviceQos": qos,
     "topologyAwareEnable": aware,
     "prioritizeExclusiveDevices": choice(zones.within_zone),
-    "prioritizeOnlineDevices": choice(tenants.least_disturbed),
+    "prioritizeOnlineDevices": choice(rules.least_disturbed),
     "scoreExclusiveDevices": decided(zones.linked_score),
-    "scoreOnlineDevices": decided(tenants.disturbance),
+    "scoreOnlineDevices": decided(rules.disturbance),
 }
 PLAIN: Mapping[str, Callable[[Case], object]] = {
-    "parseMetaxAnnos": lambda case: gpu.forecast(case["input"]["annos"], case["input"]["index"]) or 0,
+    "parseMetaxAnnos": lambda case: rules.forecast(case["input"]["annos"], case["input"]["index"]) or 0,
     "score": linked,
     "Score": linked,
     "convertMetaxSDeviceToHAMIDevice": lambda case: read(case["input"]["metaxSDevices"]),
@@ -205,7 +205,7 @@ def read(devices: list[Case]) -> object:
             "custom_info": info.custom,
             "mig_template": [],
         }
-        for info in sgpu.decode(text)
+        for info in rules.decode(text)
     ]
     return [{key: value for key, value in info.items() if value != 0 or key == "health"} for info in found]
 
@@ -213,8 +213,8 @@ def read(devices: list[Case]) -> object:
 def told(pieces: list[list[Case]]) -> object:
     """A decision, as the agent reads it."""
     family = SHARED.family
-    patch = family.rules.patch(family, values.pod(None), {sgpu.DEVICE_TYPE: values.pieces(pieces)})
-    return json.loads(patch[sgpu.ALLOCATED].replace("vRam", "v_ram"))
+    patch = family.rules.patch(family, values.pod(None), {rules.SHARED_TYPE: values.pieces(pieces)})
+    return json.loads(patch[rules.ALLOCATED].replace("vRam", "v_ram"))
 
 
 @asks(FILES, *CHECKS, *PLAIN)

@@ -16,12 +16,10 @@ from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.sdk.tools import ToolError
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.rigs import Rig, absent_and_back, golden, lost_alone, rig
-from vendors.metax import families
-from vendors.metax.cards import Looker
-from vendors.metax.gpu import FORETOLD, forecast
-from vendors.metax.node import card
-from vendors.metax.smi import Smi
-from vendors.metax.zones import connected, foretold
+from vendors.metax import VENDOR
+from vendors.metax.driver import MetaxDiscoverer, Smi, card
+from vendors.metax.rules import FORECASTS, forecast
+from vendors.metax.zones import connected, forecast_tables
 
 PROFILES = [name for name in machine_names() if load_machine(name).vendor == "metax"]
 GOLDEN = Path(__file__).parents[1] / "golden" / "metax"
@@ -31,7 +29,7 @@ NATIVE, SHARED = {"mode": "native"}, {"mode": "sgpu"}
 def machine(profile: str, root: Path, **settings: Any) -> Rig:
     """With the family that the mode offers."""
     made = rig(profile, root, **settings)
-    whole, shared = families(made.settings)
+    whole, shared = VENDOR.families(made.settings)
     return replace(made, family=whole if made.settings.mode == "native" else shared)
 
 
@@ -72,7 +70,7 @@ def test_the_kinds_of_whole_and_shared_gpus_differ_and_what_images_lack_is_mount
         "cdiDevices": [f"hami.io/metax-sgpu={snapshot.devices[7].uuid}"],
         "annotations": {ANSWERED_FOR: "u1/main"},
     }
-    assert families(made.settings)[0].node.delivery.kind == "hami.io/metax-gpu"
+    assert VENDOR.families(made.settings)[0].node.delivery.kind == "hami.io/metax-gpu"
 
 
 def test_a_gpu_is_shared_by_nobody_since_nothing_would_hold_the_tenants_apart(tmp_path: Path) -> None:
@@ -86,9 +84,9 @@ def test_the_node_says_what_so_many_gpus_would_be_worth(tmp_path: Path) -> None:
     made = machine("metax-c500-8", tmp_path, **NATIVE)
     node = made.node(made.snapshot())
 
-    golden(GOLDEN / "forecasts.json", {key: node.annotations[key] for key in sorted(FORETOLD.values())})
-    assert forecast(node.annotations[FORETOLD["spread"]], 4) == 60
-    assert forecast(node.annotations[FORETOLD["binpack"]], 2) == 40
+    golden(GOLDEN / "forecasts.json", {key: node.annotations[key] for key in sorted(FORECASTS.values())})
+    assert forecast(node.annotations[FORECASTS["spread"]], 4) == 60
+    assert forecast(node.annotations[FORECASTS["binpack"]], 2) == 40
 
 
 def test_forecasts_are_about_gpus_that_are_free_and_well(tmp_path: Path) -> None:
@@ -98,14 +96,14 @@ def test_forecasts_are_about_gpus_that_are_free_and_well(tmp_path: Path) -> None
 
     told = wanted_annotations(made.family, snapshot, Style(), taken)
 
-    assert forecast(told[FORETOLD["binpack"]] or "", 2) == 0
-    assert forecast(told[FORETOLD["spread"]] or "", 7) is None
+    assert forecast(told[FORECASTS["binpack"]] or "", 2) == 0
+    assert forecast(told[FORECASTS["spread"]] or "", 7) is None
     own = ("hami-plugin.io/refuses-Metax-GPU", "hami-plugin.io/unhealthy-Metax-GPU")
-    assert wanted_annotations(made.family, Snapshot(ready=True), Style()) == dict.fromkeys((*FORETOLD.values(), *own))
+    assert wanted_annotations(made.family, Snapshot(ready=True), Style()) == dict.fromkeys((*FORECASTS.values(), *own))
 
 
 def test_gpus_without_links_are_worth_nothing_and_cut_nothing() -> None:
-    assert foretold([0, 0, 1, 1]) == ({"1": 0, "2": 10, "3": 10, "4": 10}, {"1": 0, "2": 0, "3": 0, "4": 0})
+    assert forecast_tables([0, 0, 1, 1]) == ({"1": 0, "2": 10, "3": 10, "4": 10}, {"1": 0, "2": 0, "3": 0, "4": 0})
 
 
 def test_zones_are_what_links_reach_also_over_others() -> None:
@@ -119,7 +117,7 @@ def test_zones_are_what_links_reach_also_over_others() -> None:
 def test_a_faulty_device_is_kept_back_and_heals(fault: str, reason: str, tmp_path: Path) -> None:
     made = machine("metax-c500-8", tmp_path)
     roots = HostPaths(node="n1").elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
-    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+    look = MetaxDiscoverer(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
 
     def faults() -> dict[int, str]:
         found = look(lambda _uuid: None).sightings
@@ -141,7 +139,7 @@ def test_a_shared_gpu_whose_memory_is_not_told_is_kept_back_until_it_is(tmp_path
     place = next(number for number, line in enumerate(lines) if line.startswith("GPU#2"))
     answer.write_text("".join([*lines[: place + 1], *lines[place + 2 :]]), encoding="utf-8")
     roots = HostPaths(node="n1").elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
-    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+    look = MetaxDiscoverer(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
 
     found = look(lambda _uuid: None).sightings
 
@@ -182,7 +180,7 @@ def test_an_absent_driver_or_tool_has_a_reason_and_comes_back(fault: str, reason
 def test_a_tool_that_fails_later_takes_nothing_away(tmp_path: Path) -> None:
     made = machine("metax-c500-8", tmp_path)
     roots = HostPaths().elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
-    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+    look = MetaxDiscoverer(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
     before = look(lambda _uuid: None)
     made.simulator.inject("tool-gone")
 
@@ -197,7 +195,7 @@ def test_a_gpu_that_the_tool_lists_no_more_is_kept_back_and_heals(tmp_path: Path
     answer = Path(f"{made.settings.mx_smi}.says/-L")
     well = answer.read_text(encoding="utf-8")
     roots = HostPaths(node="n1").elsewhere(sysfs=tmp_path / "sys", dev=tmp_path / "dev")
-    look = Looker(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
+    look = MetaxDiscoverer(roots, Smi(made.settings.mx_smi, fresh=0.0), whole=False)
     before = look(lambda _uuid: None).sightings
 
     answer.write_text("".join(line for line in well.splitlines(keepends=True) if "GPU#2" not in line), encoding="utf-8")

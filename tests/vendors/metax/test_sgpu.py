@@ -15,8 +15,8 @@ from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import Decision, Ranking
 from vendors.metax import families
+from vendors.metax.rules import qos_fits
 from vendors.metax.settings import MetaxSettings
-from vendors.metax.tenants import qos_fits
 
 DECIDED_AT = 1_700_000_000_000_000_001
 _, SGPU = families(MetaxSettings(), clock=lambda: DECIDED_AT)

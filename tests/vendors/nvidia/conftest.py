@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.machine import Machine
 from hami_plugin.simulation.machines import load_machine
-from vendors.nvidia.nvml import NvmlDriver
+from vendors.nvidia.driver import NvmlDriver
 from vendors.nvidia.settings import NvidiaSettings
 from vendors.nvidia.simulation import NvmlSimulator, simulate
 

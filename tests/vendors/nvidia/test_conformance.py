@@ -9,7 +9,7 @@ import pytest
 
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.simulated_driver import SimulatedDriver
-from vendors.nvidia.topology import link
+from vendors.nvidia.driver import link
 from vendors.nvidia.xid import XidPolicy
 
 # The driver in Python knows no MIG, so a machine that is cut into instances has nothing to be compared with.

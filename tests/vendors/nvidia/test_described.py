@@ -21,9 +21,8 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.sdk import Family
-from vendors.nvidia.capabilities import read as read_capabilities
-from vendors.nvidia.family import families
-from vendors.nvidia.instances import Instance, instances
+from vendors.nvidia import VENDOR
+from vendors.nvidia.host import Instance, instances, read_capabilities
 from vendors.nvidia.settings import NvidiaSettings
 from vendors.nvidia.simulation import NvmlSimulator
 from vendors.nvidia.simulation.records import DRIVER_VERSION
@@ -33,7 +32,7 @@ HOST = HostFiles(paths=HostPaths())
 
 
 def family(settings: NvidiaSettings) -> Family:
-    (only,) = families(settings)
+    (only,) = VENDOR.families(settings)
     return only
 
 

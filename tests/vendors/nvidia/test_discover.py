@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from hami_plugin.model.device import Sighting
-from vendors.nvidia.discover import Busy, Discoverer
+from vendors.nvidia.driver import Busy, CardDiscoverer
 from vendors.nvidia.host import HostTrees
-from vendors.nvidia.library import Handle, Nvml
+from vendors.nvidia.nvml import Handle, Nvml
 
 MIB = 1024 * 1024
 
@@ -51,13 +51,13 @@ class Liar(Nvml):
 def lying(rig: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     libraries = []
 
-    def build(lies: dict[tuple[str, int], Any], **settings: Any) -> Discoverer:
+    def build(lies: dict[tuple[str, int], Any], **settings: Any) -> CardDiscoverer:
         machine = rig(**settings)
         nvml = Liar([str(machine.settings.nvml_library)], lies)
         nvml.open()
         libraries.append(nvml)
         host = HostTrees(sysfs=machine.settings.sysfs_root, proc=machine.settings.proc_root)
-        return Discoverer(nvml, host, machine.settings, Busy())
+        return CardDiscoverer(nvml, host, machine.settings, Busy())
 
     yield build
     for library in libraries:

@@ -8,9 +8,8 @@ import pytest
 
 from hami_plugin.model.device import Action
 from hami_plugin.sdk.polling import Busy
-from vendors.nvidia.binding import NvmlError
-from vendors.nvidia.events import EventWatch
-from vendors.nvidia.library import Event, EventSet, Handle, Nvml
+from vendors.nvidia.health import EventWatch
+from vendors.nvidia.nvml import EventSet, Handle, Nvml, NvmlError, NvmlEvent
 from vendors.nvidia.xid import XidPolicy
 
 TIMEOUT, UNKNOWN, UNINITIALISED, LOST = 10, 999, 1, 15
@@ -24,7 +23,7 @@ class FailingWait(Nvml):
         self._code = code
         self.waits = 0
 
-    def wait(self, events: EventSet, milliseconds: int) -> Event:
+    def wait(self, events: EventSet, milliseconds: int) -> NvmlEvent:
         self.waits += 1
         raise NvmlError("nvmlEventSetWait_v2", self._code, "Broken")
 
@@ -188,7 +187,7 @@ def test_enabling_one_xid_outranks_disabling_all(rig: Callable[..., Any]) -> Non
 def test_an_event_of_a_card_that_is_not_watched_condemns_nobody(opened: Callable[..., Any]) -> None:
     nvml, watch, _clock = opened(TIMEOUT)
 
-    found = watch._judge(Event(handle=Handle(None), address=0x5EED, xid=79))
+    found = watch._judge(NvmlEvent(handle=Handle(None), address=0x5EED, xid=79))
 
     assert found == ()
     assert nvml.is_open

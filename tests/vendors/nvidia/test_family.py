@@ -9,7 +9,8 @@ from hami_plugin.model.device import Device, Health
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import load_vendor
 from tests.support.hami import asks
-from vendors.nvidia.family import card_type, families
+from vendors.nvidia import VENDOR
+from vendors.nvidia.injection import card_type
 from vendors.nvidia.settings import NvidiaSettings
 
 
@@ -19,7 +20,7 @@ def card(**changes: Any) -> Device:
 
 
 def registered(device: Device, *, legacy: bool = False, **settings: Any) -> DeviceInfo:
-    (family,) = families(NvidiaSettings.model_validate(settings))
+    (family,) = VENDOR.families(NvidiaSettings.model_validate(settings))
     return family.node.register(device, legacy)
 
 
@@ -76,7 +77,7 @@ def test_only_an_offered_card_registers_as_healthy(health: Health, offered: bool
 
 
 def test_the_family_carries_hamis_names() -> None:
-    (family,) = families(NvidiaSettings(deviceSplitCount=4, enableNumaTopology=True, memoryFactor=256))
+    (family,) = VENDOR.families(NvidiaSettings(deviceSplitCount=4, enableNumaTopology=True, memoryFactor=256))
 
     assert family.device_type == "NVIDIA"
     assert family.resources.count == "nvidia.com/gpu"

@@ -18,8 +18,8 @@ from hami_plugin.scheduler.engine.requests import Demand, written
 from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import renamed
-from vendors.nvidia.scheduling import mig
-from vendors.nvidia.scheduling.policy import NUMA_BIND
+from vendors.nvidia import rules
+from vendors.nvidia.rules import NUMA_BIND
 from vendors.nvidia.settings import NvidiaSettings
 
 EXCUSED = {"defaultExclusiveCoreIfNeeded": "its one case is a missing container, which admission here is never given"}
@@ -89,7 +89,7 @@ def test_a_cut_card_has_room_when_hami_finds_some(case: Json) -> None:
         for one in put["to_allocate"] or ()
     ]
 
-    reason = mig.has_place(candidate(state, put["request"].get("memreq", 0)), asking(), before)
+    reason = rules.has_place(candidate(state, put["request"].get("memreq", 0)), asking(), before)
 
     assert (reason is None) is case["expected"]["result"]
 
@@ -178,7 +178,7 @@ def placed(place: Slice) -> Json:
 def test_instances_fit_together_as_for_hami(case: Json) -> None:
     put = renamed(case["input"])
 
-    fits = mig.can_place(profiles(put["capabilities"]), occupied(put), put["requested"] or ())
+    fits = rules.can_place(profiles(put["capabilities"]), occupied(put), put["requested"] or ())
 
     assert fits is case["expected"]["result"]
 
@@ -188,7 +188,7 @@ def test_an_instance_goes_where_hami_puts_it(case: Json) -> None:
     put, expected = renamed(case["input"]), case["expected"]
     known = [one for one in profiles(put["profiles"]) if one.name == put["profileName"]]
 
-    found = mig.choose(known, occupied(put), 0)
+    found = rules.choose(known, occupied(put), 0)
 
     assert (found is not None) is expected["ok"]
     if found:
@@ -199,7 +199,7 @@ def test_an_instance_goes_where_hami_puts_it(case: Json) -> None:
 def test_the_profile_and_its_place_are_hamis(case: Json) -> None:
     put, expected = renamed(case["input"]), renamed(case["expected"])
 
-    found = mig.choose(profiles(put["profiles"]), occupied(put), put["memory"])
+    found = rules.choose(profiles(put["profiles"]), occupied(put), put["memory"])
 
     assert (found is not None) is expected["ok"]
     if found:
@@ -212,7 +212,7 @@ def test_places_are_tried_in_hamis_order(case: Json) -> None:
     put = renamed(case["input"])
     left, order = list(put["placements"]), []
     while left:
-        found = mig.choose(profiles([{"name": put["profile"], "placements": left}]), (), 0)
+        found = rules.choose(profiles([{"name": put["profile"], "placements": left}]), (), 0)
         assert found
         order.append(placed(found[1]))
         left.remove(placed(found[1]))

@@ -7,10 +7,10 @@ from typing import cast
 
 from hami_plugin.sdk.polling import Busy
 from tests.support.hami import Json, asks
-from vendors.nvidia import links
+from vendors.nvidia import driver
+from vendors.nvidia.driver import NvLink, lanes, link
 from vendors.nvidia.host import pci_address
-from vendors.nvidia.library import Nvml, NvmlError
-from vendors.nvidia.topology import Port, lanes, link
+from vendors.nvidia.nvml import Nvml, NvmlError
 
 SKIPPED = ("NOT_SUPPORTED", "INVALID_ARGUMENT")
 """Answers that a link is not there, which HAMi passes over too."""
@@ -45,10 +45,10 @@ class Card:
         return True
 
 
-def ports(told: Json) -> tuple[list[Port], list[str]]:
+def ports(told: Json) -> tuple[list[NvLink], list[str]]:
     """The card's links, and what could not be read."""
     problems: list[str] = []
-    found = links._ports(cast("Nvml", Card(told=told)), "GPU-a", 1, Busy(), problems)
+    found = driver._nvlinks(cast("Nvml", Card(told=told)), "GPU-a", 1, Busy(), problems)
     return found, problems
 
 

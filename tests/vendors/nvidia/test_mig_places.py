@@ -13,11 +13,11 @@ from hami_plugin.protocol.register import DeviceInfo, MigProfile, encode_json
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.pod_info import patch
-from vendors.nvidia.family import families
-from vendors.nvidia.scheduling import mig
+from vendors.nvidia import VENDOR
+from vendors.nvidia import rules as mig
 from vendors.nvidia.settings import NvidiaSettings
 
-FAMILIES = families(NvidiaSettings())
+FAMILIES = VENDOR.families(NvidiaSettings())
 SMALL = MigProfile(name="1g.5gb", memory=4864, cores=14, slices=1, placements=tuple((n, 1) for n in range(7)))
 CARD = DeviceInfo(
     id="GPU-0", count=7, devmem=40960, devcore=100, type="NVIDIA A100", mode="mig", health=True, mig_profiles=(SMALL,)

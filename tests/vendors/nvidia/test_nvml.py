@@ -13,7 +13,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action
 from hami_plugin.model.links import Links
-from vendors.nvidia.nvml import NvmlDriver, library_places
+from vendors.nvidia.driver import NvmlDriver, library_places
 from vendors.nvidia.settings import NvidiaSettings
 
 LOST, NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN = 15, 4, 13, 999

@@ -14,10 +14,10 @@ from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
-from vendors.nvidia.family import families
+from vendors.nvidia import VENDOR
 from vendors.nvidia.settings import NvidiaSettings
 
-(NVIDIA,) = families(NvidiaSettings())
+(NVIDIA,) = VENDOR.families(NvidiaSettings())
 assert NVIDIA.rules.policy
 POLICY = NVIDIA.rules.policy
 PROFILES = (
@@ -158,7 +158,7 @@ def test_admission_makes_a_bare_gpu_a_whole_one_and_refuses_101_percent() -> Non
 def test_a_container_without_a_card_opens_none_whatever_its_image_says(
     chosen: dict[str, Any], device_type: str
 ) -> None:
-    (nvidia,) = families(NvidiaSettings.model_validate({"overwriteEnv": True, **chosen}))
+    (nvidia,) = VENDOR.families(NvidiaSettings.model_validate({"overwriteEnv": True, **chosen}))
     container = ContainerView(name="main")
 
     answer = nvidia.rules.admit(container, PodView(uid="1", namespace="default", name="p", containers=(container,)))

@@ -13,8 +13,8 @@ import pytest
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
-from vendors.nvidia.family import families
-from vendors.nvidia.instances import Instance
+from vendors.nvidia import VENDOR
+from vendors.nvidia.host import Instance
 from vendors.nvidia.settings import NvidiaSettings
 from vendors.nvidia.toolkit import specification
 
@@ -164,7 +164,7 @@ def test_a_program_that_cannot_be_run_is_told(tool: Any, tmp_path: Path) -> None
 
 def test_the_family_uses_it_only_if_it_is_chosen(tool: Any) -> None:
     tool(f"print({document('GPU-a')!r})")
-    (chosen,), (usual,) = families(SETTINGS), families(NvidiaSettings())
+    (chosen,), (usual,) = VENDOR.families(SETTINGS), VENDOR.families(NvidiaSettings())
 
     assert usual.node.specification is None
     assert chosen.node.specification is not None

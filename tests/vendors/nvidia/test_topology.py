@@ -11,8 +11,8 @@ import pytest
 
 from hami_plugin.model.links import Link, Links, symmetric
 from tests.support.hami import Json, asks
+from vendors.nvidia.driver import NvLink, lanes, link, measured
 from vendors.nvidia.host import pci_address
-from vendors.nvidia.topology import Port, lanes, link, measured
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 
@@ -135,7 +135,7 @@ def test_up_to_18_nvlinks_score_as_in_hami(case: Json) -> None:
 def test_links_count_by_the_address_at_their_other_end(case: Json) -> None:
     ends = [bytes(info["bus_id"]).rstrip(b"\0").decode() for info in case["input"]["pciInfos"] or ()]
 
-    found = lanes([Port(peer=pci_address(end)) for end in ends], case["input"]["busID"], ())
+    found = lanes([NvLink(peer=pci_address(end)) for end in ends], case["input"]["busID"], ())
 
     assert found == case["expected"]["result"]
 
@@ -169,7 +169,7 @@ def test_a_link_keeps_its_level_beside_its_label(level: str, count: int, score: 
 
 def test_a_direction_without_a_level_leaves_the_other_one() -> None:
     addresses = {"a": "0000:01:00.0", "b": "0000:02:00.0"}
-    ports = {"a": [Port(peer=addresses["b"])], "b": [Port(peer=addresses["a"])]}
+    ports = {"a": [NvLink(peer=addresses["b"])], "b": [NvLink(peer=addresses["a"])]}
 
     found = symmetric(measured({("a", "b"): "PIX"}, ports, addresses))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from hami_plugin.errors import HamiError
+from vendors.nvidia.simulation import NvmlSimulator
 from vendors.nvidia.simulation.faults import FAULTS
-from vendors.nvidia.simulation.simulator import NvmlSimulator
 
 _EPILOG = "\b\nFaults:\n" + "\n".join(f"  {name:16} {fault.help}" for name, fault in FAULTS.items())
 

@@ -1,30 +1,140 @@
 """The state file that the simulated library and the injectors share: one header, then one record for each device.
 
-The records here and in ``parts`` are the only description; ``c_header`` says the same to the library.
+The records here are the only description. ``C_HEADER`` follows from them and is ``native/state.h``: a test compares the
+two, and ``LAYOUT``, a checksum, stands in every state file and library, so that another layout is refused.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Annotated, Any, Final
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
-from vendors.nvidia.simulation.limits import DEVICES, EVENTS, FAILURES, INSTANCES, LINKS, PROCESSES, PROFILES
-from vendors.nvidia.simulation.parts import (
-    I32,
-    U32,
-    U64,
-    ComputeInstance,
-    Event,
-    Failure,
-    GpuInstance,
-    Link,
-    Process,
-    Profile,
-    Text16,
-    Text32,
-    Text96,
-    record,
-)
+DEVICES, LINKS, PROFILES, STARTS = 64, 36, 18, 8
+INSTANCES, PROCESSES, EVENTS, FAILURES = 16, 64, 64, 256
+
+MAGIC: Final = b"HAMINVML"
+NONE: Final = 0xFFFFFFFF
+"""No device, no instance: the value NVML itself uses for "the whole GPU"."""
+
+DRIVER_LOADED, DRIVER_GONE, DRIVER_MISMATCH = range(3)
+
+
+S = TypeVar("S", bound=type[ctypes.Structure])
+
+U32 = Annotated[int, ctypes.c_uint32]
+I32 = Annotated[int, ctypes.c_int32]
+U64 = Annotated[int, ctypes.c_uint64]
+Text16 = Annotated[bytes, ctypes.c_char * 16]
+Text32 = Annotated[bytes, ctypes.c_char * 32]
+Text64 = Annotated[bytes, ctypes.c_char * 64]
+Text96 = Annotated[bytes, ctypes.c_char * 96]
+
+
+def record(cls: S) -> S:
+    """Turn the annotations of ``cls`` into the fields of a C structure, in order."""
+    hints = get_type_hints(cls, include_extras=True)
+    cls._fields_ = [(name, hints[name].__metadata__[0]) for name in cls.__annotations__]
+    return cls
+
+
+@record
+class Event(ctypes.Structure):
+    """One event. ``sequence`` grows by one for each event of the file's life; 0 marks a slot never used."""
+
+    sequence: U64
+    type: U64
+    data: U64
+    device: U32
+    gpu_instance: U32
+    compute_instance: U32
+    spare: U32
+
+
+@record
+class Failure(ctypes.Structure):
+    """``symbol`` answers ``code`` for ``device`` (or ``NONE``: always)."""
+
+    symbol: Text64
+    device: U32
+    code: U32
+
+
+@record
+class Link(ctypes.Structure):
+    """One NVLink port. ``last`` marks the one that the ``asymmetric`` fault takes down."""
+
+    active: U32
+    last: U32
+    remote_type: U32
+    remote_device: U32
+    remote_pci_device_id: U32
+    remote_domain: U32
+    remote_bus: U32
+    remote_slot: U32
+    remote_bus_id: Text32
+
+
+@record
+class Profile(ctypes.Structure):
+    """One row of a MIG table. ``number`` is NVML's enumeration, ``id`` what every later call takes."""
+
+    number: U32
+    id: U32
+    memory_mib: U32
+    compute_slices: U32
+    memory_slices: U32
+    multiprocessors: U32
+    max_instances: U32
+    copy_engines: U32
+    decoders: U32
+    encoders: U32
+    jpegs: U32
+    ofas: U32
+    size: U32
+    start_count: U32
+    starts: Annotated[Any, ctypes.c_uint32 * STARTS]
+    name: Text32
+
+
+@record
+class GpuInstance(ctypes.Structure):
+    """A live GPU instance; ``serial`` 0 marks a free slot. ``profile`` indexes the device's profiles."""
+
+    serial: U32
+    id: U32
+    profile: U32
+    start: U32
+
+
+@record
+class ComputeInstance(ctypes.Structure):
+    """A live compute instance, which is a MIG device; ``slot`` is the MIG device's index."""
+
+    serial: U32
+    owner: U32
+    id: U32
+    number: U32
+    start: U32
+    slices: U32
+    slot: U32
+    spare: U32
+    uuid: Text96
+
+
+@record
+class Process(ctypes.Structure):
+    """A process on a device; ``kind`` 0 compute, 1 graphics, 2 MPS."""
+
+    used: U64
+    pid: U32
+    kind: U32
+    gpu_instance: U32
+    compute_instance: U32
+    sm_percent: U32
+    memory_percent: U32
 
 
 @record
@@ -128,3 +238,72 @@ class Header(ctypes.Structure):
 
 
 RECORDS: Final = (Event, Failure, Link, Profile, GpuInstance, ComputeInstance, Process, Device, Header)
+
+
+_LIMITS = {
+    "DEVICES": DEVICES,
+    "LINKS": LINKS,
+    "PROFILES": PROFILES,
+    "STARTS": STARTS,
+    "INSTANCES": INSTANCES,
+    "PROCESSES": PROCESSES,
+    "EVENTS": EVENTS,
+    "FAILURES": FAILURES,
+}
+_DRIVER_STATES = {
+    "DRIVER_LOADED": DRIVER_LOADED,
+    "DRIVER_GONE": DRIVER_GONE,
+    "DRIVER_MISMATCH": DRIVER_MISMATCH,
+}
+_C_TYPES = {
+    ctypes.c_uint8: "uint8_t",
+    ctypes.c_uint32: "uint32_t",
+    ctypes.c_int32: "int32_t",
+    ctypes.c_uint64: "uint64_t",
+    ctypes.c_char: "char",
+}
+
+
+def _declarations() -> Iterator[str]:
+    for name, limit in _LIMITS.items():
+        yield f"#define SIM_{name} {limit}"
+    yield f'#define SIM_MAGIC "{MAGIC.decode()}"'
+    yield f"#define SIM_NONE {NONE:#x}u"
+    for name, state in _DRIVER_STATES.items():
+        yield f"#define {name} {state}"
+    for cls in RECORDS:
+        yield ""
+        yield "typedef struct {"
+        for name, kind in getattr(cls, "_fields_"):  # noqa: B009  # typeshed types the entries as pairs or triples
+            yield f"    {_declared(name, kind)};"
+        yield f"}} {_c_name(cls)};"
+        yield f'_Static_assert(sizeof({_c_name(cls)}) == {ctypes.sizeof(cls)}, "layout.py and the compiler differ");'
+
+
+def _declared(name: str, kind: Any) -> str:
+    length = getattr(kind, "_length_", None)
+    element = kind if length is None else kind._type_
+    text = _C_TYPES.get(element) or _c_name(element)
+    return f"{text} {name}" + (f"[{length}]" if length is not None else "")
+
+
+def _c_name(cls: type[ctypes.Structure]) -> str:
+    return "sim" + re.sub(r"([A-Z])", r"_\1", cls.__name__).lower()
+
+
+_BODY = "\n".join(_declarations())
+LAYOUT: Final = zlib.crc32(_BODY.encode())
+"""What a state file and a library must agree on."""
+
+C_HEADER: Final = f"""/* The state file. Written by layout.py: change it there, then
+   python -c "from vendors.nvidia.simulation.layout import C_HEADER; print(C_HEADER, end='')" */
+#ifndef SIM_STATE_H
+#define SIM_STATE_H
+
+#include <stdint.h>
+
+#define SIM_LAYOUT {LAYOUT:#010x}u
+{_BODY}
+
+#endif
+"""

@@ -1,20 +1,242 @@
-"""From a machine to the records of the state file, as they are before anything happens."""
+"""From a machine to the records of the state file: models, PCI addresses, NVLink ports, MIG tables."""
 
 from __future__ import annotations
 
 import ctypes
 import uuid
 import zlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+import yaml
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from vendors.nvidia.simulation import limits, models, wiring
-from vendors.nvidia.simulation.bus import Bus
-from vendors.nvidia.simulation.c_header import LAYOUT
-from vendors.nvidia.simulation.layout import Device, Header
-from vendors.nvidia.simulation.mig_tables import Table, describe, load
-from vendors.nvidia.simulation.parts import Link
+from vendors.nvidia.simulation import layout
+from vendors.nvidia.simulation.layout import LAYOUT, Device, Header, Link, Profile
+
+_SWITCH_PCI_IDS = {3: 0x1AF110DE, 4: 0x22A310DE}
+"""By NVLink generation, where known; 0 otherwise."""
+
+
+class Remote(IntEnum):
+    """What NVML says is at the other end."""
+
+    GPU = 0
+    SWITCH = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """One wired port. ``device`` is the peer's position, None for a switch; ``pci`` "" for one that nobody can see.
+
+    ``last`` marks one port for each peer, or one for all switches.
+    """
+
+    number: int
+    remote: Remote
+    device: int | None = None
+    pci: str = ""
+    pci_device_id: int = 0
+    last: bool = False
+
+
+def nvlink_ports(machine: Machine) -> tuple[tuple[Port, ...], ...]:
+    """The wired ports of every device, in device order. Ports that lead nowhere are left out."""
+    if machine.via_switch:
+        return tuple(_to_switches(machine, index) for index in range(len(machine.devices)))
+    return _to_peers(machine)
+
+
+def port_count(machine: Machine, index: int) -> int:
+    """How many ports the device has, wired or not."""
+    lanes = machine.lanes[index]
+    return max(machine.links_per_device, max(lanes, default=0) if machine.via_switch else sum(lanes))
+
+
+def _to_peers(machine: Machine) -> tuple[tuple[Port, ...], ...]:
+    made: list[list[Port]] = [[] for _ in machine.devices]
+    for a, row in enumerate(machine.lanes):
+        for b in range(a + 1, len(row)):
+            for lane in range(row[b]):
+                for here, there in ((a, b), (b, a)):
+                    peer = machine.devices[there]
+                    port = Port(
+                        number=len(made[here]),
+                        remote=Remote.GPU,
+                        device=there,
+                        pci=peer.pci,
+                        pci_device_id=int(str(peer.extra.get("pci_device_id", "0")), 0),
+                        last=lane == row[b] - 1,
+                    )
+                    made[here].append(port)
+    return tuple(tuple(row) for row in made)
+
+
+def _to_switches(machine: Machine, index: int) -> tuple[Port, ...]:
+    count = max(machine.lanes[index], default=0) or (machine.links_per_device if len(machine.devices) == 1 else 0)
+    switches = _switches_of(machine, index, count)
+    pci_device_id = _SWITCH_PCI_IDS.get(int(machine.extra.get("fabric_version") or 0), 0)
+    return tuple(
+        Port(
+            number=number,
+            remote=Remote.SWITCH,
+            pci=switches[number],
+            pci_device_id=pci_device_id if switches[number] else 0,
+            last=number == count - 1,
+        )
+        for number in range(count)
+    )
+
+
+def _switches_of(machine: Machine, index: int, count: int) -> Sequence[str]:
+    """The bus id of the switch behind each port, "" where the switch is not on this machine's bus."""
+    described: Mapping[str, Any] = machine.extra.get("fabric_nvswitch") or {}
+    if "location" in described:
+        return [""] * count
+    total = int(described.get("count") or 1)
+    names = [str(name) for name in described.get("pci_bus_ids") or ()] or _invented(machine, total)
+    share = described.get("links_per_switch_per_gpu") or count
+    shares = (
+        [int(number) for number in share] if isinstance(share, list) else [int(share)] * max(1, count // int(share))
+    )
+    # A device may reach some of the switches only: DGX-2 has six on each of its two boards.
+    groups = max(1, total // len(shares))
+    first = index * groups // len(machine.devices) * len(shares)
+    wired = [names[first + n] for n, links in enumerate(shares) for _ in range(links)]
+    return (wired + [names[first]] * count)[:count]
+
+
+def _invented(machine: Machine, total: int) -> list[str]:
+    """Bus ids for switches whose real ones the profile does not tell: free ones on bus f0 and up."""
+    taken = {device.pci for device in machine.devices}
+    free = (f"0000:{bus:02x}:00.0" for bus in range(0xF0, 0x100))
+    names = [name for name in free if name not in taken]
+    return names[:total]
+
+
+UNKNOWN_ARCHITECTURE: Final = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One GPU generation. ``code`` is NVML's; with ``rows`` bad memory is remapped by rows, not retired by pages."""
+
+    code: int
+    cores_per_sm: int
+    sm_mhz: int
+    memory_mhz: int
+    pcie: int
+    rows: bool
+
+
+_UNKNOWN = Generation(code=UNKNOWN_ARCHITECTURE, cores_per_sm=64, sm_mhz=1500, memory_mhz=1200, pcie=3, rows=False)
+_GENERATIONS: Mapping[str, Generation] = MappingProxyType(
+    {
+        "volta": Generation(code=5, cores_per_sm=64, sm_mhz=1530, memory_mhz=877, pcie=3, rows=False),
+        "turing": Generation(code=6, cores_per_sm=64, sm_mhz=1590, memory_mhz=5001, pcie=3, rows=False),
+        "ampere": Generation(code=7, cores_per_sm=64, sm_mhz=1410, memory_mhz=1215, pcie=4, rows=True),
+        "ada": Generation(code=8, cores_per_sm=128, sm_mhz=2520, memory_mhz=9001, pcie=4, rows=True),
+        "hopper": Generation(code=9, cores_per_sm=128, sm_mhz=1980, memory_mhz=2619, pcie=5, rows=True),
+        "blackwell": Generation(code=10, cores_per_sm=128, sm_mhz=1965, memory_mhz=3996, pcie=5, rows=True),
+    }
+)
+_WATTS = (
+    *(("GB200", 1200), ("B200", 1000), ("H200", 700), ("H100", 700), ("A100-SXM", 400), ("A100", 300), ("A30", 165)),
+    *(("V100", 300), ("L40S", 350), ("T4", 70), ("4090", 450), ("2080 Ti", 250)),
+)
+_BRANDS = (("GeForce", 5), ("Tesla", 2), ("Quadro", 1))
+BRAND_NVIDIA: Final = 14
+BRAND_GEFORCE: Final = 5
+
+
+def generation(device: MachineDevice) -> Generation:
+    return _GENERATIONS.get(str(device.extra.get("arch", "")), _UNKNOWN)
+
+
+def watts(model: str) -> int:
+    """The power limit."""
+    return next((number for name, number in _WATTS if name in model), 300)
+
+
+def brand(model: str) -> int:
+    """NVML's brand code."""
+    return next((code for name, code in _BRANDS if name in model), BRAND_NVIDIA)
+
+
+Table = Mapping[str, Any]
+"""A parsed MIG table (schema ``mig-table/v1``)."""
+
+_ALIKE: Final = "memory_mib compute_slices memory_slices max_instances copy_engines decoders encoders"
+_COLUMNS: Final = {name: name for name in _ALIKE.split()} | {
+    "number": "nvml_enum",
+    "id": "gi_profile_id",
+    "multiprocessors": "sm_count",
+    "jpegs": "jpeg",
+    "ofas": "ofa",
+}
+"""Columns of a table by the fields of a record."""
+
+
+def load_table(name: str) -> Table:
+    """The table of that name, as it ships with the daemon's machine profiles."""
+    text = (files("hami_plugin.simulation") / "mig" / f"{name}.yaml").read_text(encoding="utf-8")
+    table: Table = yaml.safe_load(text)
+    return table
+
+
+def describe_profiles(record: Device, table: Table) -> None:
+    """Write into the record how its card may be cut."""
+    record.mig_memory_slices = int(table["memory_slices"])
+    record.mig_compute_slices = int(table["compute_slices"])
+    record.mig_max_devices = int(table["max_mig_devices"])
+    rows = table["profiles"]
+    record.profile_count = len(rows)
+    for position, row in enumerate(rows):
+        record.profiles[position] = _profile(row)
+
+
+def _profile(row: Mapping[str, Any]) -> Profile:
+    starts = [int(start) for start in row["placements"]["starts"]]
+    return Profile(
+        **{field: row[column] for field, column in _COLUMNS.items()},
+        size=row["placements"]["size"],
+        start_count=len(starts),
+        starts=(ctypes.c_uint32 * layout.STARTS)(*starts),
+        name=str(row["name"]).encode(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bus:
+    """A PCI address, from the form that sysfs uses (``0000:1b:00.0``)."""
+
+    domain: int
+    bus: int
+    slot: int
+    function: int
+
+    @classmethod
+    def parse(cls, text: str) -> Bus:
+        """ValueError names a text that is no PCI address."""
+        try:
+            domain, bus, rest = text.split(":")
+            slot, function = rest.split(".")
+            return cls(domain=int(domain, 16), bus=int(bus, 16), slot=int(slot, 16), function=int(function, 16))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not a PCI address such as 0000:1b:00.0") from error
+
+    @property
+    def tail(self) -> str:
+        return f"{self.bus:02X}:{self.slot:02X}.{self.function:X}"
+
+    @property
+    def sysfs(self) -> str:
+        return f"{self.domain:04x}:{self.tail.lower()}"
+
 
 DRIVER_VERSION: Final = "570.124.06"
 CUDA_VERSION: Final = 12080
@@ -34,10 +256,10 @@ _IDLE_CELSIUS = 31
 def header(machine: Machine) -> Header:
     """ValueError when the machine has more devices than the library can hold."""
     size = len(machine.devices)
-    if size > limits.DEVICES:
-        raise ValueError(f"{machine.name} has {size} devices; the simulated library holds {limits.DEVICES} at most")
+    if size > layout.DEVICES:
+        raise ValueError(f"{machine.name} has {size} devices; the simulated library holds {layout.DEVICES} at most")
     return Header(
-        magic=limits.MAGIC,
+        magic=layout.MAGIC,
         layout=LAYOUT,
         size=ctypes.sizeof(Header),
         device_size=ctypes.sizeof(Device),
@@ -59,10 +281,10 @@ def sysfs_name(device: Device) -> str:
 
 
 def devices(machine: Machine) -> list[Device]:
-    ports = wiring.ports(machine)
+    ports = nvlink_ports(machine)
     names = {str(device.extra["mig_table"]) for device in machine.devices if device.extra.get("mig_table")}
-    tables = {name: load(name) for name in names}
-    return [_device(machine, position, ports[position], tables) for position in range(len(machine.devices))]
+    tables = {name: load_table(name) for name in names}
+    return [_device_record(machine, position, ports[position], tables) for position in range(len(machine.devices))]
 
 
 def cpus(machine: Machine, numa: int) -> set[int]:
@@ -76,7 +298,7 @@ def cpus(machine: Machine, numa: int) -> set[int]:
     return found
 
 
-def _device(machine: Machine, position: int, ports: tuple[wiring.Port, ...], tables: Mapping[str, Table]) -> Device:
+def _device_record(machine: Machine, position: int, ports: tuple[Port, ...], tables: Mapping[str, Table]) -> Device:
     source = machine.devices[position]
     record = Device(
         uuid=source.uuid.encode(),
@@ -94,12 +316,12 @@ def _device(machine: Machine, position: int, ports: tuple[wiring.Port, ...], tab
     _fabric(record, source)
     for peer, level in enumerate(machine.levels[position]):
         record.levels[peer] = _LEVELS[level]
-    record.link_count = wiring.port_count(machine, position)
+    record.link_count = port_count(machine, position)
     record.link_version = _LINK_VERSIONS.get(int(machine.extra.get("fabric_version") or 0), 0)
     for port in ports:
         record.links[port.number] = _link(port)
     if record.mig_capable:
-        describe(record, tables[str(source.extra["mig_table"])])
+        describe_profiles(record, tables[str(source.extra["mig_table"])])
     return record
 
 
@@ -113,19 +335,19 @@ def _address(record: Device, source: MachineDevice) -> None:
 
 
 def _model(record: Device, source: MachineDevice) -> None:
-    facts = models.generation(source)
+    facts = generation(source)
     capability = str(source.extra.get("cuda_cc", "0.0")).split(".")
     record.capability_major, record.capability_minor = int(capability[0]), int(capability[1])
     record.multiprocessors = int(source.extra.get("sm_count") or 0)
     record.cores = record.multiprocessors * facts.cores_per_sm
     record.architecture = facts.code
-    record.brand = models.brand(source.model)
-    if record.brand != models.BRAND_GEFORCE:
+    record.brand = brand(source.model)
+    if record.brand != BRAND_GEFORCE:
         record.serial = f"16{zlib.crc32(source.uuid.encode()):011d}".encode()
     record.ecc = bool(source.extra.get("ecc"))
     record.row_remapping = facts.rows
     record.addressing = _ADDRESSING_ATS if source.extra.get("c2c") else 0
-    record.power_limit_mw = models.watts(source.model) * 1000
+    record.power_limit_mw = watts(source.model) * 1000
     record.power_idle_mw = record.power_limit_mw // 8
     record.clock_sm_mhz, record.clock_memory_mhz = facts.sm_mhz, facts.memory_mhz
     record.pcie_generation, record.pcie_width = facts.pcie, 16
@@ -149,17 +371,17 @@ def _fabric(record: Device, source: MachineDevice) -> None:
     record.fabric_state = _FABRIC_COMPLETED
 
 
-def _link(port: wiring.Port) -> Link:
+def _link(port: Port) -> Link:
     link = Link(
         active=1,
         last=port.last,
         remote_type=port.remote,
-        remote_device=limits.NONE if port.device is None else port.device,
+        remote_device=layout.NONE if port.device is None else port.device,
         remote_pci_device_id=port.pci_device_id,
     )
     if not port.pci:
         link.remote_bus_id = HIDDEN_BUS_ID.encode()
-        link.remote_domain = link.remote_bus = link.remote_slot = limits.NONE
+        link.remote_domain = link.remote_bus = link.remote_slot = layout.NONE
         return link
     bus = Bus.parse(port.pci)
     link.remote_bus_id = f"{bus.domain:08X}:{bus.tail}".encode()

@@ -8,7 +8,8 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,8 @@ from typing import IO, Any, Final
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.machine import Machine
-from vendors.nvidia.simulation import limits, records
-from vendors.nvidia.simulation.c_header import LAYOUT
-from vendors.nvidia.simulation.layout import Device, Header
+from vendors.nvidia.simulation import layout, records
+from vendors.nvidia.simulation.layout import LAYOUT, Device, Header
 
 STATE: Final = "state"
 LOCK_DEADLINE_S: Final = 10.0
@@ -82,7 +82,7 @@ def _mapped(file: IO[Any], path: Path) -> State:
         raise StateError(f"{path} is no state file", hint="name the folder of a running simulation")
     memory = mmap.mmap(file.fileno(), size)
     header = Header.from_buffer(memory)
-    expected = (limits.MAGIC, LAYOUT, ctypes.sizeof(Header) + header.device_count * ctypes.sizeof(Device))
+    expected = (layout.MAGIC, LAYOUT, ctypes.sizeof(Header) + header.device_count * ctypes.sizeof(Device))
     if (header.magic, header.layout, size) != expected:
         raise StateError(f"{path} is of another layout", hint="create the simulation again with this release")
     devices = (Device * header.device_count).from_buffer(memory, ctypes.sizeof(Header))
@@ -124,3 +124,48 @@ def _lock(file: IO[Any], path: Path) -> None:
             time.sleep(0.0005)
         else:
             return
+
+
+_COMPUTE_PROFILES = (1, 2, 3, 4, 7)
+"""Slices by NVML's number of a compute instance's profile."""
+
+
+def cut_instances(machine: Machine, state: State) -> None:
+    """Make the instances once: what has become of them since stays. ValueError names one that has no place."""
+    if state.header.serial:
+        return
+    for source, device in zip(machine.devices, state.devices, strict=True):
+        wanted = source.extra.get("mig") or ()
+        device.mig_current = device.mig_pending = int(bool(wanted)) or device.mig_current
+        for slot, one in enumerate(wanted):
+            _instance(state, device, slot, one)
+
+
+def instance_numbers(device: Device) -> Iterator[tuple[int, int]]:
+    """GPU and compute instance of each MIG device that there is."""
+    owners = {gi.serial: gi.id for gi in device.gpu_instances if gi.serial}
+    return ((owners[ci.owner], ci.id) for ci in device.compute_instances if ci.serial and ci.owner in owners)
+
+
+def _instance(state: State, device: Device, slot: int, wanted: Mapping[str, Any]) -> None:
+    profile, start = str(wanted["profile"]), int(wanted["start"])
+    names = [bytes(one.name).decode() for one in device.profiles[: device.profile_count]]
+    if profile not in names or start not in list(device.profiles[names.index(profile)].starts):
+        raise ValueError(f"{device.name.decode()} has no MIG profile {profile} that starts at {start}")
+    row = device.profiles[names.index(profile)]
+    gi, ci = device.gpu_instances[slot], device.compute_instances[slot]
+    state.header.serial += 2
+    gi.serial, gi.profile, gi.start = state.header.serial - 1, names.index(profile), start
+    gi.id = _instance_number(device.mig_memory_slices, row.size, start)
+    ci.serial, ci.owner, ci.slot, ci.slices = state.header.serial, gi.serial, slot, row.compute_slices
+    ci.number = _COMPUTE_PROFILES.index(row.compute_slices)
+    ci.uuid = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{device.uuid.decode()}/{slot}')}".encode()
+
+
+def _instance_number(axis: int, size: int, start: int) -> int:
+    """A GPU instance's number: 0 for the whole card, 1 and 2 for its halves from the far end, then quarters."""
+    if size >= axis:
+        return 0
+    if size * 2 == axis:
+        return 2 if start == 0 else 1
+    return axis // size - 1 + start // size

@@ -3,8 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.pages import generated
-from vendors.nvidia.driver_files.hooks import PLACES
-from vendors.nvidia.driver_files.layouts import LAYOUTS, Layout
+from vendors.nvidia.driver_files import HOOK_PLACES, LAYOUTS, Layout
 
 DOCUMENT = (Path(__file__).parents[4] / "docs/cdi-nvidia.md").read_text(encoding="utf-8")
 
@@ -30,4 +29,4 @@ def test_the_table_of_places_is_the_search_s_own() -> None:
 
 
 def test_the_hooks_folders_are_documented() -> None:
-    assert all(f"`{Path(place).parent}`" in DOCUMENT for place in PLACES)
+    assert all(f"`{Path(place).parent}`" in DOCUMENT for place in HOOK_PLACES)

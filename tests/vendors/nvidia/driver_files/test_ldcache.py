@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vendors.nvidia.driver_files.ldcache import Entry, read
-from vendors.nvidia.simulation.loader_cache import loader_cache
+from vendors.nvidia.host_files import CachedLibrary, loader_entries
+from vendors.nvidia.simulation.files import loader_cache
 
 REAL = Path("/etc/ld.so.cache")
 LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin:/usr/bin")
@@ -16,9 +16,11 @@ LIBRARIES = {"libcuda.so.1": "/usr/lib64/libcuda.so.1", "libnvidia-ml.so.1": "/u
 
 
 def test_what_was_written_is_read() -> None:
-    entries = list(read(loader_cache(LIBRARIES)))
+    entries = list(loader_entries(loader_cache(LIBRARIES)))
 
-    assert sorted(entries, key=lambda entry: entry.name) == [Entry(name=n, path=p) for n, p in LIBRARIES.items()]
+    assert sorted(entries, key=lambda entry: entry.name) == [
+        CachedLibrary(name=n, path=p) for n, p in LIBRARIES.items()
+    ]
 
 
 @pytest.mark.skipif(LDCONFIG is None or not REAL.is_file(), reason="no dynamic loader's cache here")
@@ -27,7 +29,7 @@ def test_this_machines_own_cache_reads_as_its_ldconfig_reads_it() -> None:
     lines = [line.strip().split(" => ") for line in printed.splitlines() if " => " in line and "libc6," in line]
     theirs = {(left.split(" (")[0], path) for left, path in lines if "64" in left.split(" (")[1]}
 
-    ours = {(entry.name, entry.path) for entry in read(REAL.read_bytes())}
+    ours = {(entry.name, entry.path) for entry in loader_entries(REAL.read_bytes())}
 
     assert ours == theirs
     assert len(ours) > 5
@@ -49,14 +51,14 @@ def test_glibcs_own_tool_reads_the_simulated_cache(tmp_path: Path) -> None:
 def test_a_list_behind_one_of_the_old_format_is_read_from_its_own_start() -> None:
     old = b"ld.so-1.7.0\0" + struct.pack("<I", 1) + struct.pack("<iII", 3, 0, 0) + b"\0\0\0\0"
 
-    assert {entry.path for entry in read(old + loader_cache(LIBRARIES))} == set(LIBRARIES.values())
+    assert {entry.path for entry in loader_entries(old + loader_cache(LIBRARIES))} == set(LIBRARIES.values())
 
 
 def test_32_bit_libraries_are_passed_over() -> None:
     content = bytearray(loader_cache({"libcuda.so.1": "/usr/lib32/libcuda.so.1"}))
     content[48:52] = struct.pack("<i", 0x0003)
 
-    assert list(read(bytes(content))) == []
+    assert list(loader_entries(bytes(content))) == []
 
 
 @pytest.mark.parametrize(
@@ -71,4 +73,4 @@ def test_32_bit_libraries_are_passed_over() -> None:
 )
 def test_a_damaged_file_is_told(content: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        list(read(content))
+        list(loader_entries(content))

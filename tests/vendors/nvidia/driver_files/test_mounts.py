@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from cdi.edits import Hook, Mount
-from vendors.nvidia.driver_files.hooks import HookProgram, find
-from vendors.nvidia.driver_files.mounts import mounted
-from vendors.nvidia.driver_files.search import DriverFiles, places, search
-from vendors.nvidia.driver_files.tree import Tree
+from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places, find_hook, mounted, search
+from vendors.nvidia.host_files import RootedTree
 
 VERSION = "570.124.06"
 NO_HOOK = HookProgram(remark="")
@@ -25,7 +23,7 @@ def gke(tmp_path: Path) -> DriverFiles:
     program = tmp_path / "home/kubernetes/bin/nvidia/bin/nvidia-smi"
     program.parent.mkdir()
     program.touch()
-    return search(places(Path("/"), tmp_path), VERSION)
+    return search(driver_places(Path("/"), tmp_path), VERSION)
 
 
 def test_without_a_hook_a_library_is_mounted_under_each_name_that_programs_load(gke: DriverFiles) -> None:
@@ -74,18 +72,18 @@ def test_without_a_driver_nothing_is_mounted() -> None:
     assert (edits.mounts, edits.hooks) == ((), ())
 
 
-def host_with(root: Path, *programs: str) -> Tree:
+def host_with(root: Path, *programs: str) -> RootedTree:
     for path in programs:
         place = root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
-    return Tree(host=Path("/"), view=root)
+    return RootedTree(host=Path("/"), view=root)
 
 
 def test_the_program_that_only_has_hooks_is_preferred(tmp_path: Path) -> None:
     host = host_with(tmp_path, "/usr/bin/nvidia-ctk", "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
 
-    assert find("", host).path == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+    assert find_hook("", host).path == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_the_program_that_only_has_hooks_is_preferred(tmp_path: Path) -> None:
 def test_a_hook_that_would_fail_every_container_is_not_used(
     tmp_path: Path, configured: str, seen: bool, path: str, remark: str
 ) -> None:
-    program = find(configured, Tree(host=Path("/"), view=tmp_path) if seen else None)
+    program = find_hook(configured, RootedTree(host=Path("/"), view=tmp_path) if seen else None)
 
     assert program.path == path
     assert remark in program.remark

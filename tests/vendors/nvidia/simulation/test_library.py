@@ -12,9 +12,8 @@ import pynvml
 import pytest
 
 from hami_plugin.simulation.c_compiler import BuildError
-from vendors.nvidia.simulation import build
-from vendors.nvidia.simulation.c_header import C_HEADER
-from vendors.nvidia.simulation.native_build import LIBRARY, SOURCES
+from vendors.nvidia.simulation import LIBRARY, SOURCES, build
+from vendors.nvidia.simulation.layout import C_HEADER
 from vendors.nvidia.simulation.symbols import EXPORTED, SYMBOLS
 
 ROOT = Path(__file__).parents[4]

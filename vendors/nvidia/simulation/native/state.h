@@ -1,5 +1,5 @@
-/* The state file. Written by c_header.py from layout.py and parts.py: change it there, then
-   python -c "from vendors.nvidia.simulation.c_header import C_HEADER; print(C_HEADER, end='')" */
+/* The state file. Written by layout.py: change it there, then
+   python -c "from vendors.nvidia.simulation.layout import C_HEADER; print(C_HEADER, end='')" */
 #ifndef SIM_STATE_H
 #define SIM_STATE_H
 

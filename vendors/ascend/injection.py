@@ -1,0 +1,165 @@
+"""What a node registers of NPUs, and what a container receives: devices, driver files, its share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host.paths import HostFiles
+from hami_plugin.model.delivery import Delivery, Way
+from hami_plugin.model.device import Device
+from hami_plugin.model.placement import Assignment
+from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide
+from vendors.ascend.driver import CONTROL_NODES
+from vendors.ascend.rules import MODE, NETWORKED, NODE_MODE, SOFT, soft
+from vendors.ascend.settings import MODULES, AscendSettings, Chip, shares
+
+VISIBLE, TEMPLATE = "ASCEND_VISIBLE_DEVICES", "ASCEND_VNPU_SPECS"
+VOID = "void"
+"""Adds nothing in a container of Ascend's own runtime."""
+OPTIONAL_NODES = ("dvpp_cmdlist", "ummu", "uburma")
+DRIVER_FILES = (
+    "/usr/local/Ascend/driver/lib64",
+    "/usr/local/Ascend/driver/version.info",
+    "/usr/local/dcmi",
+    "/usr/local/bin/npu-smi",
+    "/usr/local/sbin/npu-smi",
+    "/etc/ascend_install.info",
+    "/etc/hccl_rootinfo.json",
+)
+CORE, REGION = "hami-vnpu-core", "hami-shared-region"
+"""Below HAMi's hook path: the library that shares NPUs, and what all its processes on the node have in common."""
+
+# What becomes part of a host path. Kubernetes promises as much; a forged annotation or a peer may not.
+_POD_UID = re.compile(r"[0-9a-fA-F-]{1,64}")
+_CONTAINER = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def inject(settings: AscendSettings, chip: Chip, assignment: Assignment, host: HostFiles) -> Injection:
+    """The container's own edits, in the order of its grants, as HAMi's agent gives them."""
+    left_to_runtime = settings.delivery.ways == (Way.ENVVAR,)
+    numbers = ",".join(str(share.device.minor) for share in assignment.shares)
+    visible = ContainerEdits(env={VISIBLE: numbers if Way.ENVVAR in settings.delivery.ways else VOID})
+    if soft(assignment.pod):
+        files = driver_files(settings) if left_to_runtime else ContainerEdits()
+        return _shared(assignment, visible.merged(files), host)
+    template = next((found for s in assignment.shares if (found := chip.template(s.grant.memory))), None)
+    if template is None:
+        return Injection(edits=visible)
+    return Injection(edits=visible.merged(ContainerEdits(env={TEMPLATE: template.name})))
+
+
+def _shared(assignment: Assignment, edits: ContainerEdits, host: HostFiles) -> Injection:
+    """HAMi's core limits all NPUs of a container alike: by what was granted of the first."""
+    for value, pattern in ((assignment.pod.uid, _POD_UID), (assignment.container.name, _CONTAINER)):
+        if not pattern.fullmatch(value):
+            raise RefusedError(
+                RefusalReason.INVALID_REQUEST,
+                f"{value[:80]!r} of pod {assignment.pod.key} is no pod UID or container name of Kubernetes",
+                code="INVALID_ARGUMENT",
+            )
+    first = assignment.shares[0]
+    core, region = host.paths.hook / CORE, host.paths.hook / REGION
+    own = core / "containers" / f"{assignment.pod.uid}_{assignment.container.name}"
+    limits = {"NPU_MEM_QUOTA": first.grant.memory, "NPU_PRIORITY": first.grant.cores}
+    env = {
+        **{name: str(amount) for name, amount in limits.items() if amount},
+        "NPU_GLOBAL_SHM_PATH": f"/{REGION}/{first.device.minor}_global_registry",
+        "NPU_LOCAL_SHM_PATH": "/hami-vnpu-shmem/vnpu_local_shmem",
+    }
+    mounts = (
+        Mount(host_path=str(core), container_path=f"/{CORE}"),
+        Mount(host_path=str(core / "ld.so.preload"), container_path="/etc/ld.so.preload"),
+        Mount(host_path=str(region), container_path=f"/{REGION}", read_only=False),
+        Mount(host_path=str(own), container_path="/hami-vnpu-shmem", read_only=False),
+    )
+    return Injection(edits=edits.merged(ContainerEdits(env=env, mounts=mounts)), directories=(region, own))
+
+
+def device_edits(settings: AscendSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    """The node of one NPU. HamiError when it has none."""
+    return DeviceNodes(host=host, root=settings.dev_root).need(f"davinci{device.minor}", whose=device.uuid)
+
+
+def shared_edits(settings: AscendSettings, host: HostFiles) -> ContainerEdits:
+    """The driver's own nodes and files, and a word to Ascend's runtime to stay away. HamiError without a node."""
+    nodes = DeviceNodes(host=host, root=settings.dev_root)
+    control = nodes.need(*CONTROL_NODES, whose="Ascend's driver").merged(nodes.take(*OPTIONAL_NODES))
+    return ContainerEdits(env={VISIBLE: VOID}).merged(control, driver_files(settings))
+
+
+def driver_files(settings: AscendSettings) -> ContainerEdits:
+    """Those of the driver's files that this host has, under the names that programs know."""
+    there = (path for path in DRIVER_FILES if settings.seen(path).exists())
+    return ContainerEdits(mounts=tuple(Mount(host_path=settings.on_host(p), container_path=p) for p in there))
+
+
+def missing_core(settings: AscendSettings, host: HostFiles) -> str:
+    """What hami-core mode lacks on this host, in words."""
+    files = (host.paths.hook / CORE / name for name in ("libvnpu.so", "ld.so.preload"))
+    missing: list[Path] = [file for file in files if settings.soft and not host.is_file(file)]
+    return f"NPUs cannot be shared by HAMi's core without {missing[0]}; install it there" if missing else ""
+
+
+_RING = 4
+"""NPUs that are in one network, by their numbers, where they are not all in one."""
+
+
+def node_side(settings: AscendSettings, family: Family) -> NodeSide:
+    """The node side of the chip that the family is for."""
+    chip = next(chip for chip in settings.chips if chip.device_type == family.device_type)
+    return NodeSide(
+        replicas=lambda _device: replicas(chip),
+        register=partial(register, settings, chip),
+        whole_only=uncut(settings),
+        notes={NODE_MODE: str(settings.soft).lower()},
+        delivery=delivery(settings, chip),
+        device_edits=partial(device_edits, settings),
+        shared_edits=partial(shared_edits, settings),
+        inject=partial(inject, settings, chip),
+        host_problem=partial(missing_core, settings),
+    )
+
+
+def uncut(settings: AscendSettings) -> str:
+    """Templates are cut by Ascend's container runtime alone, and CDI leaves it out."""
+    if settings.delivery.ways == (Way.ENVVAR,):
+        return ""
+    return f"only Ascend's container runtime cuts templates; ask by {MODE}: {SOFT} or set deviceListStrategy to envvar"
+
+
+def replicas(chip: Chip) -> int:
+    """As many containers as there are smallest templates on a chip; one where it cannot be cut."""
+    return shares(chip.memory_allocatable, (template.memory for template in chip.templates))
+
+
+def register(settings: AscendSettings, chip: Chip, device: Device, _legacy: bool) -> DeviceInfo:
+    """An NPU's entry in the node's register. Its number there is the driver's, by which 910C are paired."""
+    custom = {"NetworkID": network(chip, device.index)} if chip.device_type.startswith(NETWORKED) else None
+    return DeviceInfo(
+        id=device.uuid,
+        index=device.index,
+        count=replicas(chip),
+        devmem=device.memory,
+        devcore=100 if settings.soft else chip.ai_cores,
+        type=chip.device_type,
+        numa=max(0, device.numa or 0),
+        health=device.health.offered,
+        custom=custom,
+    )
+
+
+def network(chip: Chip, number: int) -> int:
+    """The network that HAMi's agent says an NPU is in: one for all 910C, else one for four."""
+    return 0 if chip.device_type == MODULES or number < _RING else 1
+
+
+def delivery(settings: AscendSettings, chip: Chip) -> Delivery:
+    """Each chip has a CDI kind of its own, as ``hami.io/npu-910b3``."""
+    name = re.sub(r"[^a-z0-9_-]", "-", chip.device_type.removeprefix("Ascend").lower()).strip("-_")
+    return replace(settings.delivery, kind=f"{settings.delivery.kind}-{name}")

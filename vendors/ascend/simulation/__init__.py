@@ -1,0 +1,204 @@
+"""A simulated Ascend machine: a ``libdcmi.so`` that the real driver loads, the file trees beside it, and its faults."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hami_plugin.errors import HamiError
+from hami_plugin.model.machine import Machine
+from hami_plugin.simulation.c_compiler import Source, build
+from hami_plugin.simulation.trees import Tree, plug, unplug, write_nodes, write_numa
+
+VERSION = "24.1.rc3"
+ERROR = 0x80E01801
+_KINDS = {"SYS": 1, "NODE": 1, "PHB": 2, "PXB": 4, "PIX": 5}
+_HCCS, _SIO, _SWITCHED = 3, 6, 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpuCondition:
+    """One NPU at present. ``code`` is what DCMI answers when it is asked about it; without ``die`` it has no name.
+
+    ``shared``: several containers may open it.
+    """
+
+    present: bool = True
+    code: int = 0
+    health: int = 0
+    hangs: bool = False
+    die: bool = True
+    shared: bool = True
+
+
+def library_state(machine: Machine, conditions: Sequence[NpuCondition], driver: int) -> str:
+    """``driver`` is what DCMI answers to every question at all; 0 when it works."""
+    places = [place for place, condition in enumerate(conditions) if condition.present]
+    lines = [f"driver {VERSION} {driver} units {len(places)}"]
+    lines += [_unit(machine, place, conditions[place]) for place in places]
+    lines += [" ".join(str(kind(machine, one, other)) for other in places) for one in places]
+    return "\n".join((*lines, ""))
+
+
+def kind(machine: Machine, one: int, other: int) -> int:
+    """DCMI's number for a pair of the profile. The fabric hides the PCIe level."""
+    level = machine.levels[one][other]
+    if not machine.lanes[one][other]:
+        return _KINDS.get(level, 0)
+    if level == "INT":
+        return _SIO
+    return _SWITCHED if machine.via_switch else _HCCS
+
+
+def _unit(machine: Machine, place: int, condition: NpuCondition) -> str:
+    device = machine.devices[place]
+    ids = " ".join(str(device.extra[key]) for key in ("card_id", "device_id"))
+    numbers = f"{device.extra['aicore']} {device.extra['logic_id']} {device.extra['phy_id']}"
+    die = " ".join(str(int(word, 16) if condition.die else 0) for word in device.uuid.split("-"))
+    health = f"{condition.health} {ERROR if condition.health else 0:x}"
+    present = f"{health} {condition.code} {int(condition.hangs)} {int(condition.shared)}"
+    return f"npu {ids} {device.model} {numbers} {die} {device.pci} {present}"
+
+
+_DRIVER = "davinci"
+_PCI_MODELS = {"310P3": "0xd500", "910A": "0xd801", "Ascend910": "0xd803"}
+_910B = "0xd802"
+_CONTROL_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
+_INSTALLED = {
+    "usr/local/Ascend/driver/lib64/driver/libascend_hal.so": "",
+    "usr/local/Ascend/driver/version.info": f"Version={VERSION}\n",
+    "usr/local/dcmi/libdcmi.so": "",
+    "usr/local/bin/npu-smi": "",
+    "etc/ascend_install.info": "UserName=HwHiAiUser\n",
+}
+
+
+def write_files(tree: Tree, machine: Machine, conditions: Sequence[NpuCondition], *, loaded: bool) -> None:
+    """Bring the files in line with what is plugged in, and with whether the kernel module is ``loaded``."""
+    if not tree.written:
+        for path, text in _INSTALLED.items():
+            tree.write(f"root/{path}", text)
+        write_numa(tree, machine.numa_nodes)
+        tree.done()
+    _nodes(tree, _CONTROL_NODES, there=loaded)
+    for device, condition in zip(machine.devices, conditions, strict=True):
+        if condition.present:
+            model, driver = _PCI_MODELS.get(device.model, _910B), _DRIVER if loaded else ""
+            plug(tree, machine, device, vendor="0x19e5", device=model, driver=driver)
+        else:
+            unplug(tree, device, _DRIVER)
+        _nodes(tree, [f"davinci{device.extra['phy_id']}"], there=loaded and condition.present)
+
+
+def _nodes(tree: Tree, names: Sequence[str], *, there: bool) -> None:
+    if there:
+        write_nodes(tree, names)
+    else:
+        tree.remove(*(f"dev/{name}" for name in names))
+
+
+__all__ = ["NpuSimulator", "simulate"]
+
+
+LIBRARY = "libdcmi.so"
+DRIVER_GONE = -8005
+_LOST = -8008
+_STATE, _LIBRARY_STATE = "faults.json", "npus"
+FAULTS = ("lost", "back", "unhealthy", "hang", "garbage", "unshared", "unplug", "plug", "driver-gone", "driver-back")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpuSimulator:
+    """One folder. Any process may disturb it; the faults reach drivers that run already."""
+
+    machine: Machine
+    directory: Path
+
+    def settings(self) -> Mapping[str, Any]:
+        """The vendor's settings under which the real driver finds this machine."""
+        return {
+            "dcmiLibrary": str(self.directory / LIBRARY),
+            "driverRoot": str(self.directory / "root"),
+            **Tree(root=self.directory).settings,
+        }
+
+    def inject(self, fault: str, device: int | None = None, value: int | str = 0) -> None:
+        """Cause a fault, of one NPU (its place in the profile) or of all. ValueError lists the names.
+
+        ``value`` of ``unhealthy`` is DCMI's grade, 3 unless given.
+        """
+        if fault not in FAULTS:
+            raise ValueError(f"no fault is named {fault!r}; choose from: {', '.join(FAULTS)}")
+        places = range(len(self.machine.devices))
+        if device is not None and device not in places:
+            raise ValueError(f"there is no NPU {device}; {self.machine.name} has {len(places)}")
+        with self._state() as state:
+            if fault.startswith("driver-"):
+                state["driver"] = DRIVER_GONE if fault == "driver-gone" else 0
+            else:
+                for place in places if device is None else (device,):
+                    _suffer(state["npus"][place], fault, int(value))
+
+    @contextmanager
+    def _state(self) -> Iterator[dict[str, Any]]:
+        """What is wrong at present; what the caller makes of it is written, and followed by all files."""
+        with (self.directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = self._read()
+            yield state
+            _replace(self.directory / _STATE, json.dumps(state))
+            conditions = [NpuCondition(**npu) for npu in state["npus"]]
+            _replace(self.directory / _LIBRARY_STATE, library_state(self.machine, conditions, state["driver"]))
+            write_files(Tree(root=self.directory), self.machine, conditions, loaded=state["driver"] == 0)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.directory / _STATE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {"machine": self.machine.name, "driver": 0, "npus": [{} for _ in self.machine.devices]}
+        if found["machine"] != self.machine.name:
+            raise HamiError(
+                f"{self.directory} holds {found['machine']}, not {self.machine.name}",
+                hint="remove the folder, or choose another",
+            )
+        return found
+
+
+def simulate(machine: Machine, directory: Path) -> NpuSimulator:
+    """Set the folder up, or open it again: faults of an earlier run stay. BuildError when nothing can be compiled."""
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    build(Source(library=LIBRARY, folder=Path(__file__).with_name("native")), directory / LIBRARY)
+    simulator = NpuSimulator(machine=machine, directory=directory)
+    with simulator._state():  # noqa: SLF001  # the class's own factory
+        return simulator
+
+
+def _suffer(npu: dict[str, Any], fault: str, value: int) -> None:
+    match fault:
+        case "lost":
+            npu["code"] = _LOST
+        case "back":
+            npu.clear()
+        case "unhealthy":
+            npu["health"] = value or 3
+        case "hang":
+            npu["hangs"] = True
+        case "garbage":
+            npu["die"] = False
+        case "unshared":
+            npu["shared"] = False
+        case _:
+            npu["present"] = fault == "plug"
+
+
+def _replace(path: Path, content: str) -> None:
+    """Whole or not at all: the library may be reading."""
+    part = path.with_suffix(".part")
+    part.write_text(content, encoding="ascii")
+    part.replace(path)

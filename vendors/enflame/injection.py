@@ -1,0 +1,180 @@
+"""What a node registers of GCUs, and what a container receives: whole cards, shares or partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
+
+from cdi.edits import ContainerEdits, Mount
+from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.host.paths import HostFiles
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.placement import Assignment, Grant
+from hami_plugin.protocol.grammar import to_json
+from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.sdk import (
+    DeviceNodes,
+    Family,
+    Injection,
+    NodeSide,
+)
+from vendors.enflame import partitions
+from vendors.enflame.driver import Gcu
+from vendors.enflame.drs import CAPACITY, DEVICE_TYPE
+from vendors.enflame.partitions import MIB_PER_GB, UNITS, size, slices
+from vendors.enflame.rules import SHARED, WHOLE
+from vendors.enflame.settings import EnflameSettings
+
+_SET = "it has serve: "
+_CUT = "cut its cards (efsmi -i N --drs on; then --create-instance) or ask for enflame.com/gcu"
+ABSENT: Mapping[str, Mapping[str, str]] = {
+    "auto": {
+        DEVICE_TYPE: _SET + "auto",
+        WHOLE: "its cards are cut into partitions (DRS); ask for a percentage of one",
+        SHARED: f"its cards are not cut into partitions (DRS) and nothing else limits a share; {_CUT}",
+    },
+    "whole": {DEVICE_TYPE: _SET + "whole", SHARED: _SET + "whole"},
+    "shared": {DEVICE_TYPE: _SET + "shared", WHOLE: _SET + "shared"},
+    "partitions": {WHOLE: _SET + "partitions", SHARED: _SET + "partitions"},
+}
+"""Why a node that serves its cards in a way has none of the other families."""
+
+
+def node_side(settings: EnflameSettings, family: Family) -> NodeSide:
+    """Whole cards, shares by percentage, or partitions, as the family has them."""
+    absent = ABSENT[settings.serve].get(family.device_type, "")
+    common = NodeSide(inject=partial(inject, settings), absent=absent).delivered(settings, device_edits, shared_edits)
+    if family.device_type == WHOLE:
+        return replace(common, register=registered(WHOLE, slots=1))
+    announced = replace(common, announce=partial(cut_cards, family.device_type))
+    if family.device_type == SHARED:
+        register = registered(DEVICE_TYPE, slots=UNITS)
+        return replace(announced, replicas=share_replicas, register=register, place=place_share)
+    return replace(announced, replicas=slices_cut, register=partitioned, encode=capacity, place=place_partition)
+
+
+def card(device: Device) -> Gcu:
+    return device.traits if isinstance(device.traits, Gcu) else Gcu(index=device.index)
+
+
+def partitioned(device: Device, _legacy: bool) -> DeviceInfo:
+    """A card as Enflame's own annotation describes it."""
+    cut = card(device).cut
+    profiles = dict(cut.profiles) if cut else {}
+    slices, memory = (max(sizes, default=0) for sizes in zip(*map(size, ["", *profiles]), strict=True))
+    return DeviceInfo.of(
+        device,
+        DEVICE_TYPE,
+        count=slices_cut(device),
+        memory=(memory or slices) * MIB_PER_GB,
+        custom={
+            "minor": str(device.minor),
+            "index": str(device.index),
+            "profiles": profiles,
+            "maxSlice": slices,
+            partitions.CUT: partitions.sizes(cut),
+        },
+    )
+
+
+def capacity(infos: Sequence[DeviceInfo]) -> str:
+    """Enflame's own annotation: healthy cards that are cut, by their numbers, and the profiles, which all cards share.
+
+    Of each it says how many slices are cut: nobody here cuts more of them when a pod asks.
+    """
+    offered = [info for info in infos if info.health and info.custom and info.count]
+    devices = [
+        {"index": info.custom["index"], "minor": info.custom["minor"], "capacity": info.count}
+        for info in offered
+        if info.custom
+    ]
+    profiles = {name: one for info in offered if info.custom for name, one in info.custom["profiles"].items()}
+    return to_json({"devices": devices, "profiles": profiles}, CAPACITY)
+
+
+def slices_cut(device: Device) -> int:
+    """How many slices of a card are in partitions."""
+    cut = card(device).cut
+    return sum(size(one.profile)[0] for one in cut.partitions) if cut else 0
+
+
+def cut_cards(device_type: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
+    """What has been cut of the family's cards."""
+    return partitions.announced(device_type, snapshot, {one.uuid: card(one).cut for one in snapshot.devices})
+
+
+def place_partition(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
+    """The first partition of the granted size that nobody else has. Without one, the grant has none."""
+    cut = card(device).cut
+    return partitions.lent(device, cut, partitions.for_partition(grant, partitions.sizes(cut)), grant, others)
+
+
+def device_edits(settings: EnflameSettings, device: Device, host: HostFiles) -> ContainerEdits:
+    return DeviceNodes(host=host, root=settings.dev_root).need(f"gcu{device.minor}", whose=device.uuid)
+
+
+def shared_edits(settings: EnflameSettings, host: HostFiles) -> ContainerEdits:
+    """The driver's control node, and its tool."""
+    nodes = DeviceNodes(host=host, root=settings.dev_root).need("gcuctl", whose="Enflame's driver")
+    if not host.is_file(settings.efsmi):
+        return nodes
+    return nodes.merged(
+        ContainerEdits(mounts=(Mount(host_path=str(settings.efsmi), container_path="/usr/sbin/efsmi"),))
+    )
+
+
+def inject(settings: EnflameSettings, assignment: Assignment, _host: HostFiles) -> Injection:
+    """Which cards Enflame's own runtime would add, and which partition of its card the container has."""
+    shares = sorted(assignment.shares, key=lambda share: share.device.index)
+    env = {"ENFLAME_VISIBLE_DEVICES": ",".join(str(share.device.minor) for share in shares)}
+    for share in shares:
+        if share.device.family == WHOLE or card(share.device).cut is None:
+            continue
+        resources = (
+            (settings.drs, settings.memory, settings.cores)
+            if share.device.family == DEVICE_TYPE
+            else (settings.shared,)
+        )
+        if partitions.several(assignment.pod, len(shares), resources):
+            raise RefusedError(
+                RefusalReason.NOT_PREPARED,
+                f"pod {assignment.pod.key} is granted several partitions, and a pod can have one, for one container",
+                hint="ask for one card in one container, or serve whole cards",
+            )
+        partition = (share.grant.notes or {}).get("partition")
+        if not partition:
+            size_of = f"{slices(share.grant)}g.{share.grant.memory // MIB_PER_GB}gb"
+            wanted = size_of if share.device.family == DEVICE_TYPE else f"of {share.grant.memory or partitions.UNITS} %"
+            raise RefusedError(
+                RefusalReason.NOT_PREPARED,
+                f"pod {assignment.pod.key} is granted a partition {wanted} of {share.device.uuid}, and none is free",
+                hint=f"cut one on the node: efsmi -i {share.device.index} --drs --create-instance <the profile's id>",
+            )
+        env["TOPS_VISIBLE_DEVICES"] = f"DRS-{partition}"
+    return Injection(edits=ContainerEdits(env=env))
+
+
+def share_replicas(device: Device) -> int:
+    """As many containers as there are partitions, or percent."""
+    cut = card(device).cut
+    return len(cut.partitions) if cut else UNITS
+
+
+def place_share(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
+    """Where partitions have been cut, one that serves the share, and that nobody else has."""
+    cut = card(device).cut
+    profile = partitions.for_percent(grant.memory or UNITS, partitions.sizes(cut))
+    return partitions.lent(device, cut, profile, grant, others)
+
+
+def registered(kind: str, *, slots: int) -> Callable[[Device, bool], DeviceInfo]:
+    """A card as HAMi's scheduler makes it up from the node's capacity."""
+
+    def info(device: Device, _legacy: bool) -> DeviceInfo:
+        cut = card(device).cut if kind == DEVICE_TYPE else None
+        custom = {partitions.CUT: partitions.sizes(cut)} if cut else None
+        return DeviceInfo.of(device, kind, count=slots, memory=UNITS, cores=UNITS, custom=custom)
+
+    return info

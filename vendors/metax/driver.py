@@ -1,0 +1,264 @@
+"""MetaX GPUs on the PCI bus, at their device nodes, and as ``mx-smi`` lists them: discovery, health, links."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
+from hami_plugin.model.links import Links
+from hami_plugin.sdk import (
+    Driver,
+    Hardware,
+    PollingDriver,
+    ToolError,
+    distances,
+    pci,
+    tools,
+)
+from hami_plugin.sdk.tools import lines
+from vendors.metax import rules
+from vendors.metax.settings import MetaxSettings
+from vendors.metax.zones import connected
+
+T = TypeVar("T")
+
+_ROW = re.compile(
+    r"GPU#?\s{0,16}(\d{1,9})[:\s]{1,16}(\S{1,64})\s{1,64}([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s{0,64}"
+    r"(.{0,64}?)\s{0,64}(?:\(UUID:\s{0,16}([^)\s]{1,64})\))?$"
+)
+_MEMORY = re.compile(r"\bvis_vram total\s*:\s*(\d+)\s*KB", re.IGNORECASE)
+LINKED = "MX"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGpu:
+    """One GPU in the tool's list. ``state`` is ``Available`` for one that works; ``memory`` is in MiB."""
+
+    number: int
+    model: str
+    address: str
+    state: str
+    uuid: str
+    memory: int = 0
+
+    @property
+    def available(self) -> bool:
+        return self.state == "Available"
+
+
+class Smi:
+    """Asks the tool, and keeps what it said of memory and links for as long as the same GPUs are there.
+
+    The list is asked for again after ``fresh`` seconds: it says which GPUs cannot be used. So is memory that it has not
+    told of one of them.
+    """
+
+    def __init__(
+        self, tool: Path, *, deadline: float = 10.0, fresh: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.tool = tool
+        self._deadline = deadline
+        self._fresh = fresh
+        self._clock = clock
+        self._asked: AbstractSet[str] = frozenset()
+        self._until = float("-inf")
+        self._listed: Mapping[str, ListedGpu] = {}
+        self._memory: Mapping[str, int] = {}
+        self.linked: AbstractSet[tuple[int, int]] = frozenset()
+
+    def listed(self, addresses: AbstractSet[str]) -> Mapping[str, ListedGpu]:
+        """The GPUs by PCI address. ``ToolError`` when the tool does not tell."""
+        anew = not addresses <= self._asked
+        if anew or self._clock() >= self._until:
+            if anew or not all(one.memory for one in self._listed.values()):
+                self._memory = {**self._memory, **self._read(memory_of, "--show-memory")}
+            if anew:
+                self.linked = self._read(links_of, "topo", "-m")
+            listed = self._read(partial(listed_of, memory=self._memory), "-L")
+            self._listed = {one.address: one for one in listed}
+            self._asked, self._until = addresses, self._clock() + self._fresh
+        return self._listed
+
+    def _read(self, parse: Callable[[str], T], *arguments: str) -> T:
+        return tools.read(self.tool, parse, *arguments, deadline=self._deadline)
+
+
+def listed_of(printed: str, memory: Mapping[str, int]) -> Sequence[ListedGpu]:
+    """The GPUs of ``-L``. ``memory`` is what is known of it, by address."""
+    return tuple(_rows(printed, memory))
+
+
+def memory_of(printed: str) -> Mapping[str, int]:
+    """MiB by address."""
+    return dict(_memory_rows(printed))
+
+
+def links_of(printed: str) -> AbstractSet[tuple[int, int]]:
+    """The pairs of GPUs that are linked."""
+    return frozenset(_linked(printed))
+
+
+def _rows(printed: str, memory: Mapping[str, int]) -> Iterator[ListedGpu]:
+    for line in lines(printed):
+        if row := _ROW.search(line.rstrip()):
+            number, model, address, state, uuid = row.groups()
+            address = address.lower()
+            yield ListedGpu(
+                number=int(number),
+                model=model,
+                address=address,
+                state=state,
+                uuid=uuid or "",
+                memory=memory.get(address, 0),
+            )
+
+
+def _memory_rows(printed: str) -> Iterator[tuple[str, int]]:
+    """Below each GPU's line stands its memory, in KiB."""
+    address = ""
+    for line in lines(printed):
+        if row := _ROW.search(line.rstrip()):
+            address = row[3].lower()
+        elif address and (found := _MEMORY.search(line)):
+            yield address, int(found[1]) // 1024
+
+
+def _linked(printed: str) -> Iterator[tuple[int, int]]:
+    """Pairs of GPUs with a MetaXLink between them: it stands in place of their distance on the PCI bus."""
+    columns: list[int] = []
+    for line in lines(printed):
+        words = line.split()
+        if words and all(re.fullmatch(r"GPU\d+", word) for word in words[:2]) and len(words) > 1:
+            columns = [int(word[3:]) for word in words if re.fullmatch(r"GPU\d+", word)]
+        elif words and columns and re.fullmatch(r"GPU\d+", words[0]):
+            row = int(words[0][3:])
+            yield from ((row, column) for column, word in zip(columns, words[1:], strict=False) if word == LINKED)
+
+
+GPUS: Final = Hardware(title="MetaX GPU", vendors=("9999",), module="metax")
+CONTROL: Final = "mxcd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaxGpu:
+    """A GPU's ``traits``: its own UUID, its nodes in ``/dev/dri``, its link zone, and the GPUs it has a link to."""
+
+    uuid: str
+    nodes: tuple[str, ...]
+    zone: int = 0
+    linked: tuple[int, ...] = ()
+
+
+class MetaxDiscoverer:
+    """Looks at GPUs, and remembers by its address what each was when it last answered. ``whole``: no shares."""
+
+    def __init__(self, paths: HostPaths, smi: Smi, *, whole: bool) -> None:
+        self._paths = paths
+        self._smi = smi
+        self._whole = whole
+        self._known: dict[str, Device] = {}
+
+    def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
+        found = GPUS.driven(self._paths)
+        listed, problems = self._listed({one.address for one in found})
+        zones = connected(self._smi.linked, [one.number for one in listed.values()])
+        sightings, answered = [], not problems
+        for one in found:
+            known, told = self._known.get(one.address), listed.get(one.address)
+            ask(known.uuid if known else None)
+            try:
+                device = self._device(one, told, zones) if told else known
+                fault = self._fault(one, told, answered=answered)
+            except OSError as error:
+                device, fault = known, Fault(reason="DriverFailed", message=str(error))
+            if device is None:
+                problems.append(f"GPU {one.address}: {self._smi.tool} does not list it")
+                continue
+            self._known[one.address] = device
+            sightings.append(Sighting(device=device, fault=fault))
+        sightings.sort(key=lambda sighting: sighting.device.index)
+        version = GPUS.version(self._paths)
+        return Discovery(sightings=tuple(sightings), problems=tuple(problems), facts={"driver": version})
+
+    def _listed(self, addresses: set[str]) -> tuple[Mapping[str, ListedGpu], list[str]]:
+        """A tool that fails takes nothing away from what is known; without it no GPU has a name."""
+        try:
+            return self._smi.listed(addresses), []
+        except ToolError as error:
+            if not self._known:
+                reason = DriverReason.FAILED if self._smi.tool.exists() else DriverReason.NO_LIBRARY
+                raise DriverUnavailableError(reason, str(error), hint="see mxSmi in the configuration") from error
+            return {}, [f"the GPUs' state is as it was: {error}"]
+
+    def _device(self, one: pci.PciDevice, told: ListedGpu, zones: Mapping[int, int]) -> Device:
+        known = self._known.get(one.address)
+        names = _nodes(self._paths.sysfs / "bus/pci/devices" / one.address)
+        own = known.traits if known and isinstance(known.traits, MetaxGpu) else None
+        card = MetaxGpu(
+            uuid=told.uuid or (own.uuid if own else ""),
+            nodes=names or (own.nodes if own else ()),
+            zone=zones.get(told.number, 0),
+            linked=tuple(b for a, b in sorted(self._smi.linked) if a == told.number),
+        )
+        return Device(
+            uuid=f"{self._paths.node}-metax-{told.number}" if self._whole else card.uuid,
+            family=rules.WHOLE_TYPE if self._whole else rules.SHARED_TYPE,
+            index=told.number,
+            minor=told.number,
+            model=told.model,
+            memory=told.memory,
+            pci=one.address,
+            numa=one.numa,
+            mode="",
+            traits=card,
+        )
+
+    def _fault(self, one: pci.PciDevice, told: ListedGpu | None, *, answered: bool) -> Fault | None:
+        """``answered``: the tool has told what it knows, and has left out what it does not list."""
+        if answered and not told:
+            return Fault(reason="NotListed", message=f"mx-smi does not list {one.address}")
+        if told and not told.available:
+            return Fault(
+                reason="DeviceUnavailable", message=f"mx-smi calls it {told.state or 'nothing'}", action=Action.RESET
+            )
+        if told and not told.memory and not self._whole:
+            return Fault(reason="MemoryUnknown", message=f"mx-smi tells no memory of {one.address}")
+        names = _nodes(self._paths.sysfs / "bus/pci/devices" / one.address)
+        if not names:
+            return Fault(reason="DriverUnbound", message=f"the driver shows no nodes of {one.address}")
+        missing = next((name for name in (CONTROL, *names) if not (self._paths.dev / name).exists()), None)
+        return (
+            Fault(reason="DeviceNodeMissing", message=f"there is no {self._paths.dev / missing}") if missing else None
+        )
+
+
+def _nodes(folder: Path) -> tuple[str, ...]:
+    """Its nodes below ``/dev``: the card's, then the one to render."""
+    names = sorted(one.name for one in (folder / "drm").glob("*") if re.fullmatch(r"(card|renderD)\d+", one.name))
+    return tuple(f"dri/{name}" for name in names)
+
+
+def open_driver(settings: MetaxSettings, paths: HostPaths) -> Driver:
+    """The MetaX driver of this host. Nothing is read yet."""
+    roots = paths.rooted(settings)
+    look = MetaxDiscoverer(roots, Smi(settings.mx_smi), whole=settings.mode == "native")
+    return PollingDriver(look, partial(links, roots))
+
+
+def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
+    """MetaXLinks as the tool tells them, and the distance on the PCI bus."""
+    return distances(devices, GPUS.plugged(paths), lanes=lambda a, b: card(a).linked.count(b.index), fabric="MX")
+
+
+def card(device: Device) -> MetaxGpu:
+    """The traits of a GPU; of one that never answered, no nodes."""
+    return device.traits if isinstance(device.traits, MetaxGpu) else MetaxGpu(uuid=device.uuid, nodes=())

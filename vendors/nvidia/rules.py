@@ -1,0 +1,284 @@
+"""How NVIDIA cards and MIG instances are requested, admitted, chosen, placed and written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from hami_plugin.errors import WireError
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
+from hami_plugin.protocol.register import MigProfile, decode_json
+from hami_plugin.scheduler.engine.devices import (
+    Booked,
+    Candidate,
+    Charge,
+    Context,
+    DeviceState,
+    Given,
+    Slice,
+    asked,
+    booked,
+    restored,
+    taken,
+)
+from hami_plugin.scheduler.engine.policy import (
+    CHARGED,
+    DeviceCheck,
+    Policy,
+    ReadFirst,
+    by_numa_if,
+    linked_choice,
+    standard,
+    topology_aware,
+    when,
+    within_quota,
+)
+from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, amount, counted, percentage, written
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
+from vendors.nvidia.host import FAMILY, VISIBLE, VOID
+from vendors.nvidia.settings import NvidiaSettings
+
+MIG_MODE = "mig"
+ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+"""Where a pod's instances are, by container and device."""
+
+
+def is_cut(state: DeviceState) -> bool:
+    """The card is cut into MIG instances."""
+    return state.info.mode == MIG_MODE
+
+
+def choose(profiles: Sequence[MigProfile], occupied: Sequence[Slice], memory: int) -> tuple[MigProfile, Slice] | None:
+    """The smallest profile, by memory and slices, that has so much memory and a free place."""
+    for profile in sorted(profiles, key=lambda profile: (profile.memory, profile.slices)):
+        place = next(_free_places(profile, occupied), None) if profile.memory >= memory else None
+        if place:
+            return profile, place
+    return None
+
+
+def can_place(profiles: Sequence[MigProfile], occupied: Sequence[Slice], names: Sequence[str]) -> bool:
+    """Whether there is any way to place instances of all these profiles."""
+    if not names:
+        return True
+    profile = next((profile for profile in profiles if profile.name == names[0]), None)
+    places = _free_places(profile, occupied) if profile else ()
+    return any(can_place(profiles, (*occupied, place), names[1:]) for place in places)
+
+
+def charge(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
+    """As asked. A percentage of a card that is cut never means more than its largest instance."""
+    bill = asked(state, context, eligible)
+    if context.demand.memory or not is_cut(state) or not state.info.mig_profiles:
+        return bill
+    return bill._replace(memory=min(bill.memory, max(profile.memory for profile in state.info.mig_profiles)))
+
+
+def has_place(candidate: Candidate, _context: Context, eligible: Sequence[Candidate]) -> Reason | None:
+    """There is a place for one more instance beside those that this container may get on the same card."""
+    state = candidate.state
+    if not is_cut(state):
+        return None
+    occupied = list(state.slices)
+    for share in (*(other for other in eligible if other.uuid == state.uuid), candidate):
+        found = choose(state.info.mig_profiles, occupied, share.charge.memory)
+        if found is None:
+            return Reason.NO_MIG_PLACE
+        occupied.append(found[1])
+    return None
+
+
+def book(state: DeviceState, grant: Grant, pod: PodView) -> Booked | Reason:
+    """On a card that is cut, an instance with all its memory and cores is taken, whatever part of it was asked for."""
+    if not is_cut(state):
+        return booked(state, grant, pod)
+    found = choose(state.info.mig_profiles, state.slices, grant.memory)
+    if found is None:
+        return Reason.NO_MIG_PLACE
+    profile, place = found
+    notes = {"migProfile": place.profile, "migPlacement": {"start": place.start, "size": place.size}}
+    grant = replace(grant, memory=profile.memory, cores=profile.cores, notes={**(grant.notes or {}), **notes})
+    return replace(taken(state, grant), slices=(*state.slices, place)), grant
+
+
+def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+    """What a pod has already. Its instances are where its annotation says, else where they would be put now."""
+    after = restored(state, grant, pod)
+    if not is_cut(state):
+        return after
+    known = [one for one in _recorded(pod) if one.uuid == state.uuid]
+    places = [Slice(profile=one.profile, start=one.start, size=one.size) for one in known]
+    for _ in range(0 if places else max(1, grant.slots)):
+        found = choose(state.info.mig_profiles, (*state.slices, *places), grant.memory // max(1, grant.slots))
+        places += [found[1]] if found else []
+    return replace(after, slices=(*state.slices, *places))
+
+
+def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
+    """The usual two annotations, and where the instances are, if there are any."""
+    placed = [
+        MigAllocation(
+            container=position,
+            device=number,
+            uuid=grant.uuid,
+            profile=grant.notes["migProfile"],
+            start=grant.notes["migPlacement"]["start"],
+            size=grant.notes["migPlacement"]["size"],
+        )
+        for position, piece in enumerate(given[family.device_type])
+        for number, grant in enumerate(piece)
+        if grant.notes and "migProfile" in grant.notes
+    ]
+    return {**both_keys(family, pod, given), **({ALLOCATIONS: encode_mig(placed)} if placed else {})}
+
+
+def _recorded(pod: PodView) -> tuple[MigAllocation, ...]:
+    try:
+        return decode_mig(pod.annotations.get(ALLOCATIONS, ""))
+    except WireError:  # as if it were missing: then the places are guessed
+        return ()
+
+
+def _free_places(profile: MigProfile, occupied: Sequence[Slice]) -> Iterator[Slice]:
+    """1g and 3g from the top, the others from the bottom: the wide places in the middle stay free for longest."""
+    from_top = profile.name.startswith(("1g.", "3g."))
+    for start, size in sorted(profile.placements, key=lambda place: place[0], reverse=from_top):
+        if all(start + size <= other.start or other.start + other.size <= start for other in occupied):
+            yield Slice(profile=profile.name, start=start, size=size)
+
+
+CORDON = "hami.io/device-cordon"
+POD_MODE = "nvidia.com/vgpu-mode"
+NUMA_BIND = "nvidia.com/numa-bind"
+
+
+def _not_cordoned(context: Context) -> DeviceCheck | None:
+    text = context.node.annotations.get(CORDON, "")
+    cordoned = frozenset(uuid.strip() for uuid in text.split(","))
+    return (lambda state, _context: Reason.CORDONED if state.uuid in cordoned else None) if text else None
+
+
+not_cordoned = ReadFirst(_not_cordoned)
+"""The node's annotation does not keep new pods off the card."""
+
+
+def _in_mode(context: Context) -> DeviceCheck | None:
+    modes = context.pod.annotations.get(POD_MODE)
+    if modes is None:
+        return None
+    return lambda state, _context: None if state.info.mode in modes else Reason.TYPE_MISMATCH
+
+
+in_mode = ReadFirst(_in_mode, keys=(POD_MODE,))
+"""The pod's annotation, if there is one, names the way in which the card is shared."""
+
+
+def policy(settings: NvidiaSettings) -> Policy:
+    """Shares of cards, or MIG instances; under ``topology-aware`` the best-linked ones."""
+    usual = standard(
+        FAMILY,
+        types=("nvidia.com/use-gputype", "nvidia.com/nouse-gputype"),
+        uuids=("nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"),
+    )
+    return Policy(
+        request=counted(
+            FAMILY,
+            count=amount(settings.resource_count_name),
+            memory=amount(settings.resource_memory_name, factor=settings.memory_factor),
+            percent=percentage(settings.resource_memory_percentage_name),
+            cores=amount(settings.resource_core_name, fraction="ignore"),
+            default_memory=settings.default_memory,
+            default_cores=settings.default_cores,
+        ),
+        group=by_numa_if(NUMA_BIND),
+        serves=(usual[0], not_cordoned, in_mode, *usual[1:]),
+        charge=charge,
+        checks=(
+            within_quota(
+                memory=settings.resource_memory_name,
+                cores=settings.resource_core_name,
+                factor=settings.memory_factor,
+            ),
+            *CHARGED,
+            has_place,
+        ),
+        again=is_cut,
+        select=when(topology_aware, linked_choice),
+        book=book,
+        restore=restore,
+    )
+
+
+def admission(settings: NvidiaSettings) -> Admit:
+    """Defaults of a container that asks for a card, or only for memory or cores of one."""
+    parts = (settings.resource_core_name, settings.resource_memory_name, settings.resource_memory_percentage_name)
+
+    valid = amount(settings.resource_memory_percentage_name, most=100, fraction="round up")
+
+    def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
+        percent = valid(container)
+        if isinstance(percent, Invalid):
+            return Denied(why=f"container {container.name!r}: {percent}")
+        limits: dict[str, str] = {}
+        env: dict[str, str] = {}
+        if settings.resource_priority_name in container.limits:
+            env["CUDA_TASK_PRIORITY"] = container.limits[settings.resource_priority_name]
+        if settings.gpu_core_policy != "default":
+            env["GPU_CORE_UTILIZATION_POLICY"] = settings.gpu_core_policy
+        implied = any(part in container.limits for part in parts) and settings.default_gpu_num > 0
+        found = settings.resource_count_name in container.limits or implied
+        if implied and settings.resource_count_name not in container.limits:
+            limits[settings.resource_count_name] = str(settings.default_gpu_num)
+        if _whole_cards(container, settings, percent, counted=found):
+            limits[settings.resource_core_name] = "100"
+            found = True
+        if not found and settings.overwrite_env:
+            # NVIDIA's runtime adds the driver's files for none, and nothing at all for void.
+            env[VISIBLE] = VOID if settings.delivery.cdi else "none"
+        return Admitted(found=found, limits=limits, env=env, runtime_class=settings.runtime_class_name if found else "")
+
+    return admit
+
+
+def _whole_cards(container: ContainerView, settings: NvidiaSettings, percent: int | None, *, counted: bool) -> bool:
+    """Cards are asked for, cores are not mentioned, and all of the memory is meant."""
+    if not counted and written(container, settings.resource_count_name) is None:
+        return False
+    if written(container, settings.resource_core_name) is not None:
+        return False
+    if percent is not None:
+        return percent == 100
+    return written(container, settings.resource_memory_name) is None
+
+
+ANNOTATIONS = AnnotationKeys(
+    register="hami.io/node-nvidia-register",
+    handshake="hami.io/node-handshake",
+    to_allocate="hami.io/vgpu-devices-to-allocate",
+    allocated="hami.io/vgpu-devices-allocated",
+    score="hami.io/node-nvidia-score",
+)
+
+
+def families(settings: NvidiaSettings) -> tuple[Family, ...]:
+    """The one family of this vendor."""
+    resources = Resources(
+        count=settings.resource_count_name,
+        memory=settings.resource_memory_name,
+        memory_percent=settings.resource_memory_percentage_name,
+        cores=settings.resource_core_name,
+        priority=settings.resource_priority_name,
+        memory_factor=settings.memory_factor,
+    )
+    rules = SchedulingRules.registered(
+        resources,
+        ANNOTATIONS,
+        policy(settings),
+        decode=decode_json,
+        admit=admission(settings),
+        patch=patch,
+    )
+    return (Family(device_type=FAMILY, annotations=ANNOTATIONS, resources=resources, rules=rules),)
