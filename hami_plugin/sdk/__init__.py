@@ -23,7 +23,7 @@ from hami_plugin.sdk.family import (
 )
 from hami_plugin.sdk.hardware import Hardware, distances
 from hami_plugin.sdk.lazy import deferred
-from hami_plugin.sdk.listed_cards import Card, Fabric, listed_vendor
+from hami_plugin.sdk.listed_cards import Card, Fabric, comma_lists, listed_vendor, whole_cards
 from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read, read_table
 from hami_plugin.sdk.vendor import (
@@ -61,6 +61,7 @@ __all__ = [
     "Vendor",
     "address",
     "both_keys",
+    "comma_lists",
     "deferred",
     "distances",
     "json_object",
@@ -74,5 +75,6 @@ __all__ = [
     "read_table",
     "serving",
     "vendor_names",
+    "whole_cards",
     "whole_devices",
 ]

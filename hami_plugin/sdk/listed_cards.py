@@ -22,7 +22,7 @@ from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import pci
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
-from hami_plugin.sdk.family import Family, Injection, NodeSide
+from hami_plugin.sdk.family import AnnotationKeys, Family, Injection, NodeSide, Resources, whole_devices
 from hami_plugin.sdk.hardware import Hardware, distances
 from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError, mebibytes
@@ -213,6 +213,29 @@ def _unavailable(error: ToolError) -> DriverUnavailableError:
 
 Env = Callable[[Sequence[Device]], Mapping[str, str]]
 """The environment of a container with these devices, which come by index."""
+
+
+def comma_lists(**values: Callable[[Device], object]) -> Env:
+    """The environment that lists one value of each device, separated by commas, under each name."""
+
+    def env(devices: Sequence[Device]) -> Mapping[str, str]:
+        return {name: ",".join(str(value(device)) for device in devices) for name, value in values.items()}
+
+    return env
+
+
+def whole_cards(
+    device_type: str, annotations: AnnotationKeys, *, uuids: tuple[str, str], same_numa: bool = False
+) -> Callable[[Any], tuple[Family, ...]]:
+    """The families of a vendor that has one: whole cards, which ``settings.count`` asks for. See ``whole_devices``."""
+
+    def families(settings: Any) -> tuple[Family, ...]:
+        policy = whole_devices(device_type, settings.count, uuids=uuids, same_numa=same_numa)
+        return (Family.registered(device_type, annotations, Resources(count=settings.count), policy),)
+
+    return families
+
+
 NodeHook = Callable[[Any, Family, NodeSide], NodeSide]
 """The node side of a family as the vendor has it, out of the usual one."""
 

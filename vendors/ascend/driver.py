@@ -153,7 +153,7 @@ class AscendDriver:
         self._dcmi = Dcmi((str(settings.dcmi_library),) if settings.dcmi_library else own, **loading)
         self._sleep = sleep
         self._known: dict[Unit, Device] = {}
-        self._told: dict[str, Fault | None] = {}
+        self._reported: dict[str, Fault | None] = {}
         self._busy = Busy()
 
     @property
@@ -179,7 +179,7 @@ class AscendDriver:
                 DriverReason.NO_DEVICES, "no NPU can be served: " + "; ".join(problems), hint="see vnpus.configs"
             )
         self._known = {unit: device for unit, device in self._known.items() if unit in units}
-        self._told = {uuid: sighting.fault for uuid, sighting in sightings.items()}
+        self._reported = {uuid: sighting.fault for uuid, sighting in sightings.items()}
         return Discovery(
             sightings=tuple(sorted(sightings.values(), key=lambda seen: seen.device.index)),
             problems=tuple(problems),
@@ -205,14 +205,14 @@ class AscendDriver:
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
         """DCMI's own waiting would hold the thread; asking for all NPUs' health takes a few milliseconds."""
         self._sleep(timeout)
-        before = self._told
+        before = self._reported
         faults = {device.uuid: self._health(unit, device.uuid) for unit, device in self._known.items()}
         if faults and all(fault and fault.reason == SILENT for fault in faults.values()):
             self._dcmi.close()
             self.discover()  # tells why, when the driver as a whole is gone
-            faults = dict(self._told)
+            faults = dict(self._reported)
         news = {uuid: fault for uuid, fault in faults.items() if fault and fault != before.get(uuid)}
-        self._told |= faults
+        self._reported |= faults
         return [HealthEvent(uuid=uuid, fault=fault, confirmed=True) for uuid, fault in news.items()]
 
     def close(self) -> None:

@@ -126,8 +126,8 @@ def policy(chip: Chip, *, soft_nodes: bool) -> Policy:
 
 def mode_served(context: Context, *, default: bool) -> Reason | None:
     """A pod in hami-core mode needs a node that is set up for it."""
-    said = context.node.annotations.get(NODE_MODE)
-    served = default if said is None else said == "true"
+    declared = context.node.annotations.get(NODE_MODE)
+    served = default if declared is None else declared == "true"
     return Reason.MODE if soft(context.pod) and not served else None
 
 
@@ -180,7 +180,7 @@ def networks_known(context: Context) -> bool:
 def network_share(decision: Decision) -> float:
     """10 for each container whose NPUs are all in one network, less for others; 0 if an NPU's network is unknown."""
     notes = {grant.uuid: grant.notes or {} for piece in decision.pieces for grant in piece}
-    if not all("NetworkID" in told for told in notes.values()):
+    if not all("NetworkID" in noted for noted in notes.values()):
         return 0.0
     return 10 * share_together(decision.pieces, lambda uuid: network_id(notes[uuid]))
 

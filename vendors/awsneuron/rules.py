@@ -111,8 +111,8 @@ def device(settings: AwsNeuronSettings, node: NodeView, number: int, count: int)
     total = capacity(node, settings.cores)
     cores = total // count
     if cores > MAX_CORES:
-        told = f"node {node.name} tells of {total} {settings.cores} on {count} {settings.count}"
-        raise WireError(f"{told}; no device has more than {MAX_CORES}")
+        message = f"node {node.name} tells of {total} {settings.cores} on {count} {settings.count}"
+        raise WireError(f"{message}; no device has more than {MAX_CORES}")
     return DeviceInfo(
         id=name(node.name, number),
         index=number,
@@ -147,13 +147,13 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
             for grant in piece:
                 numbers += [grant.index] if whole else ids(grant, settings.cores_per_device)
             kind |= {} if whole or not piece else {"NEURON_RESOURCE_TYPE": settings.cores}
-        said = {
+        announced = {
             "AWS_NEURON_IDS": ",".join(map(str, numbers)),
             "NEURON_ALLOC_TIME": str(clock()),
             "NEURON_ALLOCATED": "false",
             "aws.amazon.com/predicate-node": pod.annotations.get(ASSIGNED_NODE, ""),
         }
-        return {**both_keys(family, pod, given), **kind, **(said if numbers else {})}
+        return {**both_keys(family, pod, given), **kind, **(announced if numbers else {})}
 
     policy = Policy(
         request=lambda container: request(settings, container),

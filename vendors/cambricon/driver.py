@@ -77,7 +77,7 @@ class Cnmon:
     def __init__(self, tool: Path, *, deadline: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._tool = tool
         self._deadline = deadline
-        self._cards: LastKnown[Mapping[int, CnmonCard]] = LastKnown(lambda: self._told(cards), {}, clock=clock)
+        self._cards: LastKnown[Mapping[int, CnmonCard]] = LastKnown(lambda: self._ask(cards), {}, clock=clock)
 
     @property
     def problem(self) -> str:
@@ -89,9 +89,9 @@ class Cnmon:
 
     def linked(self) -> frozenset[tuple[int, int]]:
         """``ToolError`` when the tool does not tell."""
-        return self._told(linked, "topo", "-m")
+        return self._ask(linked, "topo", "-m")
 
-    def _told(self, parse: Callable[[str], T], *arguments: str) -> T:
+    def _ask(self, parse: Callable[[str], T], *arguments: str) -> T:
         return read(self._tool, parse, *arguments, deadline=self._deadline)
 
 

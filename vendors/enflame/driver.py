@@ -83,7 +83,7 @@ class Efsmi:
     def __init__(self, tool: Path, *, deadline: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._tool = tool
         self._deadline = deadline
-        self._known: LastKnown[Mapping[EfsmiRow, Cut | None]] = LastKnown(self._told, {}, clock=clock)
+        self._known: LastKnown[Mapping[EfsmiRow, Cut | None]] = LastKnown(self._listed, {}, clock=clock)
 
     @property
     def problem(self) -> str:
@@ -97,7 +97,7 @@ class Efsmi:
         """Of a card that can be cut, by the tool's number for it."""
         return next((cut for row, cut in self._known.answer().items() if row.index == index), None)
 
-    def _told(self) -> Mapping[EfsmiRow, Cut | None]:
+    def _listed(self) -> Mapping[EfsmiRow, Cut | None]:
         """All cards of a node can be cut alike: Enflame's agent counts on it, too."""
         found = self._read(lambda table: tuple(rows(table)))
         first = next((row for row in found if row.virtual == DRS), None)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, ToolSettings, setting
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.device import Device
 from hami_plugin.sdk import (
     AnnotationKeys,
     Card,
-    Family,
     Hardware,
-    Resources,
     address,
+    comma_lists,
     deferred,
     listed_vendor,
     read_table,
-    whole_devices,
+    whole_cards,
 )
 
 KEYS = AnnotationKeys(
@@ -47,10 +45,7 @@ class GaudiSettings(ToolSettings):
     hl_smi: AbsolutePath = setting("hlSmi", Path("/usr/bin/hl-smi"), "Intel's tool, which lists the accelerators.")
 
 
-def families(settings: GaudiSettings) -> tuple[Family, ...]:
-    """The one family of this vendor."""
-    policy = whole_devices("Gaudi", settings.count, uuids=UUIDS, same_numa=True)
-    return (Family.registered("Gaudi", KEYS, Resources(count=settings.count), policy),)
+families = whole_cards("Gaudi", KEYS, uuids=UUIDS, same_numa=True)
 
 
 def list_cards(settings: GaudiSettings, paths: HostPaths) -> Iterable[Card | str]:
@@ -85,14 +80,13 @@ def card(row: Mapping[str, str], numbers: Mapping[str, int]) -> Card | str:
     )
 
 
-def env(devices: Sequence[Device]) -> Mapping[str, str]:
-    """Which accelerators these are, for Intel's container runtime and for its libraries, as its own plugin says."""
-    return {
-        "HABANA_VISIBLE_DEVICES": ",".join(str(device.minor) for device in devices),
-        "HABANA_VISIBLE_MODULES": ",".join(str(device.traits) for device in devices),
-        "HL_VISIBLE_DEVICES": ",".join(f"/dev/{HARDWARE.node}{device.minor}" for device in devices),
-        "HL_VISIBLE_DEVICES_UUID": ",".join(device.uuid for device in devices),
-    }
+env = comma_lists(
+    HABANA_VISIBLE_DEVICES=lambda device: device.minor,
+    HABANA_VISIBLE_MODULES=lambda device: device.traits,
+    HL_VISIBLE_DEVICES=lambda device: f"/dev/{HARDWARE.node}{device.minor}",
+    HL_VISIBLE_DEVICES_UUID=lambda device: device.uuid,
+)
+"""For Intel's container runtime and its libraries, as its own device plugin sets them."""
 
 
 VENDOR = listed_vendor(

@@ -37,13 +37,13 @@ class NumaNodes:
         if not addresses <= self._asked:
             self._asked, self.problems = addresses, ()
             try:
-                self._nodes = self._told()
+                self._nodes = self._listed()
             except tools.ToolError as error:
                 self._nodes = {}
                 self.problems = (f"NUMA nodes are those of sysfs, which may be wrong: {error}",)
         return {one.address: self._nodes.get(one.address, one.numa) for one in found}
 
-    def _told(self) -> Mapping[str, int]:
+    def _listed(self) -> Mapping[str, int]:
         return tools.read(self._tool, partial(parsed, self._tool), *QUESTION, deadline=self._deadline)
 
 
@@ -51,8 +51,8 @@ def parsed(tool: Path, printed: str) -> Mapping[str, int]:
     """NUMA nodes by PCI address."""
     cards = (card for card in tools.json_object(printed, tool).values() if isinstance(card, Mapping))
     # Newer versions print the serial number behind the address: 0000:05:00.0 --> SN: 25...
-    said = ((str(card.get(ADDRESS, "")).partition(" ")[0].lower(), str(card.get(NODE, ""))) for card in cards)
-    return {address: int(node) for address, node in said if address and node.isdecimal()}
+    rows = ((str(card.get(ADDRESS, "")).partition(" ")[0].lower(), str(card.get(NODE, ""))) for card in cards)
+    return {address: int(node) for address, node in rows if address and node.isdecimal()}
 
 
 DRIVERS: Final = ("hycu", "hydcu")

@@ -149,8 +149,8 @@ def inject(settings: HygonSettings, assignment: Assignment, host: HostFiles) -> 
         Mount(host_path=str(settings.vdcu_files), container_path=DRIVER_INSIDE),
     )
     file = folder / f"vdev{number(device.index, own)}.conf"
-    said = text(device.pci, device.index, own, grant.memory or device.memory)
-    return Injection(edits=ContainerEdits(mounts=mounts), directories=(folder,), files={file: said})
+    content = text(device.pci, device.index, own, grant.memory or device.memory)
+    return Injection(edits=ContainerEdits(mounts=mounts), directories=(folder,), files={file: content})
 
 
 def _folder(assignment: Assignment, host: HostFiles) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from hami_plugin.sdk import (
     NodeSide,
     Resources,
     address,
+    comma_lists,
     deferred,
     listed_vendor,
     read_table,
@@ -175,9 +176,8 @@ def register(shares: int, device: Device, _legacy: bool) -> DeviceInfo:
     return DeviceInfo.of(device, device.family, count=shares, numa=numa, mode=device.mode)
 
 
-def env(devices: Sequence[Device]) -> Mapping[str, str]:
-    """Which GPUs Iluvatar's own runtime would add, where it is the one that runs the container."""
-    return {"IX_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
+env = comma_lists(IX_VISIBLE_DEVICES=lambda device: device.uuid)
+"""Which GPUs Iluvatar's own runtime would add, where it is the one that runs the container."""
 
 
 # Vendor

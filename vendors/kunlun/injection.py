@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hami_plugin.model.device import Device
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import Family, NodeSide
+from hami_plugin.sdk import Family, NodeSide, comma_lists
 from vendors.kunlun.rules import CARD, PART, WHOLE
 from vendors.kunlun.settings import KunlunSettings
 
@@ -46,6 +45,5 @@ def alone(device: Device, legacy: bool) -> DeviceInfo:
     return replace(register(device, legacy), count=1)
 
 
-def env(devices: Sequence[Device]) -> Mapping[str, str]:
-    """Which XPUs Kunlunxin's own runtime would add, where it is the one that runs the container."""
-    return {"CXPU_VISIBLE_DEVICES": ",".join(str(device.index) for device in devices)}
+env = comma_lists(CXPU_VISIBLE_DEVICES=lambda device: device.index)
+"""Which XPUs Kunlunxin's own runtime would add, where it is the one that runs the container."""

@@ -173,11 +173,11 @@ class MetaxDiscoverer:
         zones = connected(self._smi.linked, [one.number for one in listed.values()])
         sightings, answered = [], not problems
         for one in found:
-            known, told = self._known.get(one.address), listed.get(one.address)
+            known, row = self._known.get(one.address), listed.get(one.address)
             ask(known.uuid if known else None)
             try:
-                device = self._device(one, told, zones) if told else known
-                fault = self._fault(one, told, answered=answered)
+                device = self._device(one, row, zones) if row else known
+                fault = self._fault(one, row, answered=answered)
             except OSError as error:
                 device, fault = known, Fault(reason="DriverFailed", message=str(error))
             if device is None:
@@ -199,38 +199,38 @@ class MetaxDiscoverer:
                 raise DriverUnavailableError(reason, str(error), hint="see mxSmi in the configuration") from error
             return {}, [f"the GPUs' state is as it was: {error}"]
 
-    def _device(self, one: pci.PciDevice, told: ListedGpu, zones: Mapping[int, int]) -> Device:
+    def _device(self, one: pci.PciDevice, row: ListedGpu, zones: Mapping[int, int]) -> Device:
         known = self._known.get(one.address)
         names = _nodes(self._paths.sysfs / "bus/pci/devices" / one.address)
         own = known.traits if known and isinstance(known.traits, MetaxGpu) else None
         card = MetaxGpu(
-            uuid=told.uuid or (own.uuid if own else ""),
+            uuid=row.uuid or (own.uuid if own else ""),
             nodes=names or (own.nodes if own else ()),
-            zone=zones.get(told.number, 0),
-            linked=tuple(b for a, b in sorted(self._smi.linked) if a == told.number),
+            zone=zones.get(row.number, 0),
+            linked=tuple(b for a, b in sorted(self._smi.linked) if a == row.number),
         )
         return Device(
-            uuid=f"{self._paths.node}-metax-{told.number}" if self._whole else card.uuid,
+            uuid=f"{self._paths.node}-metax-{row.number}" if self._whole else card.uuid,
             family=rules.WHOLE_TYPE if self._whole else rules.SHARED_TYPE,
-            index=told.number,
-            minor=told.number,
-            model=told.model,
-            memory=told.memory,
+            index=row.number,
+            minor=row.number,
+            model=row.model,
+            memory=row.memory,
             pci=one.address,
             numa=one.numa,
             mode="",
             traits=card,
         )
 
-    def _fault(self, one: pci.PciDevice, told: ListedGpu | None, *, answered: bool) -> Fault | None:
+    def _fault(self, one: pci.PciDevice, row: ListedGpu | None, *, answered: bool) -> Fault | None:
         """``answered``: the tool has told what it knows, and has left out what it does not list."""
-        if answered and not told:
+        if answered and not row:
             return Fault(reason="NotListed", message=f"mx-smi does not list {one.address}")
-        if told and not told.available:
+        if row and not row.available:
             return Fault(
-                reason="DeviceUnavailable", message=f"mx-smi calls it {told.state or 'nothing'}", action=Action.RESET
+                reason="DeviceUnavailable", message=f"mx-smi calls it {row.state or 'nothing'}", action=Action.RESET
             )
-        if told and not told.memory and not self._whole:
+        if row and not row.memory and not self._whole:
             return Fault(reason="MemoryUnknown", message=f"mx-smi tells no memory of {one.address}")
         names = _nodes(self._paths.sysfs / "bus/pci/devices" / one.address)
         if not names:

@@ -62,8 +62,8 @@ def forecasts(snapshot: Snapshot, taken: AbstractSet[str]) -> Mapping[str, str |
     """MetaX's two tables, for as many GPUs as are healthy and free."""
     free = [card(one).zone for one in snapshot.devices if one.health.offered and one.uuid not in taken]
     worth, cuts = forecast_tables(free)
-    told = {rules.FORECASTS["spread"]: worth, rules.FORECASTS["binpack"]: cuts}
-    return {key: to_json(table, key) if snapshot.devices else None for key, table in told.items()}
+    tables = {rules.FORECASTS["spread"]: worth, rules.FORECASTS["binpack"]: cuts}
+    return {key: to_json(table, key) if snapshot.devices else None for key, table in tables.items()}
 
 
 def encode(infos: Sequence[DeviceInfo]) -> str:

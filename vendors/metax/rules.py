@@ -96,8 +96,10 @@ def qualities(state: DeviceState) -> AbstractSet[str]:
     """The qualities of service on a card: what its tenants were admitted with, else what the node says of it. A node
     says it late, or not at all.
     """
-    told = {one.annotations[QOS] for one in state.tenants if QOS in one.annotations and not _online(one.annotations)}
-    return (told or {state.notes.get(_QOS_NOTE, "")}) - {""}
+    declared = {
+        one.annotations[QOS] for one in state.tenants if QOS in one.annotations and not _online(one.annotations)
+    }
+    return (declared or {state.notes.get(_QOS_NOTE, "")}) - {""}
 
 
 def there(state: DeviceState, reason: Reason) -> str:
@@ -303,8 +305,8 @@ def _score(*, aware: bool) -> Score:
     def score(decision: Decision) -> Ranking:
         if is_online(decision.pod):
             return Ranking(value=disturbance(decision))
-        said = decision.pod.annotations.get(TOPOLOGY_AWARE)
-        counts = said in GO_TRUE or (aware and said not in GO_FALSE)
+        wanted = decision.pod.annotations.get(TOPOLOGY_AWARE)
+        counts = wanted in GO_TRUE or (aware and wanted not in GO_FALSE)
         return Ranking(value=zones.linked_score(decision) if counts else 0)
 
     return score
@@ -318,10 +320,10 @@ def _patch(clock: Callable[[], int]) -> Patch:
             [{"uuid": grant.uuid, "compute": grant.cores, "vRam": grant.memory} for grant in piece]
             for piece in given[family.device_type]
         ]
-        said = [[{key: value for key, value in part.items() if value} for part in piece] for piece in parts]
+        allocated = [[{key: value for key, value in part.items() if value} for part in piece] for piece in parts]
         return {
             **both_keys(family, pod, given),
-            ALLOCATED: to_json(said, ALLOCATED),
+            ALLOCATED: to_json(allocated, ALLOCATED),
             DECIDED_AT: str(clock()),
         }
 

@@ -50,6 +50,7 @@ from hami_plugin.sdk import (
     ToolError,
     Units,
     address,
+    comma_lists,
     deferred,
     json_object,
     listed_vendor,
@@ -312,9 +313,8 @@ def drawing(settings: MthreadsSettings, device: Device, host: HostFiles) -> Cont
     return DeviceNodes(host=host, root=settings.dev_root).take(*names)
 
 
-def env(devices: Sequence[Device]) -> Mapping[str, str]:
-    """Which GPUs Moore Threads' own runtime would add, where it is the one that runs the container."""
-    return {"MTHREADS_VISIBLE_DEVICES": ",".join(str(device.index) for device in devices)}
+env = comma_lists(MTHREADS_VISIBLE_DEVICES=lambda device: device.index)
+"""Which GPUs Moore Threads' own runtime would add, where it is the one that runs the container."""
 
 
 # Vendor

@@ -286,11 +286,11 @@ class Reports:
     """Logs how the search went, and logs it again only when it went otherwise."""
 
     def __init__(self) -> None:
-        self._told: tuple[str, ...] = ()
+        self._logged: tuple[str, ...] = ()
 
     def tell(self, report: tuple[str, ...], *, found: bool) -> None:
-        if report != self._told:
-            self._told = report
+        if report != self._logged:
+            self._logged = report
             (log.info if found else log.warning)("driver files looked for", found=found, report=report)
 
 

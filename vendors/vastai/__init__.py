@@ -181,8 +181,8 @@ def listed(tool: Path, deadline: float = DEADLINE_S) -> Mapping[str, ListedDie]:
 
 def parsed(tool: Path, printed: str) -> Mapping[str, ListedDie]:
     """The dies of the tool's answer, by PCI address."""
-    told = json_object(printed, tool).get("elem")
-    items = [item for item in told if isinstance(item, dict)] if isinstance(told, list) else []
+    elements = json_object(printed, tool).get("elem")
+    items = [item for item in elements if isinstance(item, dict)] if isinstance(elements, list) else []
     return {address: die for item in items if (address := _address(item)) and (die := _die(item))}
 
 
@@ -222,10 +222,10 @@ class DieDiscoverer:
         addresses = tuple(place.address for place in places)
         self._numbers = numbered(self._paths, addresses, self._numbers)
         ask(None)
-        told = self._listed.answer(addresses)
-        self._known.update(told)
+        listed_dies = self._listed.answer(addresses)
+        self._known.update(listed_dies)
         dies_seen = [(self._numbers[one.address], one) for one in places if one.address in self._numbers]
-        seen = [self._die(number, place, told) for number, place in sorted(dies_seen, key=lambda die: die[0])]
+        seen = [self._die(number, place, listed_dies) for number, place in sorted(dies_seen, key=lambda die: die[0])]
         lost = [one for one in addresses if one not in self._numbers]
         problems = (f"nothing tells which nodes are those of the dies {', '.join(lost)}",) if lost else ()
         return Discovery(sightings=tuple(_cards(seen) if self._whole else seen), problems=problems)
@@ -237,7 +237,7 @@ class DieDiscoverer:
         self._numbers = {}  # a driver that comes back counts anew
         raise DIES.absent(self._paths)
 
-    def _die(self, number: int, place: PciDevice, told: Mapping[str, ListedDie]) -> Sighting:
+    def _die(self, number: int, place: PciDevice, listed_dies: Mapping[str, ListedDie]) -> Sighting:
         known = self._known.get(place.address, ListedDie(card="", memory=0))
         device = Device(
             # The place on the bus tells a card's dies apart, whichever of them answer. Names have no colons.
@@ -252,10 +252,10 @@ class DieDiscoverer:
             mode="",
             traits=Dies(numbers=(number,), card=known.card),
         )
-        return Sighting(device=device, fault=self._fault(number, place, told))
+        return Sighting(device=device, fault=self._fault(number, place, listed_dies))
 
-    def _fault(self, number: int, place: PciDevice, told: Mapping[str, ListedDie]) -> Fault | None:
-        if place.address not in told:
+    def _fault(self, number: int, place: PciDevice, listed_dies: Mapping[str, ListedDie]) -> Fault | None:
+        if place.address not in listed_dies:
             return Fault(reason="DeviceSilent", message=f"vasmi does not tell card and memory of die {place.address}")
         if not any((self._paths.dev / name.format(number)).exists() for name in OWN_NODES):
             names = " nor ".join(str(self._paths.dev / name.format(number)) for name in OWN_NODES)
