@@ -87,7 +87,7 @@ def device_edits(settings: AscendSettings, device: Device, host: HostFiles) -> C
 
 
 def shared_edits(settings: AscendSettings, host: HostFiles) -> ContainerEdits:
-    """The driver's own nodes and files, and a word to Ascend's runtime to stay away. HamiError without a node."""
+    """The driver's own nodes and files, and what keeps Ascend's runtime away. HamiError without a node."""
     nodes = DeviceNodes(host=host, root=settings.dev_root)
     control = nodes.need(*CONTROL_NODES, whose="Ascend's driver").merged(nodes.take(*OPTIONAL_NODES))
     return ContainerEdits(env={VISIBLE: VOID}).merged(control, driver_files(settings))

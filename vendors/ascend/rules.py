@@ -102,7 +102,7 @@ def _memory(chip: Chip, mib: int, *, cut: bool) -> int:
 
 NODE_MODE = "hami-vnpu-core"
 NETWORKED = "Ascend910"
-"""Chips whose words begin so know which network they are in."""
+"""Chips whose names begin so know which network they are in."""
 
 
 def policy(chip: Chip, *, soft_nodes: bool) -> Policy:

@@ -69,7 +69,7 @@ CHIPS = {
     "Ascend310P": ("310P3", 21527, 24576, 8, 7, _SEVENTHS),
     "Ascend910C": ("Ascend910", 65536, 65536, 20, 7, _QUARTERS),
 }
-"""By HAMi's common word: the driver's name, MiB that can be had and that there are, AI cores and CPUs, templates."""
+"""By HAMi's name: the driver's name, MiB that can be had and that there are, AI cores and CPUs, templates."""
 
 MODULES = "Ascend910C"
 """Two of these chips are soldered to one module."""
@@ -87,9 +87,7 @@ class Template(Section):
 class Chip(Section):
     """One entry of ``configs``. Without ``memoryAllocatable`` it is HAMi's chip of that name, but for what it says."""
 
-    device_type: str = setting(
-        "commonWord", ..., "HAMi's word for the chip; it stands in all annotations.", min_length=1
-    )
+    device_type: str = setting("commonWord", ..., "HAMi's name for the chip, used in all annotations.", min_length=1)
     driver_name: str = setting("chipName", "", "The driver's name for the chip.")
     count: ResourceName = setting("resourceName", ..., "Number of NPUs.")
     memory: ResourceName = setting("resourceMemoryName", ..., "Memory of each NPU.")

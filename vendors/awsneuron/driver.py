@@ -94,7 +94,7 @@ ECC = {"mem_ecc_uncorrected": "MemoryEccUncorrected", "sram_ecc_uncorrected": "S
 
 
 class NeuronDiscoverer:
-    """Looks at devices, and remembers what each was when it last answered. ``logical`` is a logical core's size."""
+    """Discovers devices, and remembers what each was when it last answered. ``logical`` is a logical core's size."""
 
     def __init__(self, paths: HostPaths, places: BusAddresses, logical: int | None = None) -> None:
         self._paths = paths

@@ -99,7 +99,7 @@ def places(paths: HostPaths) -> Mapping[int, pci.PciDevice]:
 
 
 class BirenDiscoverer:
-    """Looks at GPUs, and remembers what each was when it was last described."""
+    """Discovers GPUs, and remembers what each was when it was last described."""
 
     def __init__(self, paths: HostPaths, tool: Path, deadline: float = DEADLINE_S) -> None:
         self._paths = paths
@@ -224,7 +224,7 @@ def shared_edits(settings: BirenSettings, host: HostFiles) -> ContainerEdits:
 
 
 def inject(assignment: Assignment, _host: HostFiles) -> Injection:
-    """Which GPUs these are, in the words of Biren's agent and of its container toolkit."""
+    """Which GPUs these are, as Biren's agent and its container toolkit name them."""
     numbers = sorted(share.device.index for share in assignment.shares)
     env = {
         "BR_PHY_CARDS": ",".join(f"card_{number}" for number in numbers),

@@ -108,7 +108,7 @@ class Mlu:
 
 @dataclass(slots=True, kw_only=True)
 class MluDiscoverer:
-    """Looks at MLUs, and remembers what each was when it last answered."""
+    """Discovers MLUs, and remembers what each was when it last answered."""
 
     paths: HostPaths
     tool: Cnmon

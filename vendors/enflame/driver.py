@@ -132,9 +132,9 @@ class Gcu:
 
 @dataclass(slots=True, kw_only=True)
 class GcuDiscoverer:
-    """Looks at cards, and remembers what each was when it last answered.
+    """Discovers cards, and remembers what each was when it last answered.
 
-    ``called`` makes, of the way in which cards are served and a card's number, the family's word and the scheduler's
+    ``called`` makes, of the way in which cards are served and a card's number, the device type and the scheduler's
     name of the card. ``way`` is how they were served at the last look.
     """
 

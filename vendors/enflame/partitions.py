@@ -26,7 +26,7 @@ MAX_SIZE = INT32_MAX // MIB_PER_GB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrsProfile:
-    """A partition: ``memory`` in GB, ``cores`` in percent of a card, rounded up. ``id`` is the agent's word for it."""
+    """A partition: ``memory`` in GB, ``cores`` in percent of a card, rounded up. ``id`` is the agent's name for it."""
 
     name: str
     id: str
@@ -120,7 +120,7 @@ def announced(device_type: str, snapshot: Snapshot, cut_of: Mapping[str, Cut | N
 
 
 def noted(node: NodeView, device_type: str, infos: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """The cards with what the node says has been cut of them. Without such a word, as somebody else would cut them."""
+    """The cards with what the node says has been cut of them. Without that, as somebody else would cut them."""
     text = node.annotations.get(key(device_type), "")
     if not text:
         return tuple(infos)

@@ -141,7 +141,7 @@ def _cards(name: str, kind: str, *, slots: int) -> Callable[[NodeView, int, int]
 
 
 def share(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
-    """The percentage, under the word that HAMi 2.7 writes."""
+    """The percentage, under the name that HAMi 2.7 writes."""
     return asked(state, context, eligible)._replace(device_type=DEVICE_TYPE)
 
 

@@ -76,7 +76,7 @@ class Dcu:
 
 
 class DcuDiscoverer:
-    """Looks at cards, and remembers by its address what each was when it last answered."""
+    """Discovers cards, and remembers by its address what each was when it last answered."""
 
     def __init__(self, paths: HostPaths, places: NumaNodes, vdcu_files: Path) -> None:
         self._paths = paths

@@ -97,14 +97,14 @@ def announce(device_type: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> 
 
 
 def register(settings: HygonSettings, device: Device, _legacy: bool) -> DeviceInfo:
-    """The scheduler finds the family's word in the type, and the rest of it is the model."""
+    """The scheduler finds the device type in the type, and the rest of it is the model."""
     kind = device.model if DEVICE_TYPE in device.model else f"{DEVICE_TYPE}-{device.model}"
     count, memory = settings.split_count, settings.offered(device.memory)
     return DeviceInfo.of(device, kind, count=count, memory=memory, numa=device.numa or 0, mode=LEGACY_MODE)
 
 
 def card(device: Device) -> Dcu:
-    """The traits of a DCU; ``RefusedError`` for one that never told them."""
+    """The traits of a DCU; ``RefusedError`` for one that never reported them."""
     if isinstance(device.traits, Dcu):
         return device.traits
     raise RefusedError(RefusalReason.UNHEALTHY_DEVICE, f"{device.uuid} has not told its device nodes")

@@ -39,24 +39,26 @@ class IluvatarChip(Section):
     """An entry of HAMi's ``iluvatars``."""
 
     chip: str = setting("chipName", "", "What people call the chip.")
-    word: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=40)] = (
-        setting("commonWord", ..., "The chip's word in annotations.")
-    )
+    device_type: Annotated[
+        str, StringConstraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=40)
+    ] = setting("commonWord", ..., "The chip's name in annotations.")
     count: ResourceName = setting("resourceCountName", ..., "Number of GPUs.")
     memory: ResourceName = setting("resourceMemoryName", ..., "Memory of each GPU in 256 MiB.")
     cores: ResourceName = setting("resourceCoreName", ..., "Percent of each GPU's cores.")
 
 
-def _chip(word: str) -> IluvatarChip:
-    name = f"iluvatar.ai/{word}"
-    return IluvatarChip(chip=word, word=word, count=f"{name}-vgpu", memory=f"{name}.vMem", cores=f"{name}.vCore")
+def _chip(name: str) -> IluvatarChip:
+    resource = f"iluvatar.ai/{name}"
+    return IluvatarChip(
+        chip=name, device_type=name, count=f"{resource}-vgpu", memory=f"{resource}.vMem", cores=f"{resource}.vCore"
+    )
 
 
 class IluvatarSettings(ToolSettings, TrustSettings):
     """HAMi's list ``iluvatars`` with its defaults, then ours."""
 
     cdi_class: ClassVar[str] = "iluvatar"
-    cdi_class_help: ClassVar[str] = "Class part of CDI names, before the chip's word."
+    cdi_class_help: ClassVar[str] = "Class part of CDI names, before the chip's name."
 
     hami_section: ClassVar[str] = "iluvatars"
     hami_list: ClassVar[str] = "chips"
@@ -86,16 +88,18 @@ def family(chip: IluvatarChip) -> Family:
     """The chip is chosen by the resource's name."""
     policy = Policy(
         request=counted(
-            chip.word,
+            chip.device_type,
             count=amount(chip.count),
             memory=amount(chip.memory, factor=UNIT),
             cores=amount(chip.cores, fraction="ignore"),
         ),
-        serves=standard(chip.word, uuids=(f"hami.io/use-{chip.word}-uuid", f"hami.io/no-use-{chip.word}-uuid")),
+        serves=standard(
+            chip.device_type, uuids=(f"hami.io/use-{chip.device_type}-uuid", f"hami.io/no-use-{chip.device_type}-uuid")
+        ),
     )
-    keys = AnnotationKeys.of_agent(chip.word)
+    keys = AnnotationKeys.of_agent(chip.device_type)
     resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=UNIT)
-    return Family.registered(chip.word, keys, resources, policy, decode=decode_legacy, admit=admission(chip))
+    return Family.registered(chip.device_type, keys, resources, policy, decode=decode_legacy, admit=admission(chip))
 
 
 def admission(chip: IluvatarChip) -> Admit:
@@ -127,13 +131,13 @@ LINK = "itrlink"
 
 def naming(settings: IluvatarSettings, _paths: HostPaths, card: Card) -> tuple[str, str] | None:
     """The family of a GPU is that of its chip."""
-    device_type = chip_of(card.model, (chip.word for chip in settings.chips))
+    device_type = chip_of(card.model, (chip.device_type for chip in settings.chips))
     return (device_type, card.uuid) if device_type else None
 
 
-def chip_of(model: str, words: Iterable[str]) -> str:
+def chip_of(model: str, chips: Iterable[str]) -> str:
     """The chip that a model is, as ``BI-V150`` of ``Iluvatar BI-V150``; empty when it is none of them."""
-    return next((word for word in words if word in model.split()), "")
+    return next((chip for chip in chips if chip in model.split()), "")
 
 
 def list_cards(settings: IluvatarSettings, _paths: HostPaths) -> Iterable[Card | str]:

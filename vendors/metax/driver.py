@@ -59,7 +59,7 @@ class Smi:
     """Asks the tool, and keeps what it said of memory and links for as long as the same GPUs are there.
 
     The list is asked for again after ``fresh`` seconds: it says which GPUs cannot be used. So is memory that it has not
-    told of one of them.
+    reported of one of them.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class MetaxGpu:
 
 
 class MetaxDiscoverer:
-    """Looks at GPUs, and remembers by its address what each was when it last answered. ``whole``: no shares."""
+    """Discovers GPUs, and remembers by its address what each was when it last answered. ``whole``: no shares."""
 
     def __init__(self, paths: HostPaths, smi: Smi, *, whole: bool) -> None:
         self._paths = paths
@@ -223,7 +223,7 @@ class MetaxDiscoverer:
         )
 
     def _fault(self, one: pci.PciDevice, row: ListedGpu | None, *, answered: bool) -> Fault | None:
-        """``answered``: the tool has told what it knows, and has left out what it does not list."""
+        """``answered``: the tool has reported all that it knows."""
         if answered and not row:
             return Fault(reason="NotListed", message=f"mx-smi does not list {one.address}")
         if row and not row.available:

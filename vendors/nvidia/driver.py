@@ -218,7 +218,7 @@ class _Draft:
 
 
 class CardDiscoverer:
-    """Looks at cards, and remembers what each one was when it last answered."""
+    """Discovers cards, and remembers what each one was when it last answered."""
 
     def __init__(self, nvml: Nvml, host: HostTrees, settings: NvidiaSettings, busy: Busy) -> None:
         self._nvml = nvml

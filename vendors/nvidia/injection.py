@@ -295,7 +295,7 @@ class Reports:
 
 
 def shared_edits(settings: NvidiaSettings, reports: Reports, host: HostFiles) -> ContainerEdits:
-    """The nodes of the driver as a whole, its libraries and programs, and a word to NVIDIA's runtime to stay away."""
+    """The nodes of the driver as a whole, its libraries and programs, and what keeps NVIDIA's runtime away."""
     control = (name for name in CONTROL_NODES if _is_there(settings, name, host))
     edits = ContainerEdits(env={VISIBLE: VOID}, device_nodes=tuple(_node(settings, name) for name in control))
     files, hook = driver_files(settings, host), hook_program(settings)
@@ -421,5 +421,5 @@ def register(settings: NvidiaSettings, device: Device, legacy: bool) -> DeviceIn
 
 
 def card_type(model: str, *, legacy: bool) -> str:
-    """HAMi's schedulers find NVIDIA cards by the word NVIDIA in their type."""
+    """HAMi's schedulers find NVIDIA cards by NVIDIA in their type."""
     return model if model.startswith(FAMILY) and not legacy else f"{FAMILY}-{model}"

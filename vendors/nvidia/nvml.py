@@ -29,7 +29,7 @@ class _Among:
 
 
 class NvmlError(Exception):
-    """A call that NVML refused. ``name`` is NVML's own word in CamelCase, such as ``GpuIsLost``.
+    """A call that NVML refused. ``name`` is NVML's own name in CamelCase, such as ``GpuIsLost``.
 
     ``driver_gone``: no call at all can work before NVML is opened again. ``unsupported``: this card or this driver
     does not know the question; ``no_such_part``: nor, perhaps, the link or the field that it is about.
@@ -146,7 +146,7 @@ Handle = NewType("Handle", object)
 EventSet = NewType("EventSet", object)
 
 MAX_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
-# Topology levels under the words that nvidia-smi prints.
+# Topology levels as nvidia-smi prints them.
 _LEVELS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "INT",
     pynvml.NVML_TOPOLOGY_SINGLE: "PIX",

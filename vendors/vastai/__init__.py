@@ -208,7 +208,7 @@ OWN_NODES = ("vacc{}", "vastai_video{}")
 
 
 class DieDiscoverer:
-    """Looks at dies, and remembers what the tool last told of each. ``whole``: a card is one device."""
+    """Discovers dies, and remembers what the tool last reported of each. ``whole``: a card is one device."""
 
     def __init__(self, paths: HostPaths, tool: Path, *, whole: bool) -> None:
         self._paths = paths
