@@ -20,6 +20,7 @@ from hami_plugin.sdk import (
     PollingDriver,
     ToolError,
     distances,
+    matrix,
     pci,
     read,
 )
@@ -33,7 +34,6 @@ MLUS: Final = Hardware(title="Cambricon device", vendors=("cabc",), module="camb
 # |  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |
 _FIRST = re.compile(r"\|\s*(\d+)\s+\S+\s+\S+\s+v[\d.]+\s*\|\s*(\S+)")
 _SECOND = re.compile(r"\|[^|]*\|\s*\d+ MiB/\s*(\d+) MiB\s*\|")
-_MLU = re.compile(r"MLU\d+")
 LINKED = "MLK"
 
 T = TypeVar("T")
@@ -53,22 +53,9 @@ def cards(table: str) -> Mapping[int, CnmonCard]:
     return {int(a[1]): CnmonCard(memory=int(b[1]), working=a[2] not in ("Off", "Error")) for a, b in found if a and b}
 
 
-def linked(matrix: str) -> frozenset[tuple[int, int]]:
-    """The pairs of cards, in either order, that the matrix of ``topo -m`` names as linked directly."""
-    return frozenset(_linked(matrix))
-
-
-def _linked(matrix: str) -> Iterator[tuple[int, int]]:
-    columns: list[int] = []
-    for line in lines(matrix):
-        words = line.replace("|", " ").split()
-        if not words or not _MLU.fullmatch(words[0]):
-            continue
-        if not columns:
-            columns = [int(word.removeprefix("MLU")) for word in words if _MLU.fullmatch(word)]
-            continue
-        row = int(words[0].removeprefix("MLU"))
-        yield from ((row, column) for column, cell in zip(columns, words[1:], strict=False) if LINKED in cell)
+def linked(table: str) -> frozenset[tuple[int, int]]:
+    """The pairs of cards, in either order, that the table of ``topo -m`` names as linked directly."""
+    return frozenset(pair for pair, cell in matrix(table.replace("|", " "), "MLU").items() if LINKED in cell)
 
 
 class Cnmon:

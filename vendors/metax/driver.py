@@ -21,6 +21,7 @@ from hami_plugin.sdk import (
     PollingDriver,
     ToolError,
     distances,
+    matrix,
     pci,
     tools,
 )
@@ -103,8 +104,8 @@ def memory_of(printed: str) -> Mapping[str, int]:
 
 
 def links_of(printed: str) -> AbstractSet[tuple[int, int]]:
-    """The pairs of GPUs that are linked."""
-    return frozenset(_linked(printed))
+    """The pairs of GPUs with a MetaXLink between them: it stands in place of their distance on the PCI bus."""
+    return frozenset(pair for pair, cell in matrix(printed, "GPU").items() if cell == LINKED)
 
 
 def _rows(printed: str, memory: Mapping[str, int]) -> Iterator[ListedGpu]:
@@ -130,18 +131,6 @@ def _memory_rows(printed: str) -> Iterator[tuple[str, int]]:
             address = row[3].lower()
         elif address and (found := _MEMORY.search(line)):
             yield address, int(found[1]) // 1024
-
-
-def _linked(printed: str) -> Iterator[tuple[int, int]]:
-    """Pairs of GPUs with a MetaXLink between them: it stands in place of their distance on the PCI bus."""
-    columns: list[int] = []
-    for line in lines(printed):
-        words = line.split()
-        if words and all(re.fullmatch(r"GPU\d+", word) for word in words[:2]) and len(words) > 1:
-            columns = [int(word[3:]) for word in words if re.fullmatch(r"GPU\d+", word)]
-        elif words and columns and re.fullmatch(r"GPU\d+", words[0]):
-            row = int(words[0][3:])
-            yield from ((row, column) for column, word in zip(columns, words[1:], strict=False) if word == LINKED)
 
 
 GPUS: Final = Hardware(title="MetaX GPU", vendors=("9999",), module="metax")
