@@ -76,9 +76,22 @@ def test_everything_else_passes(policies, kind):
 def test_the_policies_are_about_the_objects_and_their_status(policies):
     rules = {name: p["matchConstraints"]["resourceRules"][0] for name, p in policies.items()}
 
-    assert rules["reserved-pods"]["resources"] == ["pods", "pods/status"]
+    assert rules["reserved-pods"]["resources"] == ["pods", "pods/status", "pods/binding"]
     assert rules["reserved-nodes"]["resources"] == ["nodes", "nodes/status"]
     assert all(set(rule["operations"]) <= {"CREATE", "UPDATE"} for rule in rules.values())
+
+
+def test_nobody_else_brings_an_annotation_of_ours_with_a_binding(policies):
+    """An API server copies the annotations of a Binding to the pod."""
+    target = {"target": {"kind": "Node", "name": "n1"}}
+    plain = {"metadata": {"name": "p"}, **target}
+    forged = {"metadata": {"name": "p", "annotations": {ANNOTATIONS["pods"][0]: "1"}}, **target}
+    policy = policies["reserved-pods"]
+
+    assert "pods/binding" in policy["matchConstraints"]["resourceRules"][0]["resources"]
+    assert admitted(policy, user="system:kube-scheduler", new=plain)
+    assert not admitted(policy, user=SOMEBODY, new=forged)
+    assert admitted(policy, user=SCHEDULER, new=forged)
 
 
 @pytest.mark.parametrize("resource", ["nodes", "pods"])
