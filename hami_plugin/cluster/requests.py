@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -72,6 +73,8 @@ class ListPace:
 
 RENEW_INTERVAL_S = 10.0
 """The minimum time between two clients that replace one whose certificate was refused."""
+LONGEST_CERTIFICATES = 2**20
+"""Bytes of a file that are compared with those before."""
 READ_BYTES = 2**16
 """Read buffer of a connection. The library's default would be a megabyte for each watch."""
 
@@ -98,6 +101,7 @@ class Client:
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=READ_BYTES,
         )
+        self._streams: set[asyncio.Timeout] = set()
 
     async def request(
         self,
@@ -119,7 +123,29 @@ class Client:
             server_hostname=self._access.server_name or None,
         )
 
+    @asynccontextmanager
+    async def streaming(self) -> AsyncIterator[None]:
+        """Whoever reads a stream does so in here, and loses the connection when the client closes.
+
+        The library would leave a reader waiting: a connection that is closed from this side wakes nobody.
+        """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._streams.add(limit)
+                try:
+                    yield
+                finally:
+                    self._streams.discard(limit)
+        except TimeoutError as error:
+            if limit.expired():
+                raise aiohttp.ClientConnectionError("its certificates have been replaced") from error
+            raise
+
     async def close(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for limit in self._streams:
+            limit.reschedule(now)
         await self._session.close()
 
 
@@ -140,6 +166,7 @@ class Clients:
         self._credentials = credentials
         self._grace = grace
         self._connections = connections
+        self._stamps = self._stamped()
         self._used = self._fingerprint()
         self._client = Client(credentials.access, connections)
         self._leaving: dict[asyncio.Task[None], Client] = {}
@@ -152,10 +179,13 @@ class Clients:
             await self._credentials.follow()
         except ClusterError as error:
             self._report(str(error))
-        if (used := self._fingerprint()) != self._used and self._replace():
-            self._used = used
-            files = [str(path) for path in self._credentials.access.files]
-            log.info("certificates for the API server reloaded", files=files)
+        if (stamps := self._stamped()) != self._stamps:
+            if (used := self._fingerprint()) == self._used:
+                self._stamps = stamps
+            elif self._replace():
+                self._stamps, self._used = stamps, used
+                files = [str(path) for path in self._credentials.access.files]
+                log.info("certificates for the API server reloaded", files=files)
         return self._client
 
     async def renew(self) -> bool:
@@ -167,6 +197,7 @@ class Clients:
             await self._credentials.renew()
         except ClusterError as error:
             self._report(str(error))
+        self._stamps = self._stamped()
         self._used = self._fingerprint()
         return self._replace()
 
@@ -193,14 +224,31 @@ class Clients:
         await asyncio.sleep(self._grace)
         await client.close()
 
-    def _fingerprint(self) -> Fingerprint:
+    def _stamped(self) -> Fingerprint:
+        """What changes whenever a file is written."""
         access = self._credentials.access
         return (*access.connected_by, *(stamp(path) for path in access.files))
+
+    def _fingerprint(self) -> Fingerprint:
+        """What a client is made of. With each token, about hourly, the kubelet writes the authority's file anew as it
+        was: that is no reason for another client.
+        """
+        access = self._credentials.access
+        return (*access.connected_by, *(_content(path) for path in access.files))
 
     def _report(self, why: str) -> None:
         if why != self._problem:
             self._problem = why
             log.warning("certificates for the API server not reloaded", why=why)
+
+
+def _content(path: Path) -> bytes | None:
+    """None for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(LONGEST_CERTIFICATES)
+    except OSError:
+        return None
 
 
 LOG_INTERVAL_S = 600.0
@@ -310,7 +358,7 @@ class ApiCalls:
     async def json(self, call: Call) -> dict[str, Any]:
         """Send and read the response within the deadline. ``ClusterError`` unless it succeeds."""
 
-        async def read(response: aiohttp.ClientResponse) -> Reading:
+        async def read(_: Client, response: aiohttp.ClientResponse) -> Reading:
             return await decoded(call, await _body(call, response))
 
         if call.writes:
@@ -339,13 +387,13 @@ class ApiCalls:
     async def stream(self, call: Call, *, silence: float) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Open a watch within the deadline and yield its bytes. It ends after ``silence`` seconds without any."""
 
-        async def opened(response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
-            return response
+        async def opened(client: Client, response: aiohttp.ClientResponse) -> tuple[Client, aiohttp.ClientResponse]:
+            return client, response
 
-        response = await self._ask(call, aiohttp.ClientTimeout(total=None, sock_read=silence), opened)
+        client, response = await self._ask(call, aiohttp.ClientTimeout(total=None, sock_read=silence), opened)
         _probe_peer(response)
         try:
-            async with aclosing(self._chunks(response)) as chunks:
+            async with client.streaming(), aclosing(self._chunks(response)) as chunks:
                 yield chunks
         except _LOST as error:
             failure = unanswered(call, f"the stream broke: {error or type(error).__name__}")
@@ -363,14 +411,14 @@ class ApiCalls:
         self,
         call: Call,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own type; the deadline is ours
-        read: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+        read: Callable[[Client, aiohttp.ClientResponse], Awaitable[T]],
     ) -> T:
         started, outcome = time.monotonic(), UNREACHABLE
         try:
             async with asyncio.timeout(self._deadline):
-                response = await self._send(call, timeout)
+                client, response = await self._send(call, timeout)
                 await self._accepted(call, response)
-                result = await read(response)
+                result = await read(client, response)
             outcome = str(response.status)
         except ClusterError as error:
             outcome = str(error.status) if error.status else UNREACHABLE
@@ -386,24 +434,29 @@ class ApiCalls:
         self.health.succeeded(call)
         return result
 
-    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:  # noqa: ASYNC109  # as above
+    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> tuple[Client, aiohttp.ClientResponse]:  # noqa: ASYNC109  # as above
         identity = self._credentials.authorization()
         try:
-            response = await self._exchange(call, identity, timeout)
+            client, response = await self._exchange(call, identity, timeout)
         except (aiohttp.ClientError, OSError) as error:
             # A failed handshake has sent nothing yet, so even a write can be repeated.
             if not _untrusted(error) or not await self._clients.renew() or not isinstance(error, _BEFORE_SENDING):
                 raise
             identity = self._credentials.authorization()
-            response = await self._exchange(call, identity, timeout)
+            client, response = await self._exchange(call, identity, timeout)
         if response.status == HTTPStatus.UNAUTHORIZED:
             await self._credentials.renew()
             if (renewed := self._credentials.authorization()) != identity:
                 response.close()
-                response = await self._exchange(call, renewed, timeout)
-        return response
+                client, response = await self._exchange(call, renewed, timeout)
+        return client, response
 
-    async def _exchange(self, call: Call, identity: str, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:  # noqa: ASYNC109  # as above
+    async def _exchange(
+        self,
+        call: Call,
+        identity: str,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # as above
+    ) -> tuple[Client, aiohttp.ClientResponse]:
         headers = {
             "Accept": "application/json",
             "Content-Type": "application/merge-patch+json" if call.verb == "patch" else "application/json",
@@ -413,9 +466,8 @@ class ApiCalls:
             headers["Authorization"] = identity
         query = f"?{urlencode(call.query)}" if call.query else ""
         client = await self._clients.present()
-        return await client.request(
-            call.method, f"{call.path}{query}", headers=headers, body=call.body, timeout=timeout
-        )
+        path = f"{call.path}{query}"
+        return client, await client.request(call.method, path, headers=headers, body=call.body, timeout=timeout)
 
     async def _accepted(self, call: Call, response: aiohttp.ClientResponse) -> None:
         """``ClusterError`` unless the response is a success."""

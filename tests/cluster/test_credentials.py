@@ -1,6 +1,8 @@
 """Where the address and the token come from, and what is said when they do not."""
 
+import asyncio
 import base64
+import dataclasses
 import json
 import os
 import shutil
@@ -16,7 +18,7 @@ from hami_plugin.cluster.client import connect
 from hami_plugin.errors import ClusterError, ConfigError
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority
-from tests.support.watching import Pods, running
+from tests.support.watching import Pods, manifest, running
 
 FOREIGN = ("kubernetes", "requests", "oauthlib", "websocket", "aiohttp_retry")
 """What the package stands on comes with it."""
@@ -396,6 +398,47 @@ async def test_a_clusters_authority_that_is_replaced_on_disk_is_picked_up(timing
                 await cluster.get_node()
     finally:
         await connecting.__aexit__(None, None, None)
+
+
+async def test_a_watch_goes_on_when_the_client_that_it_began_with_has_left(timing, tmp_path):
+    """A watch outlasts the calls that the old certificates are kept for."""
+    (tmp_path / "token").write_text("t")
+    rotating = Rotating(tmp_path)
+    authority, another = rotating.authority(), rotating.authority()
+    rotating.trust(authority)
+    brief = dataclasses.replace(timing, deadline=0.5)
+    async with rotating.serve(authority) as server:
+        environ, pods = rotating.environ(server), Pods()
+        within = connect("n1", timing=brief, environ=environ, service_account=tmp_path)
+        async with within as cluster, running(cluster.follow_pods(pods.feed)):
+            await pods.until(lambda pods: pods.replaced)
+            both = authority.certificate.read_text() + another.certificate.read_text()
+            replace(tmp_path / "ca.crt", both)
+            await cluster.get_node()
+            await asyncio.sleep(2 * brief.deadline)  # until the old client has left
+
+            server.create_pod(manifest("later"))
+
+            await pods.until(lambda pods: "later" in pods.names)
+
+
+async def test_a_file_that_is_written_anew_with_the_same_content_makes_no_new_client(timing, tmp_path, monkeypatch):
+    """The kubelet replaces the authority's file with each token, about hourly."""
+    made = []
+    client = requests.Client
+    monkeypatch.setattr(requests, "Client", lambda *given: made.append(1) or client(*given))
+    (tmp_path / "token").write_text("t")
+    rotating = Rotating(tmp_path)
+    authority = rotating.authority()
+    rotating.trust(authority)
+    async with rotating.serve(authority) as server:
+        environ = rotating.environ(server)
+        async with connect("n1", timing=timing, environ=environ, service_account=tmp_path) as cluster:
+            for _ in range(3):
+                await cluster.get_node()
+                rotating.trust(authority)
+
+    assert len(made) == 1
 
 
 async def test_a_file_that_is_half_written_leaves_the_last_authority_in_use(timing, tmp_path):
