@@ -86,7 +86,7 @@ class Api:
         status, answer = self._network.ask(request, self._context)
         if status >= 300:
             raise ApiError(status, answer.decode(errors="replace")[:600])
-        return json.loads(answer) if answer[:1] in b"{[" else answer.decode()
+        return json.loads(answer) if answer[:1] in (b"{", b"[") else answer.decode()
 
     def is_up(self) -> bool:
         try:
