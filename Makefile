@@ -88,7 +88,7 @@ docs: $(DOCS_STAMP) ## Build the documentation as a site, and check its links
 commits: setup ## Check the subjects of the commits since BASE was left (BASE=main)
 	@$(BIN)/python tools/commits.py $(or $(BASE),main)
 
-e2e: setup ## As root: a pod's whole life on a real kubelet 1.20, API server and containerd (REQUIRE_ALL=1: never skip)
+e2e: setup ## As root: a pod's whole life on a real node (KUBERNETES=1.37, 1.34 or 1.20; REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.realnode.install
 	$(BIN)/python -m pytest tests/realnode
 

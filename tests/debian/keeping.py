@@ -21,7 +21,7 @@ def once(folder: Path, recipe: str, make: Callable[[], Mapping[str, object]], *,
     """
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / MARK
-    with _alone(folder, wait_s):
+    with alone(folder, wait_s):
         if mark.exists() and json.loads(mark.read_text())["recipe"] == recipe:
             return
         mark.unlink(missing_ok=True)
@@ -31,7 +31,8 @@ def once(folder: Path, recipe: str, make: Callable[[], Mapping[str, object]], *,
 
 
 @contextmanager
-def _alone(folder: Path, wait_s: float) -> Iterator[None]:
+def alone(folder: Path, wait_s: float) -> Iterator[None]:
+    """Have a folder that is there to oneself. ``LackingError`` when another process has it for ``wait_s`` seconds."""
     with (folder / "lock").open("w") as lock:
         deadline = time.monotonic() + wait_s
         while True:

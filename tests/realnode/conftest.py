@@ -6,7 +6,7 @@ import pytest
 
 from tests.charts.library import library
 from tests.debian.commands import LackingError
-from tests.realnode import ground, images, readme, traces
+from tests.realnode import ground, images, readme, traces, versions
 from tests.realnode import node as nodes
 from tests.realnode.daemon import Daemon
 from tests.realnode.install import install
@@ -21,10 +21,18 @@ SHARES = 80
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "case(letter, title): which case of the table a test belongs to")
+    config.addinivalue_line("markers", "since(minor): older Kubernetes do not have what the test shows")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In the order of the cases' letters; what looks at the machine when the node is gone comes last."""
+    try:
+        minor = versions.chosen().minor
+    except LackingError as error:
+        raise pytest.UsageError(str(error)) from error
+    ahead = [item for item in items if (since := item.get_closest_marker("since")) and since.args[0] > minor]
+    config.hook.pytest_deselected(items=ahead)
+    items[:] = [item for item in items if item not in ahead]
     items.sort(key=lambda item: case.args[0] if (case := item.get_closest_marker("case")) else "")
 
 
@@ -68,7 +76,7 @@ def installed(node, stack) -> Daemon:
     """The chart, installed as the README says; the third of its commands has a case of its own."""
     busybox = node.path("/bin/busybox")
     node.load(images.daemon(stack.image))
-    node.load(images.scheduler(stack.programs / "kube-scheduler"))
+    node.load(images.scheduler(stack.programs / "kube-scheduler", stack.kubernetes.version))
     node.load(images.core(busybox))
     node.load(images.cuda(busybox))
     node.path(SIMULATION).mkdir()
@@ -128,7 +136,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 def pytest_terminal_summary(terminalreporter) -> None:
     if not _times:
         return
-    terminalreporter.section("cases on a real node")
+    terminalreporter.section(f"cases on a real node of Kubernetes {versions.chosen().version[1:]}")
     for (letter, title), runs in sorted(_times.items()):
         outcomes = {outcome for _, outcome in runs}
         outcome = "failed" if "failed" in outcomes else "ok" if outcomes == {"passed"} else "skipped"

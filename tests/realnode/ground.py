@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.debian.commands import LackingError
+from tests.realnode.versions import Kubernetes
 from tests.runtimes.enclosure import CGROUPS, Enclosure
 
 NAME, ADDRESS = "node-1", "192.0.2.10"
@@ -11,17 +12,18 @@ HERE = Path(__file__).parent
 SHORT_S = 30
 
 
-def lay(enclosure: Enclosure) -> None:
+def lay(enclosure: Enclosure, kubernetes: Kubernetes) -> None:
     """Write it all into an enclosure. ``LackingError`` where the machine refuses."""
     for name, target in {
-        "containerd.toml": "/etc/containerd/config.toml",
+        f"containerd-{1 if kubernetes.is_debians else 2}.toml": "/etc/containerd/config.toml",
         "bridge.conflist": "/etc/cni/net.d/10-bridge.conflist",
         "ground.sh": "/run/ground.sh",
         "credentials.sh": "/run/credentials.sh",
     }.items():
         enclosure.write(target, (HERE / name).read_bytes())
     settings = (HERE / "kubelet.yaml").read_text().replace("CGROUP", enclosure.cgroup)
-    enclosure.write(f"{KEYS}/kubelet.yaml", settings)
+    more = "" if kubernetes.is_debians else (HERE / "kubelet-newer.yaml").read_text()
+    enclosure.write(f"{KEYS}/kubelet.yaml", settings + more)
     _make_cgroups(enclosure.cgroup)
     for script in (("/run/ground.sh", ADDRESS), ("/run/credentials.sh", KEYS, NAME, ADDRESS)):
         done = enclosure.run("sh", *script, deadline_s=SHORT_S)

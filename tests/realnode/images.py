@@ -15,13 +15,12 @@ from hatchling.builders.wheel import WheelBuilder
 
 from hami_plugin import __version__
 from tests.realnode import interpreter
-from tests.realnode.build import VERSION
 from tests.realnode.interpreter import HOME
 from tests.runtimes import image
 
 ROOT = Path(__file__).parents[2]
 DAEMON, CORE = f"docker.io/library/hami-plugin:{__version__}", "docker.io/projecthami/hami:v2.10.0"
-SCHEDULER = f"registry.k8s.io/kube-scheduler:{VERSION}"
+SCHEDULER = "registry.k8s.io/kube-scheduler"
 CUDA = "docker.io/nvidia/cuda:12.4.1-base-ubuntu22.04"
 LIBRARY = b"stands for HAMi-core's library"
 COMPILE_S = 90
@@ -52,10 +51,10 @@ def core(busybox: Path) -> bytes:
     return image.packed(CORE, layer, {"Env": ["PATH=/bin"], "Cmd": list(image.COMMAND), "WorkingDir": "/"})
 
 
-def scheduler(program: Path) -> bytes:
+def scheduler(program: Path, version: str) -> bytes:
     """Return Kubernetes' own image of kube-scheduler: the program alone."""
     layer = image.tar({**PASSWD, "usr/local/bin/kube-scheduler": program.read_bytes()}, folders=FOLDERS, mode=0o755)
-    return image.packed(SCHEDULER, layer, {"Env": ["PATH=/usr/local/bin"], "WorkingDir": "/"})
+    return image.packed(f"{SCHEDULER}:{version}", layer, {"Env": ["PATH=/usr/local/bin"], "WorkingDir": "/"})
 
 
 def cuda(busybox: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""What a real node consists of, from Debian's packages: root file systems, and Kubernetes built from its source.
+"""What a real node consists of: root file systems of Debian's packages, Kubernetes and a container runtime.
 
 Nothing is installed on the machine. Each part is kept in the user's cache and made again only when its recipe changes.
 """
@@ -15,31 +15,44 @@ from tests.debian.apt import Apt, Packages
 from tests.debian.keeping import once
 from tests.debian.telling import Say
 from tests.debian.tree import Tree
-from tests.realnode import build, interpreter
+from tests.realnode import build, interpreter, modules, versions
+from tests.realnode.versions import Kubernetes
 from tests.runtimes import lacking
 
+EVERY_NODE = (
+    *("runc", "containernetworking-plugins"),
+    *("busybox-static", "dash", "coreutils", "findutils", "grep", "sed"),
+    *("iproute2", "mount", "util-linux", "openssl"),
+)
 PACKAGES = Packages(
     base=(
-        *("etcd-server", "runc", "containernetworking-plugins"),
-        *("busybox-static", "dash", "coreutils", "findutils", "grep", "sed"),
-        *("iproute2", "mount", "util-linux", "openssl"),
+        *("etcd-server", *EVERY_NODE),
         *("golang-go", "golang-github-modern-go-reflect2-dev", "golang-github-json-iterator-go-dev"),
     ),
     later=("containerd",),  # bookworm's does not know CDI; trixie's runs with bookworm's libraries
 )
+"""What Kubernetes 1.20 runs on, and is built with. Its kubelet speaks to containerd 1 only."""
+NEWER_PACKAGES = Packages(
+    base=EVERY_NODE,
+    later=("etcd-server",),  # bookworm's 3.4 is too old; trixie's runs with bookworm's libraries
+)
+CONTAINERD = modules.CONTAINERD.pinned("2.2")
 SOURCE = "kubernetes=1.20.5+really1.20.2-1.1+deb12u1"
-VERSION = build.VERSION
+PROGRAMS, RUNTIME = "/programs", "/usr/local/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """``tree`` is a root file system with every program but Kubernetes' own, which are in ``programs``.
+    """``tree`` is a root file system with what the ``kubernetes`` stands on, and ``programs`` its own programs.
 
-    ``image`` is another one, with Python and all that the daemon imports: its container's, but for the project's wheel.
+    ``machine`` are folders that a node sees, and where. ``image`` is another root file system, with Python and all that
+    the daemon imports: its container's, but for the project's wheel.
     """
 
+    kubernetes: Kubernetes
     tree: Path
     programs: Path
+    machine: Mapping[Path, str]
     image: Path
 
 
@@ -51,12 +64,20 @@ def cache() -> Path:
 
 def install(say: Say = telling.silence) -> Stack:
     """Return what a node needs, made now where it is not there yet. ``LackingError`` where that cannot be."""
+    kubernetes = versions.chosen()
     lacking.check()
     folder, told = cache(), telling.timed(say)
-    tree = Tree(packages=PACKAGES).kept_in(folder / "node", told)
-    once(folder, build.recipe(), lambda: _build(folder, tree, told), wait_s=3 * build.BUILD_S)
+    make = _of_debian if kubernetes.is_debians else _of_modules
+    tree, machine = make(folder, kubernetes, told)
     image = interpreter.kept_in(folder / "image", told)
-    return Stack(tree=tree, programs=folder / "bin", image=image)
+    (programs,) = (path for path, seen in machine.items() if seen == PROGRAMS)
+    return Stack(kubernetes=kubernetes, tree=tree, programs=programs, machine=machine, image=image)
+
+
+def _of_debian(folder: Path, _: Kubernetes, say: Say) -> tuple[Path, Mapping[Path, str]]:
+    tree = Tree(packages=PACKAGES).kept_in(folder / "node", say)
+    once(folder, build.recipe(), lambda: _build(folder, tree, say), wait_s=3 * build.BUILD_S)
+    return tree, {folder / "bin": PROGRAMS}
 
 
 def _build(folder: Path, tree: Path, say: Say) -> Mapping[str, object]:
@@ -72,11 +93,22 @@ def _build(folder: Path, tree: Path, say: Say) -> Mapping[str, object]:
     return {}
 
 
+def _of_modules(folder: Path, kubernetes: Kubernetes, say: Say) -> tuple[Path, Mapping[Path, str]]:
+    tree = Tree(packages=NEWER_PACKAGES).kept_in(folder / "newer-node", say)
+    machine = {}
+    for pinned, seen in ((CONTAINERD, RUNTIME), (modules.KUBERNETES.pinned(kubernetes.name), PROGRAMS)):
+        machine[pinned.kept_in(folder, say)] = seen
+        say(f"{pinned.product.name} {pinned.version}: building it took {pinned.took(folder)}")
+    modules.clear(folder)
+    return tree, machine
+
+
 def main() -> int:
-    return telling.main(
-        lambda say: f"Kubernetes {VERSION} is in {install(say).programs}",
-        absent="No real node here",
-    )
+    def made(say: Say) -> str:
+        stack = install(say)
+        return f"Kubernetes {stack.kubernetes.version} is in {stack.programs}"
+
+    return telling.main(made, absent="No real node here")
 
 
 if __name__ == "__main__":

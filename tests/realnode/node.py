@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.realnode.commands import commands
 from tests.realnode.ground import KEYS, NAME
 from tests.realnode.install import Stack
 from tests.realnode.servers import Server, until
+from tests.realnode.versions import Kubernetes
 from tests.runtimes import image
 from tests.runtimes.enclosure import Enclosure, enclosed
 
@@ -25,6 +26,7 @@ SHORT_S, START_S = 30, 120
 class Node:
     """``servers`` by name; ``times`` tell after how many seconds each was ready."""
 
+    kubernetes: Kubernetes
     enclosure: Enclosure
     network: Network
     api: Api
@@ -73,13 +75,16 @@ def is_ready(thing: Mapping[str, Any]) -> bool:
 def running(stack: Stack) -> Iterator[Node]:
     """Start all, wait until the node is ready, and end all. ``LackingError`` where the machine refuses."""
     with contextlib.ExitStack() as ends:
-        enclosure = ends.enter_context(enclosed(stack.tree, machine={stack.programs: "/programs"}))
-        ground.lay(enclosure)
+        enclosure = ends.enter_context(enclosed(stack.tree, machine=stack.machine))
+        ground.lay(enclosure, stack.kubernetes)
         network = Network(enclosure.first_pid)
         ends.callback(network.close)
-        servers = {name: Server(enclosure=enclosure, name=name, command=c) for name, c in commands().items()}
+        started = commands(stack.kubernetes).items()
+        servers = {name: Server(enclosure=enclosure, name=name, command=command) for name, command in started}
         api = Api(network, enclosure.path(f"{KEYS}/ca.crt").read_text())
-        node = Node(enclosure=enclosure, network=network, api=api, servers=servers, times={})
+        node = Node(
+            kubernetes=stack.kubernetes, enclosure=enclosure, network=network, api=api, servers=servers, times={}
+        )
         for server in servers.values():
             ends.callback(_halt, server)
         try:
@@ -111,13 +116,15 @@ def _started(node: Node) -> Node:
         node.load(image.archive(node.path("/bin/busybox"), name))
     servers["kubelet"].start()
     ready("kubelet", lambda: api.call("GET", "/api/v1/nodes")["items"] and node.is_ready())
-    until(lambda: _has_account(api), "the default service account", START_S)
-    return Node(enclosure=node.enclosure, network=node.network, api=api, servers=servers, times=times)
+    until(lambda: _has_account(node), "the default service account", START_S)
+    return replace(node, times=times)
 
 
-def _has_account(api: Api) -> bool:
-    accounts = api.call("GET", "/api/v1/namespaces/default/serviceaccounts")["items"]
-    return any(account["metadata"]["name"] == "default" and account.get("secrets") for account in accounts)
+def _has_account(node: Node) -> bool:
+    """Without it no pod is admitted; on 1.20 it must have its token, too, which newer ones make for each pod."""
+    accounts = node.api.call("GET", "/api/v1/namespaces/default/serviceaccounts")["items"]
+    token = "secrets" if node.kubernetes.is_debians else "metadata"
+    return any(account["metadata"]["name"] == "default" and account.get(token) for account in accounts)
 
 
 def _halt(server: Server) -> None:

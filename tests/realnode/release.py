@@ -19,18 +19,29 @@ QUICK = {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 1.0}
 """Recovery is a matter of minutes in production; here it is one of seconds."""
 
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 def values(
-    profile: str, plugin: Mapping[str, Any] = MappingProxyType({}), scheduler: Mapping[str, Any] = MappingProxyType({})
+    profile: str,
+    plugin: Mapping[str, Any] = NOTHING,
+    scheduler: Mapping[str, Any] = NOTHING,
+    policies: Mapping[str, Any] = NOTHING,
 ) -> dict[str, Any]:
     """Return the chart's values: the daemon simulates the machine ``profile`` in a directory that the test reaches
-    too, and heals in seconds; ``plugin`` goes over the values of ``devicePlugin``, ``scheduler`` over its own.
+    too, and heals in seconds; ``plugin`` goes over the values of ``devicePlugin``, ``scheduler`` and ``policies`` over
+    those of their own.
     """
     simulated = {
         "extraArgs": [f"--simulate={profile}", f"--simulation-dir={SIMULATION}", "--log-format=json"],
         "hostPaths": [{"path": SIMULATION, "readOnly": False}],
         "config": {"health": QUICK},
     }
-    return {"devicePlugin": {**simulated, **plugin}, "scheduler": {"extraArgs": ["--log-format=json"], **scheduler}}
+    return {
+        "devicePlugin": {**simulated, **plugin},
+        "scheduler": {"extraArgs": ["--log-format=json"], **scheduler},
+        "admissionPolicies": dict(policies),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

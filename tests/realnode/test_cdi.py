@@ -1,18 +1,21 @@
-"""Case d: devices by CDI, named in an annotation that the kubelet passes on to containerd 1.7."""
+"""Case d: devices by CDI, named in an annotation or in a field that the kubelet passes on to containerd."""
 
 import pytest
 
+from tests.realnode import versions
 from tests.realnode.asked import container, manifest
 from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
 
-pytestmark = pytest.mark.case("d", "devices by CDI annotation through containerd 1.7")
+pytestmark = pytest.mark.case("d", "devices by CDI, by the annotation and by the field, through containerd")
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 
-@pytest.fixture(scope="module")
-def by_cdi(installed):
+@pytest.fixture(
+    scope="module", params=["cdi-annotations", pytest.param("cdi-cri", marks=pytest.mark.since(versions.CDI_FIELD))]
+)
+def by_cdi(installed, request):
     """The daemon hands devices over by CDI while this module runs."""
-    installed.configure(nvidia={"deviceListStrategy": ["cdi-annotations"]})
+    installed.configure(nvidia={"deviceListStrategy": [request.param]})
     machine = installed.machine()
     machine.make_nodes_real()
     (machine.directory / HOOK).write_bytes(HOOK_SCRIPT.read_bytes())  # the simulated one is in Python

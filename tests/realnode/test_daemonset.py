@@ -22,13 +22,14 @@ WIDE = (
     *("rbac.authorization.k8s.io/v1/clusterroles", "rbac.authorization.k8s.io/v1/clusterrolebindings"),
     "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
 )
+POLICIES = tuple(f"admissionregistration.k8s.io/v1/validatingadmissionpolic{end}" for end in ("ies", "ybindings"))
 OWN = ("v1/secrets", "v1/configmaps", "v1/services", "v1/serviceaccounts", "v1/pods", "apps/v1/daemonsets")
 OWN += ("apps/v1/deployments", "rbac.authorization.k8s.io/v1/roles", "rbac.authorization.k8s.io/v1/rolebindings")
 
 
 def of_the_release(node):
     """The names of all objects that the release has in the cluster."""
-    places = [f"/apis/{kind}" for kind in WIDE]
+    places = [f"/apis/{kind}" for kind in (*WIDE, *(POLICIES if node.kubernetes.has_policies else ()))]
     for kind in OWN:
         group, _, plural = kind.rpartition("/")
         places.append(f"/{'api' if group == 'v1' else 'apis'}/{group}/namespaces/{release.NAMESPACE}/{plural}")
@@ -78,6 +79,7 @@ def pods(alone, node, tmp_path):
 
 def test_helm_leaves_nothing_of_the_release_in_the_cluster(uninstalled, node):
     assert len(uninstalled) > len(WIDE)
+    assert any(place.endswith(POLICIES) for place, _ in uninstalled) == node.kubernetes.has_policies
     try:
         until(lambda: not of_the_release(node), "nothing to be left", GRACE_S)
     except TimeoutError:

@@ -4,8 +4,12 @@ import pytest
 
 from hami_plugin.protocol import keys
 from hami_plugin.scheduler.webhook.admission import IGNORE
-from tests.realnode.asked import container, manifest
+from tests.realnode import versions
+from tests.realnode.api import ApiError
+from tests.realnode.asked import NAMESPACE, container, manifest
+from tests.realnode.conftest import PROFILE
 from tests.realnode.ground import NAME
+from tests.realnode.release import Release, values
 from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("h", "hostile pods get nothing that is another's")
@@ -32,6 +36,29 @@ def test_a_pod_that_another_scheduler_bound_is_refused_and_counted(pods, daemon)
     refused(pods, name, "NotScheduledByHAMi")
     grown = {k for k, v in outcomes(daemon).items() if v > before.get(k, 0)}
     assert any("NotScheduledByHAMi" in k for k in grown)
+
+
+@pytest.fixture(scope="module")
+def unreserved(installed, node):
+    """Anybody may write the scheduler's annotations, as on an API server without admission policies."""
+    if not node.kubernetes.has_policies:
+        yield
+        return
+    Release(node=node).upgrade(values(PROFILE, policies={"enabled": False}))
+    until(lambda: not refuses(node, "tried"), "the end of the policies", 30)
+    yield
+    Release(node=node).upgrade(values(PROFILE))
+    until(lambda: refuses(node, "tried"), "the policies to be in force again", 30)
+
+
+def refuses(node, name):
+    """Whether the API server keeps a reserved annotation from an author."""
+    try:
+        node.api.create_pod(manifest(name, container(), annotations={keys.BIND_PHASE: keys.PHASE_SUCCESS}))
+    except ApiError as error:
+        return error.status == 403
+    node.api.delete_pod(NAMESPACE, name)
+    return False
 
 
 @pytest.fixture
@@ -63,7 +90,16 @@ def forged(pods, victim, **limits):
     return pods.create(manifest("copycat", container(**limits), **past))
 
 
-def test_a_pod_with_another_pods_annotations_does_not_get_more_than_it_asks_for(pods, daemon, victim):
+@pytest.mark.since(versions.POLICIES)
+def test_with_the_charts_policies_a_pod_with_a_decision_of_its_author_is_refused_at_once(pods, victim):
+    with pytest.raises(ApiError, match=r"only hami-plugin may write the annotations .*hami\.io/bind-phase") as error:
+        forged(pods, victim, count=1)
+
+    assert error.value.status == 403
+    assert (pods.phase(victim), pods.restarts(victim)) == ("Running", 0)
+
+
+def test_a_pod_with_another_pods_annotations_does_not_get_more_than_it_asks_for(unreserved, pods, daemon, victim):
     before = outcomes(daemon)
 
     name = forged(pods, victim, count=1, memory=100)
@@ -74,7 +110,7 @@ def test_a_pod_with_another_pods_annotations_does_not_get_more_than_it_asks_for(
     assert (pods.phase(victim), pods.restarts(victim)) == ("Running", 0)
 
 
-def test_a_pod_with_the_decision_of_another_does_not_get_what_that_one_holds(pods, daemon, holder):
+def test_a_pod_with_the_decision_of_another_does_not_get_what_that_one_holds(unreserved, pods, daemon, holder):
     name = forged(pods, holder, count=1)
 
     refused(pods, name, "DeviceOvercommitted")
@@ -82,7 +118,7 @@ def test_a_pod_with_the_decision_of_another_does_not_get_what_that_one_holds(pod
     assert (pods.phase(holder), pods.restarts(holder)) == ("Running", 0)
 
 
-def test_a_pod_that_copies_a_decision_past_every_scheduler_has_nothing_of_its_owner(pods, victim):
+def test_a_pod_that_copies_a_decision_past_every_scheduler_has_nothing_of_its_owner(unreserved, pods, victim):
     """An author can write a decision for what the pod itself asks for; reserving the annotations is admission's."""
     before = pods.granted(victim)
 

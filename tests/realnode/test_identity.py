@@ -1,6 +1,8 @@
 """Case b: a pod of every shape starts with exactly what was decided for it."""
 
 import json
+import os
+import signal
 
 import grpc
 import pytest
@@ -12,7 +14,9 @@ from hami_plugin.model.device import physical_id
 from hami_plugin.protocol import keys
 from hami_plugin.scheduler.webhook.admission import IGNORE
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
+from tests.realnode import versions
 from tests.realnode.asked import container, manifest
+from tests.realnode.servers import until
 
 pytestmark = pytest.mark.case("b", "pods of every shape start with exactly what was decided for them")
 RESOURCE = "nvidia.com/gpu"
@@ -51,6 +55,18 @@ def has(seen, grants):
     assert seen.devices == {}
 
 
+def held(node, name):
+    """Per container, the devices that the kubelet's PodResources name."""
+    socket = node.path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    with grpc.insecure_channel(f"unix:{socket}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+        answer = PodResourcesListerStub(channel).List(ListPodResourcesRequest(), timeout=20)
+    (found,) = [pod for pod in answer.pod_resources if (pod.namespace, pod.name) == ("default", name)]
+    return {
+        one.name: sorted(physical_id(i) for d in one.devices if d.resource_name == RESOURCE for i in d.device_ids)
+        for one in found.containers
+    }
+
+
 def test_a_shared_pod_has_its_memory_and_cores(pods, node, daemon):
     name = pods.run(manifest("shared", container(count=1, memory=3000, cores=30)))
 
@@ -85,6 +101,41 @@ def test_an_init_container_has_its_own_and_the_container_after_it_has_its_own(po
     has(pods.granted(name), second)
 
 
+@pytest.mark.since(versions.INIT_AMOUNTS)
+def test_an_init_container_has_its_own_memory_and_cores(pods):
+    init = container("prepare", count=1, memory=1000, cores=10, then="true")
+    name = pods.run(manifest("measured", container(count=1, memory=2000, cores=20), inits=[init]))
+
+    pods.await_settled(name)
+
+    first, second = decided(pods, name)
+    assert [grant[1:] for grant in (*first, *second)] == [(1000, 10), (2000, 20)]
+    has(pods.granted(name, "prepare"), first)
+    has(pods.granted(name), second)
+
+
+@pytest.mark.since(max(versions.SIDECARS, versions.INIT_AMOUNTS))
+def test_a_native_sidecar_an_init_container_and_a_container_have_each_its_own_also_after_restarts(pods, node):
+    sidecar = {**container("aside", count=1, memory=1200, cores=12), "restartPolicy": "Always"}
+    init = container("prepare", count=1, memory=700, cores=7, then="true")
+    asked = manifest("native", container(count=1, memory=1700, cores=17), inits=[sidecar, init], restartPolicy="Always")
+    name = pods.run(asked)
+    pods.await_settled(name)
+    grants = dict(zip(("aside", "prepare", "main"), decided(pods, name), strict=True))
+
+    for one, amounts in (("aside", (1200, 12)), ("prepare", (700, 7)), ("main", (1700, 17))):
+        assert [grant[1:] for grant in grants[one]] == [amounts]
+        has(pods.granted(name, one), grants[one])
+    assert held(node, name) == {one: sorted(uuid for uuid, _, _ in grants[one]) for one in ("aside", "main")}
+
+    for one in ("aside", "main"):
+        before = pods.containers(name)
+        os.kill(pods.pid(name, one), signal.SIGKILL)
+        until(lambda one=one, before=before: pods.containers(name)[one] != before[one], f"another {one}", 60)
+        pods.await_running(name)
+        has(pods.granted(name, one), grants[one])
+
+
 def test_a_sidecar_before_the_one_that_asks_has_nothing(pods):
     name = pods.run(manifest("aside", container("sidecar"), container(count=1, memory=1500, cores=15)))
 
@@ -111,18 +162,9 @@ def test_a_topology_pod_of_four_has_four_whole_devices(pods):
 def test_the_kubelets_pod_resources_say_what_was_decided(pods, node):
     name = pods.run(manifest("listed", container("one", count=1, memory=1000), container("two", count=2, memory=900)))
     pods.await_settled(name)
-    socket = node.path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
-    with grpc.insecure_channel(f"unix:{socket}", options=[("grpc.enable_http_proxy", 0)]) as channel:
-        answer = PodResourcesListerStub(channel).List(ListPodResourcesRequest(), timeout=20)
-
-    (found,) = [pod for pod in answer.pod_resources if (pod.namespace, pod.name) == ("default", name)]
-    held = {
-        one.name: sorted(physical_id(i) for d in one.devices if d.resource_name == RESOURCE for i in d.device_ids)
-        for one in found.containers
-    }
     one, two = decided(pods, name)
-    assert held == {"one": sorted(uuid for uuid, _, _ in one), "two": sorted(uuid for uuid, _, _ in two)}
+    assert held(node, name) == {"one": sorted(uuid for uuid, _, _ in one), "two": sorted(uuid for uuid, _, _ in two)}
 
 
 def test_each_answer_in_the_kubelets_checkpoint_says_whom_it_was_made_for(pods, node):

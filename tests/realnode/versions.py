@@ -1,0 +1,63 @@
+"""Which Kubernetes the real node runs: Debian's 1.20, or one that is pinned as a Go module."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.debian.commands import LackingError
+from tests.realnode import build
+from tests.realnode.modules import KUBERNETES
+
+VARIABLE = "KUBERNETES"
+CDI_FIELD, SIDECARS, POLICIES = 29, 29, 30
+"""Minor versions since when, without a switch, a kubelet passes on the CDI names of an Allocate answer, init containers
+may run beside the others, and an API server has ValidatingAdmissionPolicy."""
+INIT_AMOUNTS, DEVICE_HEALTH = 34, 36
+"""The same: init containers may ask for memory and cores, and a pod's status tells the health of its devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubernetes:
+    """``version`` as in ``v1.37.2``."""
+
+    version: str
+
+    @property
+    def name(self) -> str:
+        """As in ``1.37``, which is how it is chosen."""
+        return f"1.{self.minor}"
+
+    @property
+    def minor(self) -> int:
+        return int(self.version.split(".")[1])
+
+    @property
+    def has_policies(self) -> bool:
+        """Its API server has ValidatingAdmissionPolicy, without a switch."""
+        return self.minor >= POLICIES
+
+    @property
+    def is_debians(self) -> bool:
+        """Debian has its source: nothing but Debian's mirror is asked."""
+        return self == DEBIANS
+
+
+DEBIANS = Kubernetes(version=build.VERSION)
+
+
+def known() -> Mapping[str, Kubernetes]:
+    """Those that can be chosen by their names, the oldest first."""
+    pinned = (Kubernetes(version=KUBERNETES.pinned(minor).version) for minor in KUBERNETES.minors())
+    return {one.name: one for one in (DEBIANS, *pinned)}
+
+
+def chosen() -> Kubernetes:
+    """What the variable ``KUBERNETES`` names; Debian's where it names none. ``LackingError`` for an unknown one."""
+    name = os.environ.get(VARIABLE) or DEBIANS.name
+    found = known().get(name)
+    if found is None:
+        raise LackingError(
+            f"{VARIABLE}={name} is not known; there are {', '.join(known())} "
+            f"(try: python -m tests.realnode.pin kubernetes {name}.0)"
+        )
+    return found
