@@ -124,7 +124,7 @@ def other_choices(case: Case, ours: Json) -> Iterator[Json]:
 
     def choice(uuids: Sequence[str]) -> Json:
         grants = [able[uuid].grant(demand.device_type) for uuid in uuids]
-        return json.loads(json.dumps(fits.told(question, known.family.rules.policy, known.parity, grants)))
+        return json.loads(json.dumps(fits.summary(question, known.family.rules.policy, known.parity, grants)))
 
     if not ours["ok"]:
         yield {"ok": True, "reason": "", "devices": {demand.device_type: []}}
