@@ -1,4 +1,4 @@
-"""``hami-plugin cdi``: look at CDI specs, of this machine, of a simulated one, or of files."""
+"""``hami-plugin cdi``: inspect CDI specs, of this machine, of a simulated one, or of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hami_plugin.cli.options import configuration_options, quietly
+from hami_plugin.cli.options import configuration_options, warnings_only
 from hami_plugin.errors import HamiError
 
 if TYPE_CHECKING:
@@ -23,22 +23,22 @@ directory_option = click.option(
     "directories",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="A spec directory; a later one outranks an earlier one. Not with --simulate, whose specs are in no "
+    help="A spec directory; the last has the highest priority. Not with --simulate, whose specs are in no "
     "directory.  [default: the configuration's cdiDirs, which are /etc/cdi and /var/run/cdi]",
 )
 
 
 @click.group(
-    epilog="Try it without hardware: hami-plugin cdi list --simulate dgx-h100. Exit statuses: 0 all is well, 1 "
-    "something is to be mended, 2 the command or the configuration cannot be understood. No daemon and no "
-    "cluster is asked."
+    epilog="Try it without hardware: hami-plugin cdi list --simulate dgx-h100. Exit statuses: 0 success, 1 "
+    "a problem was found, 2 invalid command or configuration. It needs neither a daemon nor a "
+    "cluster."
 )
 def cdi() -> None:
-    """Container Device Interface: what specs say, and what a container would receive.
+    """Container Device Interface: inspect specs, and what a container would receive.
 
-    A runtime that is asked for a device by its CDI name, as example.com/gpu=0, looks into spec files for what that
-    means. `generate` shows the specs that the daemon writes; `list` which names a runtime finds, and which it refuses;
-    `validate` what is wrong with a file; `resolve` what a container receives for a name.
+    A runtime resolves the CDI name of a device, such as example.com/gpu=0, in spec files. `generate` prints the specs
+    that the daemon writes, `list` the names that a runtime finds and those it refuses, `validate` the problems of a
+    file, and `resolve` what a container receives for a name.
     """
 
 
@@ -48,19 +48,24 @@ def cdi() -> None:
 )
 @configuration_options
 @click.option(
-    "--format", "form", type=click.Choice(["json", "yaml"]), default="json", show_default=True, help="Of the spec."
+    "--format",
+    "form",
+    type=click.Choice(["json", "yaml"]),
+    default="json",
+    show_default=True,
+    help="Format of the spec.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write each spec into this directory, which is made where it is missing, under the name that the daemon uses. "
-    "The daemon's own are JSON; a second one in YAML beside them would be in conflict.",
+    help="Write each spec into this directory, under the name that the daemon uses. It is created if it is missing. "
+    "The daemon writes JSON; a second spec in YAML beside it would conflict.",
 )
-@click.option("--explain", is_flag=True, help="Also say where things were looked for (on standard error).")
+@click.option("--explain", is_flag=True, help="Also print, on standard error, where the driver's files were searched.")
 def generate(form: str, output: Path | None, explain: bool, **options: Any) -> None:
-    """Describe this machine's devices, as the daemon would: one spec for each family, on standard output.
+    """Print this machine's devices as the daemon would describe them: one spec for each device type.
 
-    Exit 1 if a device had to be left out; the reason is on standard error.
+    The exit status is 1 if a device had to be left out; the reason is on standard error.
     """
     specs = _described(options)
     for one in specs:
@@ -84,13 +89,13 @@ def generate(form: str, output: Path | None, explain: bool, **options: Any) -> N
 )
 @configuration_options
 @directory_option
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_devices(directories: Sequence[Path], as_json: bool, **options: Any) -> None:
     """Print the names that a runtime would find, each with its file.
 
-    Exit 1 if files are broken or in conflict: a name that two files of one directory define is refused by runtimes. One
-    that a later directory defines once more is taken from there; if one of the two is ours, the daemon calls the device
-    CDIConflict all the same.
+    The exit status is 1 for invalid or conflicting files: runtimes refuse a name that two files of a directory define.
+    A later directory overrides an earlier one; if one of the two specs is ours, the daemon still reports the device as
+    CDIConflict.
     """
     found = _view(directories, options)
     conflicts = {str(name): files for name, files in found.conflicts.items()}
@@ -103,23 +108,23 @@ def list_devices(directories: Sequence[Path], as_json: bool, **options: Any) -> 
         click.echo(json.dumps(answer, indent=2))
     else:
         for name, (*others, file) in files.items():
-            click.echo(f"{name}  {file}" + (f"  (outranks {' and '.join(others)})" if others else ""))
+            click.echo(f"{name}  {file}" + (f"  (overrides {' and '.join(others)})" if others else ""))
         for name, of_name in conflicts.items():
-            click.echo(f"{name} is defined by {' and '.join(of_name)}; a runtime takes neither, remove one", err=True)
+            click.echo(f"{name} is defined by {' and '.join(of_name)}; a runtime accepts neither; remove one", err=True)
         for problem in problems:
             click.echo(problem, err=True)
     sys.exit(bool(conflicts or problems))
 
 
 @cdi.command(
-    short_help="Say what a runtime would refuse in files.", epilog="Example: hami-plugin cdi validate /etc/cdi/*.yaml"
+    short_help="Print what a runtime would refuse in files.", epilog="Example: hami-plugin cdi validate /etc/cdi/*.yaml"
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
 def validate(files: Sequence[Path]) -> None:
-    """Say everything in FILES that a runtime would refuse, or start no container with.
+    """Print everything in FILES that a runtime would refuse, or that no container starts with.
 
-    Each problem comes with its file, device and field; exit 1 if there is any. Each file is looked at alone;
-    `hami-plugin cdi list` sees them together.
+    Each problem has its file, device and field; the exit status is 1 if there is any. Each file is checked alone;
+    `hami-plugin cdi list` checks them together.
     """
     from cdi.documents import read, to_json  # noqa: PLC0415
     from cdi.errors import InvalidSpecError  # noqa: PLC0415
@@ -136,9 +141,9 @@ def validate(files: Sequence[Path]) -> None:
                 click.echo(str(problem), err=True)
         except UnicodeDecodeError as error:
             bad += 1
-            click.echo(f"{file}: is not text in UTF-8: {error.reason} at byte {error.start}", err=True)
+            click.echo(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}", err=True)
         else:
-            click.echo(f"{file}: in order, {len(spec.devices)} names of kind {spec.kind}")
+            click.echo(f"{file}: valid, {len(spec.devices)} names of kind {spec.kind}")
     sys.exit(bool(bad))
 
 
@@ -150,10 +155,10 @@ def validate(files: Sequence[Path]) -> None:
 @configuration_options
 @directory_option
 def resolve(names: Sequence[str], directories: Sequence[Path], **options: Any) -> None:
-    """Print what a container receives that asks for NAMES, as a runtime would add it.
+    """Print what a container that asks for NAMES receives from the runtime.
 
-    A name is vendor/class=device, as `hami-plugin cdi list` prints it; the device alone is enough where only one kind
-    has one of that name. Exit 1 if one does not resolve, and then nothing is printed: no container would start.
+    A name is vendor/class=device, as `hami-plugin cdi list` prints it; the device alone is enough if only one kind has
+    it. If a name does not resolve, nothing is printed and the exit status is 1: no container would start.
     """
     from cdi.blocks import yaml_text  # noqa: PLC0415
     from cdi.errors import UnresolvableError  # noqa: PLC0415
@@ -170,7 +175,7 @@ def resolve(names: Sequence[str], directories: Sequence[Path], **options: Any) -
 
 
 def _list_command(directories: Sequence[Path], options: dict[str, Any]) -> str:
-    """The call of ``list`` that looks at the same specs."""
+    """The ``list`` command for the same specs."""
     simulated = [f"--simulate {options['simulate']}"] if options["simulate"] else []
     return " ".join(["hami-plugin cdi list", *simulated, *(f"--dir {directory}" for directory in directories)])
 
@@ -178,25 +183,25 @@ def _list_command(directories: Sequence[Path], options: dict[str, Any]) -> str:
 def _described(options: dict[str, Any]) -> list[Described]:
     from hami_plugin.cli.cdi_specs import described  # noqa: PLC0415  # needs the vendors
 
-    with quietly():
+    with warnings_only():
         return list(described(options, os.environ))
 
 
 def _view(directories: Sequence[Path], options: dict[str, Any]) -> Registry:
-    """Of a simulated machine where one is named, else of directories. A missing one is told: it may be a slip."""
+    """The specs of a simulated machine if one is named, else of directories. A missing directory is reported."""
     from hami_plugin.cli.cdi_specs import configured_directories, view  # noqa: PLC0415
 
     if options["simulate"]:
         if directories:
             raise click.UsageError(
-                "--dir and --simulate exclude each other: specs of a simulated machine are in no file"
+                "--dir and --simulate exclude each other: the specs of a simulated machine are in no directory"
             )
         return view((), _described(options))
-    looked_at = directories or configured_directories(options, os.environ)
-    for directory in looked_at:
+    searched = directories or configured_directories(options, os.environ)
+    for directory in searched:
         if not directory.exists():
-            click.echo(f"{directory} is not there; runtimes find nothing in it", err=True)
-    return view(looked_at)
+            click.echo(f"{directory} does not exist; runtimes find nothing in it", err=True)
+    return view(searched)
 
 
 def _store(path: Path, text: str) -> None:

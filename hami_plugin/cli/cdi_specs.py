@@ -1,4 +1,4 @@
-"""CDI specs for people: of this machine or a simulated one, and what a runtime would make of the spec directories."""
+"""The CDI specs of this machine or a simulated one, and the view of a runtime over spec directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from hami_plugin.sdk import Family
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """One family's spec, under the file name that the daemon would use. ``problems`` are devices left out, in words."""
+    """One family's spec, under the file name that the daemon would use. ``problems`` are the devices left out, with
+    reasons.
+    """
 
     family: Family
     file: str
@@ -30,16 +32,16 @@ class Described:
     host: HostFiles
 
     def explained(self) -> Sequence[str]:
-        """Where the vendor looked for what every container needs, and what it found."""
+        """Where the vendor searched for the driver's files, and what it found."""
         return self.family.node.explain(self.host)
 
     def text(self, extension: str = ".json") -> str:
-        """The spec as a file with this extension would have it."""
+        """The spec's text in the format of this extension."""
         return write(self.spec, f"{Path(self.file).stem}{extension}")
 
 
 def described(options: Options, environment: Mapping[str, str]) -> Iterator[Described]:
-    """A spec for each family that has devices here. ``HamiError`` when none has."""
+    """A spec for each family with devices here. ``HamiError`` if there is none."""
     ready = plan(options, {"NODE_NAME": "this-node", **environment})
     paths = HostPaths(hook=ready.configuration.settings.hook_path, hook_view=ready.configuration.settings.hook_path)
     problems: list[str] = []
@@ -59,11 +61,11 @@ def described(options: Options, environment: Mapping[str, str]) -> Iterator[Desc
                 found += 1
                 yield Described(family=family, file=file_name(str(spec.kind)), spec=spec, problems=left_out, host=host)
     if not found:
-        raise HamiError(f"there is nothing to describe. {' '.join(problems)}".strip(), hint="try --simulate dgx-h100")
+        raise HamiError(f"no devices to describe. {' '.join(problems)}".strip(), hint="try --simulate dgx-h100")
 
 
 def view(directories: Sequence[Path], specs: Sequence[Described] = ()) -> Registry:
-    """What a runtime makes of ``directories``, or of ``specs`` alone where any are given."""
+    """The view of a runtime over ``directories``, or over ``specs`` alone if any are given."""
     files: Sequence[SpecFile] = (
         [SpecFile(path=one.file, priority=0, text=one.text()) for one in specs]
         if specs
@@ -73,11 +75,11 @@ def view(directories: Sequence[Path], specs: Sequence[Described] = ()) -> Regist
 
 
 def configured_directories(options: Options, environment: Mapping[str, str]) -> Sequence[Path]:
-    """Where the daemon would look for specs, and write its own into the last."""
+    """The daemon's spec directories; it writes its own into the last."""
     return plan(options, {"NODE_NAME": "this-node", **environment}).configuration.settings.cdi_dirs
 
 
 def full_name(name: str, found: Registry) -> str:
-    """``name`` with its kind. A device's name alone is enough where one kind has such a device."""
+    """``name`` with its kind. A device's name alone is enough if only one kind has it."""
     fitting = {str(one) for one in (*found.names, *found.conflicts) if one.device == name}
     return fitting.pop() if len(fitting) == 1 else name

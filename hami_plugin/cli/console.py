@@ -1,4 +1,4 @@
-"""What commands print: tables with colour on a terminal, and plain, stable lines anywhere else."""
+"""Output of commands: tables with colour on a terminal, and plain, stable lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 UNLIMITED = 1000
-"""Columns of what is no terminal: no line is folded there."""
+"""Columns where the output is not a terminal: no line is folded."""
 
 
 def terminal() -> Console:
     """Standard output as rich sees it; ``NO_COLOR`` and ``FORCE_COLOR`` hold. Only commands that draw load rich."""
-    from rich.console import Console  # noqa: PLC0415  # the daemon imports this module's neighbours
+    from rich.console import Console  # noqa: PLC0415  # the daemon must not load it
 
     wide = None if sys.stdout.isatty() else UNLIMITED
     return Console(highlight=False, markup=False, emoji=False, width=wide)
 
 
 def width() -> int | None:
-    """How wide the terminal is; None where the output goes elsewhere, and may be as wide as it needs."""
+    """The terminal's width; None where the output is not a terminal, and may be of any width."""
     return terminal().width if sys.stdout.isatty() else None
 
 

@@ -20,18 +20,24 @@ from hami_plugin.cli.options import configuration_options
 @click.command(epilog="Example: hami-plugin run --node-name node-1 --config /etc/hami-plugin/config.yaml")
 @configuration_options
 @click.option("--node-name", help="This node's name in Kubernetes. [env: NODE_NAME]")
-@click.option("--kubelet-dir", type=click.Path(path_type=Path), help="Directory of kubelet.sock and of our sockets.")
+@click.option(
+    "--kubelet-dir", type=click.Path(path_type=Path), help="Directory of kubelet.sock and of the daemon's sockets."
+)
 @click.option("--pod-resources-socket", type=click.Path(path_type=Path), help="The kubelet's PodResources socket.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, else the pod's own account.")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, or the pod's service account."
+)
 @click.option("--hook-path", type=click.Path(path_type=Path), help="HAMi's hook path on the host. [env: HOOK_PATH]")
-@click.option("--state-dir", type=click.Path(path_type=Path), help="Where the journal and the health memory are kept.")
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path), help="Directory of the daemon's state: journal and device health."
+)
 @click.option("--http", metavar="HOST:PORT", help="Address of /healthz, /readyz and /metrics.  [default: 0.0.0.0:9394]")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
 @click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
 def run(kubeconfig: Path | None, **options: Any) -> None:
-    """Run the daemon on this node until it is told to stop (SIGTERM)."""
+    """Run the daemon on this node until SIGTERM."""
     with ExitStack() as stack:
-        with _uncollected():
+        with _without_gc():
             from hami_plugin.daemon.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
             from hami_plugin.daemon.startup import opened, plan  # noqa: PLC0415
             from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
@@ -56,10 +62,10 @@ def run(kubeconfig: Path | None, **options: Any) -> None:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Within, no garbage is collected, and what is there at the end is never walked again.
+def _without_gc() -> Iterator[None]:
+    """Pause garbage collection, and exclude what exists at the end from later collections.
 
-    What a start imports and builds lives as long as the process; walking it took a seventh of the start.
+    What the start imports and builds lives as long as the process; collecting it took a seventh of the start.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""``hami-plugin demo``: a simulated node that shows its life."""
+"""``hami-plugin demo``: the real daemon on a simulated node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from hami_plugin.aio import ended_by_signals
 from hami_plugin.cli.console import terminal
-from hami_plugin.cli.options import profile_names, quietly
+from hami_plugin.cli.options import profile_names, warnings_only
 
 
 @click.command(epilog="Example: hami-plugin demo --profile dgx-1v")
@@ -19,23 +19,27 @@ from hami_plugin.cli.options import profile_names, quietly
     default="dgx-h100",
     show_default=True,
     shell_complete=profile_names,
-    help="The simulated machine. Several of different vendors, separated by commas, make one node.",
+    help="The simulated machine. Several machines of different vendors, separated by commas, make one node.",
 )
-@click.option("--all", "everywhere", is_flag=True, help="On every machine that can be simulated, as a table.")
-@click.option("--json", "as_json", is_flag=True, help="The whole outcome as JSON.")
-@click.option("--verbose", "-v", is_flag=True, help="Everything that each step found out.")
+@click.option(
+    "--all", "everywhere", is_flag=True, help="Run it on every machine that can be simulated, and print a table."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all results as JSON.")
+@click.option("--verbose", "-v", is_flag=True, help="Print everything that each step found.")
 @click.option("--keep", is_flag=True, help="Keep the working directory, with the daemon's log.")
-@click.option("--serve", is_flag=True, help="Keep the node up, to look at its metrics and annotations, until SIGTERM.")
+@click.option(
+    "--serve", is_flag=True, help="Keep the node running until SIGTERM, to inspect its metrics and annotations."
+)
 def demo(profile: str, *, everywhere: bool, as_json: bool, verbose: bool, keep: bool, serve: bool) -> None:
     """Run the real daemon against a simulated machine, kubelet and API server, and show what it does.
 
-    Exit 1 if a step fails. SIGINT and SIGTERM end it, and the daemon with it.
+    The exit status is 1 if a step fails. SIGINT and SIGTERM end the demo and the daemon.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its notes on connections that end are no part of the board
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's notes on closed connections would disturb the board
     from hami_plugin.demo import Board, play, play_everywhere  # noqa: PLC0415
 
     board = None if as_json else Board(terminal(), verbose=verbose, animated=sys.stdout.isatty())
     playing = play_everywhere() if everywhere else play(profile, board=board, as_json=as_json, keep=keep, serve=serve)
-    with quietly():
+    with warnings_only():
         held = asyncio.run(ended_by_signals(playing))
     sys.exit(0 if held else 1)

@@ -1,4 +1,4 @@
-"""The command line: all commands, and what users read of errors. Each command parses, builds, calls and prints."""
+"""The command line: all commands, and how errors are printed. Each command parses, builds, calls and prints."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ COMMANDS = {
     "topology": "hami_plugin.cli.devices",
     "vendors": "hami_plugin.cli.devices",
 }
-"""Where each command is. Only the one that runs is imported: a daemon needs none of the others."""
+"""The module of each command. Only the one that runs is imported."""
 
 
 class Imported(UserDict[str, Any]):
-    """Commands by name. One that is given by its module is imported when it is asked for."""
+    """Commands by name, imported from their modules on first use."""
 
     def __getitem__(self, name: str) -> click.Command:
         found = super().__getitem__(name)
@@ -49,7 +49,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except ConfigError as error:
             count = len(error.problems)
-            click.echo(f"The configuration cannot be used ({count} problem{'s'[: count > 1]}):", err=True)
+            click.echo(f"The configuration is invalid ({count} problem{'s'[: count > 1]}):", err=True)
             for problem in error.problems[:MAX_PROBLEMS]:
                 click.echo(f"  - {problem}", err=True)
             if count > MAX_PROBLEMS:

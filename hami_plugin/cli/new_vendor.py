@@ -1,4 +1,4 @@
-"""``hami-plugin new-vendor``: a vendor that runs and is tested, to be changed into the real one."""
+"""``hami-plugin new-vendor``: generate a vendor that runs and passes its test, as a starting point."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ import click
 from hami_plugin.errors import HamiError
 
 TRIAL_S = 120.0
-"""How long the new vendor may take for its first look at its simulated machine."""
+"""Timeout of the new vendor's first discovery."""
 MAX_NAME = 30
 _NAME = re.compile(r"[a-z][a-z0-9]*")
 
 
 @click.command("new-vendor", epilog="Example: hami-plugin new-vendor acme --tool")
 @click.argument("name")
-@click.option("--tool", "kind", flag_value="tool", help="A tool of the vendor lists the cards.")
-@click.option("--sysfs", "kind", flag_value="sysfs", help="The kernel shows the cards, and no tool is needed.")
+@click.option("--tool", "kind", flag_value="tool", help="The vendor's command-line tool lists the cards.")
+@click.option("--sysfs", "kind", flag_value="sysfs", help="The cards are found in sysfs, without a tool.")
 @click.option(
     "--to",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder to write into. Default: the checkout that this command runs from.",
+    help="The directory to write into. Default: the checkout that this command runs from.",
 )
 def new_vendor(name: str, kind: str | None, to: Path | None) -> None:
-    """Write a new vendor: its driver, a simulated machine, a test, and what the test expects.
+    """Generate a new vendor: driver, simulated machine, test and golden file.
 
-    All of it runs as it is. Nothing is written where a file is in the way, or where the new vendor does not run.
+    It runs as it is. Nothing is written if a file already exists, or if the new vendor does not run.
     """
     if kind is None:
-        raise click.UsageError("say where the cards are listed: --tool or --sysfs")
+        raise click.UsageError("choose how the cards are listed: --tool or --sysfs")
     _check(name)
     root = to or _checkout()
     with tempfile.TemporaryDirectory(prefix="hami-plugin-new-vendor-") as folder:
         files = _rendered(name, kind)
         _write(Path(folder), files)
-        files[f"tests/vendors/golden/{name}.json"] = _look(Path(folder), name)
+        files[f"tests/vendors/golden/{name}.json"] = _discover(Path(folder), name)
     _write(root, files)
     for path in files:
         click.echo(f"wrote {root / path}")
     click.echo(f"\nTry it:  {_python_path(root)}hami-plugin discover --simulate {name}-4")
     click.echo(f"Test it: {_python_path(root)}python -m pytest {root}/tests/vendors/test_{name}.py")
-    click.echo("Then go on with docs/adding-a-vendor.md, 'What to change'.")
+    click.echo("Then continue with docs/adding-a-vendor.md, 'What to change'.")
 
 
 def _check(name: str) -> None:
-    """``HamiError`` where no vendor may be named like this."""
+    """``HamiError`` if a vendor cannot have this name."""
     from hami_plugin.sdk import vendor_names  # noqa: PLC0415
 
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or len(name) > MAX_NAME:
         raise HamiError(
             f"{name!r} cannot be the name of a vendor",
-            hint=f"take up to {MAX_NAME} lower-case letters and digits, a letter first, and no keyword of Python",
+            hint=f"use up to {MAX_NAME} lower-case letters and digits, starting with a letter, and no Python keyword",
         )
     if name in vendor_names():
-        raise HamiError(f"there is a vendor named {name!r} already", hint="take another name")
+        raise HamiError(f"a vendor named {name!r} already exists", hint="choose another name")
 
 
 def _checkout() -> Path:
@@ -73,26 +73,26 @@ def _checkout() -> Path:
         root = Path(folder).parent
         if (root / "tests/vendors").is_dir() and (root / "pyproject.toml").is_file():
             return root
-    raise HamiError("this hami-plugin does not run from a checkout", hint="say with --to which folder to write into")
+    raise HamiError("this hami-plugin does not run from a checkout", hint="name the directory to write into with --to")
 
 
 def _rendered(name: str, kind: str) -> dict[str, str]:
     """The text of each file by its path below the folder that holds ``vendors``."""
     templates = resources.files("hami_plugin.cli") / "templates"
-    words = {"name": name, "Title": name.capitalize(), "Class": name.capitalize(), "NAME": name.upper()}
+    values = {"name": name, "Title": name.capitalize(), "Class": name.capitalize(), "NAME": name.upper()}
     sources = {
         f"vendors/{name}/__init__.py": templates / kind / "__init__.py.tmpl",
         f"vendors/{name}/simulation.py": templates / kind / "simulation.py.tmpl",
         f"vendors/{name}/profiles/{name}-4.yaml": templates / "profile.yaml.tmpl",
         f"tests/vendors/test_{name}.py": templates / "test.py.tmpl",
     }
-    return {path: Template(source.read_text(encoding="utf-8")).substitute(words) for path, source in sources.items()}
+    return {path: Template(source.read_text(encoding="utf-8")).substitute(values) for path, source in sources.items()}
 
 
-def _look(root: Path, name: str) -> str:
-    """What the vendor in ``root`` finds on its simulated machine, whatever this user's environment configures.
+def _discover(root: Path, name: str) -> str:
+    """The devices that the vendor in ``root`` finds on its simulated machine, independent of the user's environment.
 
-    ``HamiError`` says why it does not run.
+    ``HamiError`` if it does not run.
     """
     search = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR") if key in os.environ}
@@ -107,20 +107,18 @@ def _look(root: Path, name: str) -> str:
             check=True,
         )
     except subprocess.TimeoutExpired as error:
-        raise HamiError(
-            f"the new vendor {name!r} has found nothing within {TRIAL_S:g} s; nothing is written"
-        ) from error
+        raise HamiError(f"the new vendor {name!r} found nothing within {TRIAL_S:g} s; nothing was written") from error
     except subprocess.CalledProcessError as error:
         why = (error.stderr or error.stdout).strip()[-500:]
-        raise HamiError(f"the new vendor {name!r} does not run, and nothing is written: {why}") from error
+        raise HamiError(f"the new vendor {name!r} does not run; nothing was written: {why}") from error
     return json.dumps(json.loads(tried.stdout), indent=2, sort_keys=True) + "\n"
 
 
 def _write(root: Path, files: Mapping[str, str]) -> None:
-    """All of the files, or none. ``HamiError`` names the first that is there already."""
+    """Write all of the files, or none. ``HamiError`` names the first that already exists."""
     there = next((path for path in files if (root / path).exists()), None)
     if there:
-        raise HamiError(f"{root / there} is there already", hint="remove it, or take another name or another --to")
+        raise HamiError(f"{root / there} already exists", hint="remove it, or choose another name or --to")
     made: list[Path] = []
     try:
         for path, text in files.items():
@@ -150,6 +148,6 @@ def _remove(made: Iterable[Path]) -> None:
 
 
 def _python_path(root: Path) -> str:
-    """What a command is preceded by to find vendors in ``root``."""
+    """The prefix of a command that lets it find vendors in ``root``."""
     known = importlib.import_module("vendors").__path__
     return "" if any(Path(folder).parent == root.resolve() for folder in known) else f"PYTHONPATH={root} "

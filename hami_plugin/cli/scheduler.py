@@ -1,4 +1,4 @@
-"""``hami-plugin scheduler``: the process that kube-scheduler and the API server ask."""
+"""``hami-plugin scheduler``: the extender of kube-scheduler and the admission webhook."""
 
 from __future__ import annotations
 
@@ -17,66 +17,75 @@ from hami_plugin.cli.options import common_options
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 EPILOG = """\b
-Beside kube-scheduler in one pod, with the webhook:
+In one pod with kube-scheduler, with the webhook:
   hami-plugin scheduler --tls-cert /tls/tls.crt --tls-key /tls/tls.key
 \b
-From a shell, without TLS, on the loopback only:
+From a shell, on the loopback address, without TLS:
   hami-plugin scheduler --kubeconfig ~/.kube/config --listen 127.0.0.1:9398 --http 127.0.0.1:9395
 \b
-Is it ready, and if not, why:
+Check whether it is ready, or why not:
   curl --insecure https://127.0.0.1:9398/readyz
 """
 
 
 @click.command(epilog=EPILOG, short_help="Serve kube-scheduler (extender) and the API server (webhook).")
 @common_options
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, else the pod's own account.")
-@click.option("--scheduler-name", help="The scheduler that pods with devices go to.  [default: hami-scheduler]")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, or the pod's service account."
+)
+@click.option(
+    "--scheduler-name", help="Name of the scheduler that pods with devices are assigned to.  [default: hami-scheduler]"
+)
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Address of /filter, /bind and /webhook, and of the probes too.  [default: 0.0.0.0:9398]",
+    help="Address of /filter, /bind, /webhook and the probes.  [default: 0.0.0.0:9398]",
 )
 @click.option(
-    "--tls-cert", type=_FILE, help="Certificate of --listen, with its chain, in PEM. Read anew when replaced."
+    "--tls-cert", type=_FILE, help="Certificate of --listen, with its chain, in PEM. Reloaded when it is replaced."
 )
 @click.option("--tls-key", type=_FILE, help="Key of --tls-cert, in PEM, without a password.")
 @click.option(
-    "--client-ca", type=_FILE, help="Authority, in PEM, whose client certificates may filter and bind from elsewhere."
+    "--client-ca",
+    type=_FILE,
+    help="CA certificate, in PEM. Its client certificates may filter and bind from other hosts.",
 )
 @click.option(
     "--webhook-client-ca",
     type=_FILE,
-    help="Authority, in PEM, of the API server's client certificate: then the webhook answers nobody else.",
+    help="CA certificate, in PEM, of the API server's client certificate. The webhook then serves only its clients.",
 )
 @click.option(
     "--webhook-client-name",
     multiple=True,
-    help="Common name that such a certificate may have; may be given more than once.  [default: any]",
+    help="Common name that such a certificate may have. Can be repeated.  [default: any]",
 )
 @click.option(
     "--extender-peers",
     type=click.Choice(["loopback", "any"]),
-    help="Who may filter and bind: a kube-scheduler on this host or in this pod, or anyone.  [default: loopback]",
+    help="Who may filter and bind: only a kube-scheduler on this host or in this pod, or anyone.  [default: loopback]",
 )
 @click.option(
     "--http",
     metavar="HOST:PORT",
     help="Address of /healthz, /readyz and /metrics without TLS.  [default: 0.0.0.0:9395]",
 )
-@click.option("--gpu-scheduler-policy", help="Order of a node's devices, where a pod does not say.  [default: spread]")
+@click.option(
+    "--gpu-scheduler-policy",
+    help="Order in which a node's devices are tried, unless the pod sets one.  [default: spread]",
+)
 @click.option(
     "--node-scheduler-policy",
     type=click.Choice(["binpack", "spread"]),
-    help="Which node is preferred, where a pod does not say.  [default: binpack]",
+    help="Which nodes are preferred, unless the pod sets it.  [default: binpack]",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
 @click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
 def scheduler(kubeconfig: Path | None, **options: Any) -> None:
-    """Decide where pods with devices run, until told to stop (SIGTERM).
+    """Schedule pods with devices, until SIGTERM.
 
-    kube-scheduler asks it by its extender protocol (/filter, /bind), and the API server by an admission webhook
-    (/webhook). It takes the place of HAMi's scheduler, and serves nodes of HAMi's device plugins as well as ours.
+    kube-scheduler calls it as an extender (/filter, /bind), and the API server as an admission webhook (/webhook). It
+    replaces HAMi's scheduler, and serves nodes with HAMi's device plugins as well as ours.
     """
     from hami_plugin.log import logger  # noqa: PLC0415
     from hami_plugin.scheduler.extender.app import (  # noqa: PLC0415  # other commands need no Kubernetes

@@ -1,4 +1,4 @@
-"""One look at the devices of a machine, and at what vendors are called: for commands that only tell."""
+"""One discovery of a machine's devices, and facts about vendors, for commands that print them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Discovered:
     """A vendor and its devices."""
 
     vendor: Vendor
     snapshot: Snapshot
 
 
-def look(options: Options, environment: Mapping[str, str]) -> Iterator[Seen]:
-    """One look at the devices of each vendor that is served here."""
+def discover_all(options: Options, environment: Mapping[str, str]) -> Iterator[Discovered]:
+    """Discover the devices of each vendor that is served here."""
     named = {"NODE_NAME": "this-node", **environment}
-    return seen(opened(plan(options, named), HostPaths()))
+    return discovered(opened(plan(options, named), HostPaths()))
 
 
-def seen(vendors: Iterable[Served]) -> Iterator[Seen]:
-    """One look at each vendor's devices, links included. One without devices is passed over if another has some.
+def discovered(vendors: Iterable[Served]) -> Iterator[Discovered]:
+    """Discover each vendor's devices and links. Vendors without devices are skipped if another has some.
 
-    ``HamiError`` where none has any. A mistake in one vendor's code is logged, and hides nobody else's devices.
+    ``HamiError`` if none has any. An unexpected error of one vendor is logged, and does not affect the others.
     """
     problems: list[str] = []
     found = 0
@@ -50,10 +50,10 @@ def seen(vendors: Iterable[Served]) -> Iterator[Seen]:
         finally:
             _close(served)
         found += 1
-        yield Seen(vendor=served.vendor, snapshot=snapshot)
+        yield Discovered(vendor=served.vendor, snapshot=snapshot)
     if not found:
-        why = "; ".join(problems) or "this host shows no hardware of any vendor"
-        raise HamiError(f"no devices were found: {why}", hint="try it with --simulate dgx-h100")
+        why = "; ".join(problems) or "this host has no supported hardware"
+        raise HamiError(f"no devices found: {why}", hint="try --simulate dgx-h100")
 
 
 def _close(served: Served) -> None:
@@ -64,7 +64,7 @@ def _close(served: Served) -> None:
 
 
 def vendor_facts() -> list[dict[str, Any]]:
-    """What `hami-plugin vendors` prints: every vendor's families with their default names."""
+    """The output of `hami-plugin vendors`: every vendor's device types with their default names."""
     facts = []
     for vendor in (load_vendor(name) for name in vendor_names()):
         families = vendor.families(vendor.settings.model_validate({}))
@@ -79,7 +79,7 @@ def vendor_facts() -> list[dict[str, Any]]:
 
 
 def snapshot_of(driver: Driver) -> Snapshot:
-    """One look at a driver. ``DriverUnavailableError`` when it does not answer."""
+    """The devices and links of a driver. ``DriverUnavailableError`` if it does not answer."""
     discovery = driver.discover()
     devices = [_described(sighting) for sighting in discovery.sightings]
     return Snapshot(

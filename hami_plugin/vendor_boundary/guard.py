@@ -1,6 +1,6 @@
 """A vendor's driver and families as the daemon may rely on them: what fails is an error, and every answer is checked.
 
-All that vendors share calls them through here. An unexpected error in a vendor's code becomes a ``VendorError``, and is
+All that vendors share calls them through here. An vendor raised an unexpected error becomes a ``VendorError``, and is
 handled as any other ``HamiError``: one Allocate fails, or one vendor's annotations do. Of a driver, a device with a
 usable name stays, unhealthy and with the reason; one without is a problem. An answer of the wrong type raises
 ``TypeError`` or ``ValueError``.

@@ -136,7 +136,7 @@ def test_a_machine_without_devices_is_told_what_else_can_be_tried(monkeypatch: p
 
     words = refused("generate")
 
-    assert "nothing to describe" in words
+    assert "no devices to describe" in words
     assert "--simulate dgx-h100" in words
 
 
@@ -176,7 +176,7 @@ def test_a_later_directory_wins_and_what_it_outranks_is_named() -> None:
     answer = json.loads(cdi("list", "--dir", "a", "--dir", "b", "--json").stdout)
 
     assert text.exit_code == 0
-    assert text.stdout == f"acme.com/gpu=0  {second}  (outranks {first})\n"
+    assert text.stdout == f"acme.com/gpu=0  {second}  (overrides {first})\n"
     assert answer["devices"] == {"acme.com/gpu=0": str(second)}
     assert answer["outranked"] == {"acme.com/gpu=0": [str(first)]}
 
@@ -214,7 +214,7 @@ def test_a_directory_that_is_not_there_is_told_since_it_may_be_a_slip() -> None:
     result = cdi("list", "--dir", "a", "--dir", "b")
 
     assert result.exit_code == 0
-    assert result.stderr == "b is not there; runtimes find nothing in it\n"
+    assert result.stderr == "b does not exist; runtimes find nothing in it\n"
 
 
 def test_without_directories_those_of_the_configuration_are_looked_at() -> None:
@@ -240,7 +240,7 @@ def test_a_good_spec_is_said_to_be_in_order() -> None:
     result = cdi("validate", str(path))
 
     assert result.exit_code == 0
-    assert result.stdout == f"{path}: in order, 2 names of kind acme.com/gpu\n"
+    assert result.stdout == f"{path}: valid, 2 names of kind acme.com/gpu\n"
 
 
 def test_what_generate_writes_is_in_order_in_both_forms() -> None:
@@ -262,10 +262,10 @@ def test_everything_that_is_wrong_is_told_with_file_device_and_field() -> None:
     result = cdi("validate", "bad.json", "bytes.json", str(good))
 
     assert result.exit_code == 1
-    assert result.stdout.startswith(f"{good}: in order")
+    assert result.stdout.startswith(f"{good}: valid")
     assert 'containerEdits.env[0]: must be NAME=value, is "DEBUG"' in result.stderr
     assert 'bad.json: device "a b": name' in result.stderr
-    assert "bytes.json: is not text in UTF-8: invalid start byte at byte 0" in result.stderr
+    assert "bytes.json: is not UTF-8 text: invalid start byte at byte 0" in result.stderr
 
 
 def test_a_file_that_is_not_there_is_named() -> None:

@@ -38,7 +38,7 @@ def test_the_configuration_decides_under_which_kind(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_devices_is_an_error_with_every_vendors_reason(tmp_path: Path) -> None:
-    with pytest.raises(HamiError, match=r"nothing to describe\. NVIDIA GPUs: NoLibrary"):
+    with pytest.raises(HamiError, match=r"no devices to describe\. NVIDIA GPUs: NoLibrary"):
         list(described(options(nvml_library=tmp_path / "absent.so"), {}))
 
 

@@ -76,7 +76,7 @@ def test_the_answer_names_the_node_and_the_devices(folder: Path) -> None:
 
     assert code == 0
     assert output.startswith("Pod ml/train fits: node gpu-1.\n")
-    assert "container main asks for 2 x nvidia.com/gpu, 1000 MiB of each" in output
+    assert "container main requests 2 x nvidia.com/gpu, 1000 MiB of each" in output
     assert output.count("no limit on cores") == 2
 
 
@@ -88,10 +88,10 @@ def test_a_refusal_tells_of_each_device_why(folder: Path) -> None:
 
     assert code == 1
     assert "does not fit on node gpu-1" in output
-    assert "2 of the node's 4 devices would do, 4 are wanted" in output
-    assert "no: 50000 MiB are asked for, 40000 are free" in output
-    assert "no: 50 cores are asked for, 20 are free" in output
-    assert output.count("  would do  ") == 2
+    assert "2 of the node's 4 devices are suitable, 4 requested" in output
+    assert "no: 50000 MiB requested, 40000 free" in output
+    assert "no: 50 cores requested, 20 free" in output
+    assert output.count("  suitable  ") == 2
 
 
 def test_what_is_told_to_help_was_tried(folder: Path) -> None:
@@ -99,9 +99,9 @@ def test_what_is_told_to_help_was_tried(folder: Path) -> None:
     save(folder / "pods.yaml", listed(running("a", "0", 40000, 0)))
 
     assert remedies(folder) == [
-        "if container main asks for nvidia.com/gpumem: 40000 instead of 50000",
-        "if container main asks for nvidia.com/gpu: 3 instead of 4",
-        "once pod ml/a is over",
+        "if container main requests nvidia.com/gpumem: 40000 instead of 50000",
+        "if container main requests nvidia.com/gpu: 3 instead of 4",
+        "once pod ml/a has ended",
     ]
     for better in (pod(gpu=4, gpumem=40000), pod(gpu=3, gpumem=50000)):
         save(folder / "pod.yaml", better)
@@ -117,7 +117,7 @@ def test_a_whole_card_may_become_a_share(folder: Path) -> None:
 
     assert code == 1
     assert "Admission adds to container main: nvidia.com/gpucores: 100" in output
-    assert "if container main asks for nvidia.com/gpumem: 40000" in output
+    assert "if container main requests nvidia.com/gpumem: 40000" in output
 
 
 def test_memory_and_cores_are_lowered_together_when_neither_alone_helps(folder: Path) -> None:
@@ -125,7 +125,7 @@ def test_memory_and_cores_are_lowered_together_when_neither_alone_helps(folder: 
     save(folder / "pods.yaml", listed(*(running(f"p{card}", card, 40000, 60) for card in "0123")))
 
     assert remedies(folder)[0] == (
-        "if container main asks for nvidia.com/gpumem: 40000 instead of 50000 and nvidia.com/gpucores: 40 instead of 50"
+        "if container main requests nvidia.com/gpumem: 40000 instead of 50000 and nvidia.com/gpucores: 40 instead of 50"
     )
 
 
@@ -148,9 +148,7 @@ def test_a_number_that_does_not_go_together_is_told_with_those_that_do(folder: P
     code, output = fit(folder)
 
     assert code == 1
-    assert (
-        "16 of the node's 16 devices would do, 3 are wanted; no group of so many that belong together is free" in output
-    )
+    assert "16 of the node's 16 devices are suitable, 3 requested; no NUMA node has enough free devices" in output
     assert "aws.amazon.com/neuron: 1 instead of 3" in output
     assert "aws.amazon.com/neuron: 4 instead of 3" in output
 
@@ -159,7 +157,7 @@ def test_several_pods_may_have_to_end(folder: Path) -> None:
     save(folder / "pod.yaml", pod(gpu=4, gpumem=80000))
     save(folder / "pods.yaml", listed(running("a", "0", 9000, 0), running("b", "1", 9000, 0)))
 
-    assert "once the other pods of this node that have nvidia.com/gpu are over" in remedies(folder)
+    assert "once the other pods with nvidia.com/gpu on this node have ended" in remedies(folder)
 
 
 def test_a_quota_is_counted_and_named(folder: Path) -> None:
@@ -170,9 +168,9 @@ def test_a_quota_is_counted_and_named(folder: Path) -> None:
     save(folder / "pods.yaml", listed(running("a", "0", 9000, 0)))
 
     assert remedies(folder, "--quota", str(folder / "quota.yaml")) == [
-        "if container main asks for nvidia.com/gpumem: 1000 instead of 2000",
+        "if container main requests nvidia.com/gpumem: 1000 instead of 2000",
         "with a larger quota of namespace ml",
-        "once pod ml/a is over",
+        "once pod ml/a has ended",
     ]
 
 
@@ -184,7 +182,7 @@ def test_nothing_helps_on_a_node_of_broken_cards(folder: Path) -> None:
 
     assert code == 1
     assert output.count("no: it is not healthy") == CARDS
-    assert "Nothing that was tried makes it fit" in output
+    assert "No tested change makes it fit" in output
 
 
 def test_of_several_nodes_the_best_is_chosen_and_told_first(folder: Path) -> None:
@@ -267,7 +265,7 @@ def test_annotations_that_nobody_can_read_are_told(folder: Path) -> None:
     code, output = fit(folder)
 
     assert code == 0
-    assert "! not read: pod ml/broken, hami.io/vgpu-devices-allocated" in output
+    assert "! unreadable: pod ml/broken, hami.io/vgpu-devices-allocated" in output
 
 
 @pytest.mark.parametrize(
@@ -331,7 +329,7 @@ def test_a_part_that_the_daemon_would_refuse_does_not_fit_and_whole_devices_woul
 
     assert code == 1
     assert "the node serves whole devices only: only an sMLU instance" in output
-    assert "- if container main asks for whole devices: without cambricon.com/mlu.smlu.vmemory and" in output
+    assert "- if container main requests whole devices: without cambricon.com/mlu.smlu.vmemory and" in output
 
 
 def test_the_daemons_configuration_decides_what_fits(folder: Path) -> None:

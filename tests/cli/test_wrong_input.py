@@ -29,14 +29,14 @@ def told(folder: Path, *call: str, **files: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("pod", "said"),
     [
-        ("{kind: Pod, spec: {containers: 7}}", "spec.containers is 7, and must be a list"),
-        ("{kind: Pod, spec: {containers: [5]}}", "spec.containers[0] is 5, and must be a mapping"),
-        ("{kind: Pod, metadata: 5, spec: {}}", "metadata is 5, and must be a mapping"),
-        ("{kind: Pod, metadata: {annotations: [1]}}", "metadata.annotations is [1], and must be a mapping"),
-        ("{kind: List, items: [3]}", "items[0] is 3, and must be a mapping"),
+        ("{kind: Pod, spec: {containers: 7}}", "spec.containers is 7; it must be a list"),
+        ("{kind: Pod, spec: {containers: [5]}}", "spec.containers[0] is 5; it must be a mapping"),
+        ("{kind: Pod, metadata: 5, spec: {}}", "metadata is 5; it must be a mapping"),
+        ("{kind: Pod, metadata: {annotations: [1]}}", "metadata.annotations is [1]; it must be a mapping"),
+        ("{kind: List, items: [3]}", "items[0] is 3; it must be a mapping"),
         (
             "{kind: Job, spec: {template: {spec: {containers: [{resources: {limits: x}}]}}}}",
-            "spec.template.spec.containers[0].resources.limits is 'x', and must be a mapping",
+            "spec.template.spec.containers[0].resources.limits is 'x'; it must be a mapping",
         ),
         ("[" * 5000, "is nested more than 50 levels deep"),
     ],
@@ -117,5 +117,5 @@ def test_a_host_without_any_hardware_is_told_of_in_whole_sentences(
 
     assert told(tmp_path, "discover") == (
         1,
-        "Error: no devices were found: this host shows no hardware of any vendor; try it with --simulate dgx-h100\n",
+        "Error: no devices found: this host has no supported hardware; try --simulate dgx-h100\n",
     )

@@ -180,7 +180,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["new-vendor", "gaudi", "--tool", "--to", str(tmp_path)])
 
     assert result.exit_code == 1
-    assert "there is a vendor named 'gaudi' already" in result.output
+    assert "a vendor named 'gaudi' already" in result.output
     assert files(tmp_path) == set()
 
 
@@ -199,7 +199,7 @@ def test_a_file_that_is_there_stays_and_nothing_is_written(tmp_path: Path) -> No
     result = CliRunner().invoke(main, ["new-vendor", NAME, "--tool", "--to", str(tmp_path)])
 
     assert result.exit_code == 1
-    assert f"{mine} is there already" in result.output
+    assert f"{mine} already exists" in result.output
     assert files(tmp_path) == {"tests/vendors/test_acme.py"}
     assert mine.read_text(encoding="utf-8") == "mine"
 
@@ -220,5 +220,5 @@ def test_a_vendor_that_does_not_run_is_not_written(tmp_path: Path, monkeypatch: 
     result = CliRunner().invoke(main, ["new-vendor", NAME, "--sysfs", "--to", str(tmp_path)])
 
     assert result.exit_code == 1
-    assert "'acme' does not run, and nothing is written" in result.output
+    assert "'acme' does not run; nothing was written" in result.output
     assert files(tmp_path) == set()

@@ -1,4 +1,4 @@
-"""An answer as plain data: what is told in words, and given to other programs as JSON."""
+"""An answer as plain data, printed as text or as JSON."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ from hami_plugin.scheduler.engine.reasons import OURS, Reason
 from hami_plugin.sdk import Family
 
 WHOLE_NODE = {
-    Reason.TOO_FEW_ON_NODE: "the node has fewer devices than are asked for",
-    Reason.NUMA: "no group of so many that belong together is free",
-    Reason.NO_MIG_PLACE: "the instances do not fit beside each other",
+    Reason.TOO_FEW_ON_NODE: "the node has fewer devices than requested",
+    Reason.NUMA: "no NUMA node has enough free devices",
+    Reason.NO_MIG_PLACE: "the instances do not fit together",
     Reason.ONE_PARTITION: OURS[Reason.ONE_PARTITION],
     Reason.UNCOUNTED: OURS[Reason.UNCOUNTED],
-    Reason.MODE: "the node's mode is not the one that is asked for",
+    Reason.MODE: "the node is not in the requested mode",
 }
 
 
 def unit(family: Family) -> str:
-    """What the family's memory is counted in."""
+    """The unit of the family's memory."""
     return "%" if family.resources.memory_in_percent else "MiB"
 
 
 def because(reason: Reason, state: DeviceState, context: Context, family: Family) -> str:
-    """Why this device does not serve."""
+    """Why this device was refused."""
     assert family.rules.policy  # without one nothing is asked
     policy = family.rules.policy
     match reason:
         case Reason.NO_MEMORY:
             asked, free = _charge(state, context, policy).memory, max(0, state.free_memory)
-            return f"{asked} {unit(family)} are asked for, {free} are free"
+            return f"{asked} {unit(family)} requested, {free} free"
         case Reason.NO_CORES:
-            return f"{_charge(state, context, policy).cores} cores are asked for, {max(0, state.free_cores)} are free"
+            return f"{_charge(state, context, policy).cores} cores requested, {max(0, state.free_cores)} free"
         case Reason.NO_SLOT:
-            return f"all of its {state.info.count} shares are taken"
+            return f"all {state.info.count} shares are taken"
         case Reason.EXCLUSIVE:
-            return f"it would be for one container alone, and {_shares(state.slots)} taken"
+            return f"exclusive use is requested, and {_shares(state.slots)} taken"
         case _:
-            said = DEVICE.get(reason, WHOLE_NODE.get(reason, str(reason)))
+            text = DEVICE.get(reason, WHOLE_NODE.get(reason, str(reason)))
             detail = policy.detail(state, reason) if policy.detail else ""
-            return f"{said}: {detail}" if detail else said
+            return f"{text}: {detail}" if detail else text
 
 
 DEVICE = {
     Reason.UNHEALTHY: "it is not healthy",
     Reason.SICK: "it is not healthy",
-    Reason.CORDONED: "an annotation of the node keeps new pods off it",
-    Reason.TYPE_MISMATCH: "its type or mode is not one that the pod accepts",
-    Reason.UUID_MISMATCH: "the pod's annotations name other devices, or rule this one out",
-    Reason.CORES_EXHAUSTED: "others have all of its cores, and a share without cores of its own needs some left over",
-    Reason.CUSTOM_RULE: "the vendor's own rule excludes it beside what the pod has already",
-    Reason.NO_MIG_PLACE: "there is no free place on it for an instance of this size",
-    Reason.QOS_MISMATCH: "its tenants have another class of service",
-    Reason.APP_CLASS_MISMATCH: "its tenants are of another class of application",
-    Reason.WHOLE_ONLY: "the node serves whole devices only, and a part is asked for",
+    Reason.CORDONED: "an annotation of the node cordons it",
+    Reason.TYPE_MISMATCH: "the pod does not accept its type or mode",
+    Reason.UUID_MISMATCH: "the pod's annotations name other devices, or exclude this one",
+    Reason.CORES_EXHAUSTED: "all of its cores are taken, and a share without cores needs some left",
+    Reason.CUSTOM_RULE: "the vendor's rule excludes it in combination with the pod's other devices",
+    Reason.NO_MIG_PLACE: "it has no free placement for an instance of this size",
+    Reason.QOS_MISMATCH: "its tenants have another QoS class",
+    Reason.APP_CLASS_MISMATCH: "its tenants have another application class",
+    Reason.WHOLE_ONLY: "the node serves whole devices only, and a share is requested",
     Reason.NO_PARTITION: OURS[Reason.NO_PARTITION],
     Reason.QUOTA: "the namespace's quota does not cover it",
 }
 
 
 def overall(reason: Reason) -> str:
-    """Why devices that would do are not enough."""
+    """Why suitable devices are not enough."""
     return WHOLE_NODE.get(reason, DEVICE.get(reason, str(reason)))
 
 
@@ -153,7 +153,7 @@ def _step(inquiry: Inquiry, step: Step) -> Facts:
         "memory_unit": unit(family),
         "order": ",".join(step.context.words),
         "granted": isinstance(outcome, Granted),
-        "said": _said(step),
+        "said": _refusal(step),
         "because": [overall(reason) for reason in _of_the_node(outcome)],
         "devices": [
             {**_device(state, family), **_verdict(state, step, family, granted, refused.get(state.uuid))}
@@ -162,19 +162,19 @@ def _step(inquiry: Inquiry, step: Step) -> Facts:
     }
 
 
-def _said(step: Step) -> str:
-    """What the node says that it refuses of the family, where that is why it refuses here."""
-    said = refused(step.context.node.annotations, step.context.demand.device_type)
+def _refusal(step: Step) -> str:
+    """The node's own refusal of the family, if it applies here."""
+    refusal = refused(step.context.node.annotations, step.context.demand.device_type)
     whole = isinstance(step.outcome, Refused) and Reason.WHOLE_ONLY in {*step.outcome.reasons, *step.outcome.seen[1]}
-    return str(said) if said and (whole or said.what == "all") else ""
+    return str(refusal) if refusal and (whole or refusal.what == "all") else ""
 
 
 def _of_the_node(outcome: Granted | Refused) -> list[Reason]:
-    """The reasons that no device has by itself, but for their number."""
+    """The reasons of the node as a whole, except the number of devices."""
     if isinstance(outcome, Granted):
         return []
-    told = {verdict.reason for verdict in outcome.verdicts}
-    return [reason for reason in outcome.reasons if reason not in told and reason != Reason.TOO_FEW]
+    of_devices = {verdict.reason for verdict in outcome.verdicts}
+    return [reason for reason in outcome.reasons if reason not in of_devices and reason != Reason.TOO_FEW]
 
 
 def _device(state: DeviceState, family: Family) -> Facts:
@@ -206,23 +206,23 @@ def _verdict(
 
 
 ORDERS = {
-    "spread": "the emptiest first",
-    "binpack": "the fullest first",
-    "mutex": "only such as nobody uses",
-    "numa": "one NUMA node after the other",
-    "topology-aware": "those that are linked best with each other",
+    "spread": "the least used first",
+    "binpack": "the most used first",
+    "mutex": "only unused ones",
+    "numa": "grouped by NUMA node",
+    "topology-aware": "the best linked first",
 }
 
 
 def lines(facts: Facts, *, explain: bool = False) -> Iterator[str]:
-    """The answer first; the reasons, device by device, where it is no, or where they are asked for."""
+    """The answer first; then the reasons for each device, if it is no or ``explain`` is set."""
     nodes = facts["nodes"]
     if not facts["fits"]:
         where = f"node {nodes[0]['node']}" if len(nodes) == 1 else f"any of {len(nodes)} nodes"
         yield f"Pod {facts['pod']} does not fit on {where}."
     else:
         others = sum(node["fits"] for node in nodes) - 1
-        also = f" (it fits on {others} more)" if others else ""
+        also = f" (and {others} more)" if others else ""
         yield f"Pod {facts['pod']} fits: node {facts['node']}{also}."
     for added in facts["admission"] if explain else ():
         yield f"Admission adds to container {added['container']}: {added['limit']}: {added['value']}"
@@ -231,28 +231,28 @@ def lines(facts: Facts, *, explain: bool = False) -> Iterator[str]:
         yield ""
         yield from _node(node, explain=explain)
     for problem in facts["problems"]:
-        yield f"! not read: {problem}"
+        yield f"! unreadable: {problem}"
 
 
 def _node(node: Facts, *, explain: bool) -> Iterator[str]:
     score = f", score {node['score']:g}" if explain and node["fits"] else ""
     yield f"Node {node['node']}: {'fits' + score if node['fits'] else 'does not fit'}"
     if not node["steps"]:
-        yield f"  {node.get('reason') or 'the pod asks for no device'}"
+        yield f"  {node.get('reason') or 'the pod requests no devices'}"
     for step in node["steps"]:
         yield from _step_lines(step, explain=explain)
     if not node["fits"]:
         if explain:
-            yield f"  In HAMi's words: {node['reason']}"
+            yield f"  HAMi's reason: {node['reason']}"
         yield from _remedies(node["remedies"])
     elif explain:
-        yield "  What a scheduler writes to the pod:"
+        yield "  Annotations that a scheduler writes to the pod:"
         yield from (f"    {key}: {text}" for key, text in node["annotations"].items())
 
 
 def _step_lines(step: Facts, *, explain: bool) -> Iterator[str]:
     kind = "init container" if step["init"] else "container"
-    yield f"  {kind} {step['container']} asks for {_asked(step)}"
+    yield f"  {kind} {step['container']} requests {_asked(step)}"
     if step["granted"] and not explain:
         granted = [device for device in step["devices"] if device["verdict"] == "granted"]
         yield from (
@@ -262,7 +262,7 @@ def _step_lines(step: Facts, *, explain: bool) -> Iterator[str]:
     if not step["granted"]:
         able = sum(device["verdict"] == "would do" for device in step["devices"])
         but = "".join(f"; {reason}" for reason in step["because"])
-        yield f"  {able} of the node's {len(step['devices'])} devices would do, {step['count']} are wanted{but}"
+        yield f"  {able} of the node's {len(step['devices'])} devices are suitable, {step['count']} requested{but}"
         if step["said"]:
             yield f"  {step['said']}"
     if step["devices"]:
@@ -271,14 +271,14 @@ def _step_lines(step: Facts, *, explain: bool) -> Iterator[str]:
         yield f"  devices are tried {_order(step['order'])}"
 
 
-def _order(words: str) -> str:
-    """A device order in words, as far as it has only one."""
-    first = ORDERS.get(words)
-    return f"in the order {words!r}" + (f": {first}" if first else "")
+def _order(orders: str) -> str:
+    """A device order, explained if there is only one."""
+    first = ORDERS.get(orders)
+    return f"in the order {orders!r}" + (f": {first}" if first else "")
 
 
 def _table(devices: Sequence[Facts], unit: str, *, explain: bool) -> list[str]:
-    """One device a line. The type is not told again and again."""
+    """One line for each device. A type that all share is printed once."""
     kinds = {device["type"] for device in devices}
     columns: list[tuple[str, Callable[[Facts], str]]] = [
         ("INDEX", lambda device: str(device["index"])),
@@ -292,7 +292,7 @@ def _table(devices: Sequence[Facts], unit: str, *, explain: bool) -> list[str]:
         ("UUID", lambda device: str(device["uuid"])),
     ]
     rows = [[title for title, _ in columns], *([cell(device) for _, cell in columns] for device in devices)]
-    return [*([f"all are {next(iter(kinds))}"] if len(kinds) == 1 else []), *aligned(rows, right=range(5))]
+    return [*([f"all devices: {next(iter(kinds))}"] if len(kinds) == 1 else []), *aligned(rows, right=range(5))]
 
 
 def _asked(step: Facts) -> str:
@@ -325,12 +325,12 @@ def _mark(device: Facts, unit: str) -> str:
         case "refused":
             return f"no: {device['why']}"
         case _:
-            return "would do"
+            return "suitable"
 
 
 def _remedies(found: Sequence[Any]) -> Iterator[str]:
     if not found:
-        yield "  Nothing that was tried makes it fit: less of one resource, one annotation less, other pods gone."
+        yield "  No tested change makes it fit: less of one resource, one annotation less, fewer pods."
         return
     yield "  It would fit"
     yield from (f"    - {one['what']}" for one in found)

@@ -146,7 +146,7 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 def inquiry(options: Mapping[str, Any], environment: Mapping[str, str]) -> Inquiry:
     """Read everything that the command's options name."""
     if sum(bool(options[name]) for name in ("node", "simulate", "profile")) != 1:
-        raise HamiError("fit needs a node", hint="give one of --node FILE, --profile NAME and --simulate NAME")
+        raise HamiError("fit needs a node", hint="give one of --node FILE, --profile NAME or --simulate NAME")
     pod = manifests.the_pod(options["pod"])
     nodes, families = _nodes(options, environment)
     quotas = manifests.quotas(options["quota"]) if options["quota"] else ()

@@ -1,4 +1,4 @@
-"""Kubernetes objects out of files, as kubectl saves them or people write them."""
+"""Kubernetes objects from files, as kubectl saves them or users write them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LISTS = ("items", "initContainers", "containers", "env")
 
 
 def misshapen(value: Json, place: str = "") -> str:
-    """The first field of another shape than Kubernetes gives it, in words; empty where there is none."""
+    """The first field of the wrong type, as a message; empty if there is none."""
     for key in (*PLAIN, *NESTED):
         inner = value.get(key)
         if inner is not None and not isinstance(inner, Mapping):
-            return f"{place}{key} is {_shown(inner)}, and must be a mapping"
+            return f"{place}{key} is {_shown(inner)}; it must be a mapping"
         if inner and key in NESTED and (found := misshapen(inner, f"{place}{key}.")):
             return found
     for key in LISTS:
@@ -40,10 +40,10 @@ def _of_list(value: object, place: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, list):
-        return f"{place} is {_shown(value)}, and must be a list"
+        return f"{place} is {_shown(value)}; it must be a list"
     for number, item in enumerate(value):
         if not isinstance(item, Mapping):
-            return f"{place}[{number}] is {_shown(item)}, and must be a mapping"
+            return f"{place}[{number}] is {_shown(item)}; it must be a mapping"
         if found := misshapen(item, f"{place}[{number}]."):
             return found
     return ""

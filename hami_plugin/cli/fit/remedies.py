@@ -1,6 +1,6 @@
-"""What would make a pod fit: changes that were tried out, one at a time, with the scheduler's own rules.
+"""Changes that would make a pod fit, each tested with the scheduler's own rules.
 
-So a remedy that is told works, whatever the vendor's rules are; and each says what to change, in the pod's own words.
+So every remedy works, whatever the vendor's rules are.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hami_plugin.scheduler.engine.fit import PodFit, Step, Unschedulable
 from hami_plugin.sdk import Family
 
 MAX_TRIED = 12
-"""Amounts that are tried for each resource, the largest first."""
+"""Amounts tested for each resource, the largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """A change after which the pod fits, in words; ``limits`` where it is one of a container's limits."""
+    """A change after which the pod fits; ``limits`` if it changes a container's limits."""
 
     what: str
     container: str = ""
@@ -30,7 +30,7 @@ class Remedy:
 
 
 def remedies(inquiry: Inquiry, unplaced: Unschedulable) -> tuple[Remedy, ...]:
-    """Everything that works, the smallest change first. Empty when nothing that was tried does."""
+    """All changes that work, the smallest first."""
     if not unplaced.steps:
         return ()
     step = unplaced.steps[-1]
@@ -85,7 +85,7 @@ def _whole(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iter
     other = replace(container, limits=limits, requests={k: v for k, v in container.requests.items() if k not in asked})
     pod = replace(inquiry.pod, containers=tuple(other if one is container else one for one in inquiry.pod.containers))
     if fits(inquiry.asking(pod), node):
-        yield Remedy(what=f"if container {container.name} asks for whole devices: without {' and '.join(asked)}")
+        yield Remedy(what=f"if container {container.name} requests whole devices: without {' and '.join(asked)}")
 
 
 def _amounts(container: ContainerView, step: Step, family: Family) -> Mapping[str, list[int]]:
@@ -123,7 +123,7 @@ def _first(
     for change in changes:
         limits = {name: str(value) for name, value in change.items() if name}
         if limits and fits(inquiry.asking(_changed(inquiry.pod, container, limits)), node):
-            return Remedy(what=_told(container, limits), container=container.name, limits=limits)
+            return Remedy(what=_description(container, limits), container=container.name, limits=limits)
     return None
 
 
@@ -132,12 +132,12 @@ def _changed(pod: PodView, container: ContainerView, limits: Mapping[str, str]) 
     return replace(pod, containers=tuple(other if one is container else one for one in pod.containers))
 
 
-def _told(container: ContainerView, limits: Mapping[str, str]) -> str:
+def _description(container: ContainerView, limits: Mapping[str, str]) -> str:
     parts = [
         f"{name}: {value} instead of {container.limits[name]}" if name in container.limits else f"{name}: {value}"
         for name, value in limits.items()
     ]
-    return f"if container {container.name} asks for {' and '.join(parts)}"
+    return f"if container {container.name} requests {' and '.join(parts)}"
 
 
 def _without_annotation(inquiry: Inquiry, node: NodeView) -> Iterator[Remedy]:
@@ -157,6 +157,6 @@ def _without_pods(inquiry: Inquiry, node: NodeView, family: Family) -> Iterator[
     holders = [pod.key for pod in inquiry.pods if pod.annotations.get(family.annotations.allocated)]
     single = [key for key in holders if fits(inquiry.without([key]), node)]
     for key in single:
-        yield Remedy(what=f"once pod {key} is over")
+        yield Remedy(what=f"once pod {key} has ended")
     if holders and not single and fits(inquiry.without(holders), node):
-        yield Remedy(what=f"once the other pods of this node that have {family.resources.count} are over")
+        yield Remedy(what=f"once the other pods with {family.resources.count} on this node have ended")
