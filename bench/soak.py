@@ -22,7 +22,7 @@ from typing import Any
 from bench.figures import Figure
 from bench.processes import memory
 from bench.stage import Node, Stage, staged
-from hami_plugin.demo.stage import install_core
+from hami_plugin.demo.node import install_core
 from hami_plugin.errors import HamiError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView, pod_view

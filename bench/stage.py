@@ -15,7 +15,7 @@ from bench.cluster import NODE, Cluster, cluster
 from bench.machines import BASE, write_profile
 from bench.processes import cpu_seconds, end, spawn
 from bench.shipped import packages
-from hami_plugin.demo.stage import reserved_port
+from hami_plugin.demo.node import reserved_port
 from hami_plugin.errors import HamiError
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate

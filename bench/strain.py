@@ -25,7 +25,7 @@ import aiohttp
 
 from bench.figures import Figure
 from bench.occupation import COUNT, cluster
-from hami_plugin.demo.stage import reserved_port
+from hami_plugin.demo.node import reserved_port
 from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
 
 NODES = 5000

@@ -179,10 +179,10 @@ def record(path: Path, arguments: Sequence[str]) -> None:
 
 async def daemon_ways(directory: Path, rounds: int) -> dict[str, Way]:
     """Allocate and a fault, in the daemon. Also answers, in ``directory/register``, what the node says of its cards."""
-    from hami_plugin.demo.stage import staged  # noqa: PLC0415  # a recorder must start before the first import
+    from hami_plugin.demo.node import simulated_node  # noqa: PLC0415  # a recorder must start before the first import
 
     record_file, faults = directory / "daemon", []
-    async with staged(MACHINE) as stage:
+    async with simulated_node(MACHINE) as stage:
         await stage.start_daemon(__file__, "--record", str(record_file))
         key, resource, cards = stage.family.annotations.register, stage.resource, len(stage.devices)
         whole = stage.kubelet.allocatable

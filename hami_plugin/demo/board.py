@@ -1,6 +1,6 @@
-"""The board: one line a step, the devices as tiles, and a table at the end.
+"""The board: one line for each step, the devices as tiles, and a summary table.
 
-On a terminal it has colours, and shows the step that runs; in a pipe it is the same lines without either.
+On a terminal it has colours, and shows the running step; in a pipe it prints the same lines without either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from hami_plugin.demo.stage import Tile
+from hami_plugin.demo.node import Tile
 
 REFRESH_S = 0.1
 NAME_WIDTH = 30
@@ -28,9 +28,9 @@ INDENT = "  "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one step went; ``problem`` is empty when it held, and ``note`` says in a few words what came of it.
+    """The result of a step. ``problem`` is empty if it succeeded, and ``note`` is a short result.
 
-    ``unshown`` is why the node cannot show what the step is about: then nothing was proven, and nothing failed.
+    ``unshown`` is why the node cannot show the step: then nothing was proven, and nothing failed.
     """
 
     step: str
@@ -51,9 +51,9 @@ Frame = tuple[str, Sequence[Tile]]
 
 
 class Board:
-    """Draws on ``console``; with ``verbose`` also everything that each step found out.
+    """Draws on ``console``; with ``verbose`` also everything that each step found.
 
-    ``animated`` shows the step that runs and its devices, and needs a terminal.
+    ``animated`` shows the running step and its devices, and needs a terminal.
     """
 
     def __init__(self, console: Console, *, verbose: bool = False, animated: bool = False) -> None:
@@ -87,16 +87,16 @@ class Board:
                     await drawing
 
     def step(self, outcome: Outcome, frames: Iterable[Frame]) -> None:
-        """The line of a step that has ended, and the pictures of its moments."""
+        """The line of a finished step, and its frames."""
         mark, style = self._mark(outcome)
-        said = outcome.note if outcome.held else "" if outcome.problem else "not shown on this node"
+        result = outcome.note if outcome.held else "" if outcome.problem else "not shown on this node"
         line = Table.grid(padding=(0, 1))
         line.add_column(style=style)
         line.add_column(min_width=NAME_WIDTH)
         line.add_column(justify="right", min_width=7, no_wrap=True)
-        if said:
+        if result:
             line.add_column(overflow="fold", style="dim")
-        line.add_row(mark, outcome.step, f"{outcome.seconds:.2f} s", *([said] if said else []))
+        line.add_row(mark, outcome.step, f"{outcome.seconds:.2f} s", *([result] if result else []))
         self._print(line)
         for why, colour in ((outcome.problem, "red"), (outcome.unshown, "yellow")):
             for text in why.splitlines():
@@ -108,7 +108,7 @@ class Board:
             self._print(Text("\n".join(details(outcome)) + "\n", style="dim"))
 
     def summary(self, rows: Sequence[Mapping[str, str]], text: str, *, ok: bool) -> None:
-        """One row for each machine, all with the same columns, and how it went as a whole."""
+        """One row for each machine, and the overall result."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for number, name in enumerate(rows[0] if rows else ()):
             table.add_column(name.upper(), justify="right" if number else "left", overflow="fold")
@@ -156,7 +156,7 @@ async def _refreshed(live: Live, now: Callable[[], RenderableType]) -> None:
 
 
 def details(outcome: Outcome) -> list[str]:
-    """Everything that the step found out, a fact a line."""
+    """Everything that the step found, one fact a line."""
     lines = [f"    {outcome.about}"]
     for key, value in outcome.facts.items():
         if key == "containers":

@@ -37,8 +37,8 @@ NODE = "demo-node"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 LAUNCHER = ("-m", "hami_plugin")
 GUARD_S = 60.0
-"""Against waiting for ever, on any machine: a step that takes this long will not happen."""
-# Recovery is a matter of minutes in production; here it is one of seconds.
+"""The timeout of a condition, long enough for any machine."""
+# Recovery takes minutes in production, and seconds here.
 CONFIGURATION = {"health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 0.5}}
 CLOSE_TIMEOUT_S = 5.0
 """How long the daemon may take to end before it is killed."""
@@ -49,7 +49,7 @@ READ_ONCE = ("config", "device_config", "node_config", "nvml_library", "simulate
 class Served:
     """One simulated machine as the daemon serves it: the family of its first device, and that family's devices.
 
-    ``ailing`` are those of them that are not well from the start, such as a card that is set up for another use.
+    ``ailing`` are those that are unhealthy from the start, such as a card in another mode.
     """
 
     hardware: SimulatedHardware
@@ -60,9 +60,9 @@ class Served:
 
 def served(options: Mapping[str, str]) -> tuple[Served, ...]:
     """What a daemon with these options serves, one for each simulated machine."""
-    words = {name.removeprefix("--").replace("-", "_"): value for name, value in options.items()}
-    paths = {name: Path(words[name]) for name in ("config", "simulation_dir")}
-    ready = plan({**dict.fromkeys(READ_ONCE), **words, **paths}, {})
+    named = {name.removeprefix("--").replace("-", "_"): value for name, value in options.items()}
+    paths = {name: Path(named[name]) for name in ("config", "simulation_dir")}
+    ready = plan({**dict.fromkeys(READ_ONCE), **named, **paths}, {})
     if not ready.simulated:
         raise ConfigError(["no machine is named; `hami-plugin discover --list-profiles` prints the names"])
     return tuple(_served(ready, hardware) for hardware in ready.simulated)
@@ -101,13 +101,12 @@ class Tile:
 
 
 @dataclass(slots=True, kw_only=True)
-class Stage:
-    """Everything a step may touch. ``options`` are the daemon's; ``log`` is the name of its file.
+class SimulatedNode:
+    """A node with a simulated machine, kubelet and API server, and the real daemon. ``options`` are the daemon's.
 
-    ``devices`` are those of ``family`` that are well, ``ailing`` the others; ``machines`` is what the node has, this
-    one included. Once a step has tried, ``refused`` is why the family serves no parts of devices, and ``loose`` is
-    whether nothing holds containers to theirs; ``written`` are the annotations of decisions. ``show`` is called with a
-    caption whenever the devices are worth a picture.
+    ``devices`` are the healthy ones of ``family``, ``ailing`` the others; ``machines`` are all of the node, this one
+    included. The steps set ``refused``, why the family serves no shares; ``loose``, whether nothing enforces the limits
+    of shares; and ``written``, the annotations of decisions. ``show`` is called with a caption to draw the devices.
     """
 
     directory: Path
@@ -139,17 +138,17 @@ class Stage:
         return self.family.resources.count
 
     def counted(self, *devices: Device) -> dict[str, int]:
-        """How many the kubelet is to count of each of the family's resources when just these devices are well."""
+        """The expected capacity of each of the family's resources when only these devices are healthy."""
         counts = {self.resource: sum(map(self.family.node.replicas, devices))}
         return counts | {units.resource: sum(map(units.of_device, devices)) for units in self.family.resources.units}
 
     def name(self, uuid: str) -> str:
-        """What the vendor's users call the device."""
+        """The device's name, as the vendor's users say it."""
         indices = {device.uuid: device.index for device in (*self.devices, *self.ailing)}
         return f"{self.hardware.vendor.noun}{indices[uuid]}"
 
     def tiles(self) -> tuple[Tile, ...]:
-        """The devices that were well at the start, as the kubelet sees them now."""
+        """The devices that were healthy at the start, as the kubelet sees them now."""
         ledger = self.kubelet.ledger
         listed = physical_counts(offer.id for offer in ledger.offers(self.resource))
         well = physical_counts(ledger.healthy(self.resource))
@@ -164,8 +163,8 @@ class Stage:
             for device in self.devices
         )
 
-    def each(self) -> tuple[Stage, ...]:
-        """The same running daemon, once for each vendor of the node."""
+    def each(self) -> tuple[SimulatedNode, ...]:
+        """The same node for each of its vendors."""
         return tuple(
             replace(
                 self,
@@ -183,14 +182,14 @@ class Stage:
     async def start_daemon(self, *launcher: str) -> None:
         """Start the production entry point, or ``launcher`` in its place. Its log goes to a file."""
         self.started = time.monotonic()
-        words = [word for option in self.options.items() for word in option]
+        arguments = [argument for option in self.options.items() for argument in option]
         with (self.directory / self.log).open("ab") as log:
             self.daemon = await asyncio.create_subprocess_exec(
-                sys.executable, *(launcher or LAUNCHER), "run", *words, stdout=log, stderr=log, env=environment()
+                sys.executable, *(launcher or LAUNCHER), "run", *arguments, stdout=log, stderr=log, env=environment()
             )
 
-    def twin(self, name: str, **options: Path | str) -> Stage:
-        """The same stage for a second daemon beside the first. ``options`` are written with underscores."""
+    def twin(self, name: str, **options: Path | str) -> SimulatedNode:
+        """The same node for a second daemon beside the first. ``options`` are written with underscores."""
         changed = {f"--{option.replace('_', '-')}": str(value) for option, value in options.items()}
         return replace(
             self,
@@ -200,13 +199,13 @@ class Stage:
         )
 
     async def stop_daemon(self, *, kill: bool = False) -> None:
-        """End it, politely or not."""
+        """Stop the daemon, with SIGTERM or SIGKILL."""
         daemon, self.daemon = self.daemon, None
         if daemon is None or daemon.returncode is not None:
             return
         daemon.kill() if kill else daemon.terminate()
         ended = asyncio.ensure_future(daemon.wait())
-        # Not asyncio.timeout: while a cancelled task cleans up, it raises CancelledError, and nobody would be killed.
+        # Not asyncio.timeout: while a cancelled task cleans up, it raises CancelledError, and nothing would be killed.
         await asyncio.wait({ended}, timeout=CLOSE_TIMEOUT_S)
         if not ended.done():
             daemon.kill()
@@ -217,7 +216,9 @@ class Stage:
         return self.scheduler.devices()
 
     async def until(self, condition: Callable[[], bool], what: str, within: float = GUARD_S) -> float:
-        """Wait for ``condition``; answers after how many seconds it held. ``HamiError`` names what did not happen."""
+        """Wait for ``condition``, and return after how many seconds it held. ``HamiError`` names what did not
+        happen.
+        """
         start = time.monotonic()
         while not condition():
             if self.daemon is not None and self.daemon.returncode is not None:
@@ -228,7 +229,7 @@ class Stage:
         return time.monotonic() - start
 
     async def run_pod(self, manifest: Mapping[str, Any]) -> PodView:
-        """Schedule, admit and start a pod; what its containers received is kept in ``received``."""
+        """Schedule, admit and start a pod, and keep the edits of its containers in ``received``."""
         pod = self.scheduler.place(manifest)
         self.written |= pod.annotations.keys() - manifest["metadata"].get("annotations", {}).keys()
         await self.kubelet.admit(pod)
@@ -241,22 +242,22 @@ class Stage:
         return pod_view(self.api.pod(pod.namespace, pod.name))
 
     async def end_pod(self, pod: PodView) -> None:
-        """The pod ends and is deleted; the daemon takes back what it had."""
+        """End and delete the pod, and wait until the daemon has freed its devices."""
         self.kubelet.remove(pod.uid)
         self.api.delete_pod(pod.namespace, pod.name)
-        await self.until(lambda: pod.uid not in self._holders(), f"the return of what {pod.key} had")
+        await self.until(lambda: pod.uid not in self._holders(), f"the release of the devices of {pod.key}")
 
     def annotation(self, key: str) -> str:
-        """One of the node's annotations; empty when it is not there, or there is no such key."""
+        """One of the node's annotations; empty if it is not set."""
         return str(self.api.node(self.node)["metadata"].get("annotations", {}).get(key, ""))
 
     async def readiness(self) -> Mapping[str, Any]:
-        """What the daemon says of itself."""
+        """The daemon's readiness."""
         _status, body = await self.get("/readyz")
         return dict(json.loads(body))
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Ask the daemon over HTTP: the status and the body."""
+        """A GET to the daemon: status and body."""
         url = f"http://{self.options['--http']}{path}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, await answer.text()
@@ -286,17 +287,18 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(
+async def simulated_node(
     profile: str,
     *,
     keep: bool = False,
     configuration: Mapping[str, Any] = CONFIGURATION,
     seed: int = 1,
     node: str = NODE,
-) -> AsyncIterator[Stage]:
-    """Build the stage in a temporary directory, and clear it away at the end. ``seed`` is the kubelet's chance.
+) -> AsyncIterator[SimulatedNode]:
+    """Run a simulated node in a temporary directory, which is removed at the end. ``seed`` is for the kubelet's
+    choices.
 
-    Several profiles, separated by commas, make one node; the stage is then the first one's, and ``each`` has them all.
+    Several profiles, separated by commas, make one node; the result is for the first, and ``each`` has them all.
     """
     directory = Path(tempfile.mkdtemp(prefix="hami-plugin-"))
     ports = ExitStack()
@@ -311,7 +313,7 @@ async def staged(
             api.create_node(node, labels=_labels(machines))
             await kubelet.start()
             first = machines[0]
-            stage = Stage(
+            sim = SimulatedNode(
                 directory=directory,
                 hardware=first.hardware,
                 family=first.family,
@@ -325,9 +327,9 @@ async def staged(
                 ports=ports,
             )
             try:
-                yield stage
+                yield sim
             finally:
-                await stage.stop_daemon()
+                await sim.stop_daemon()
                 await kubelet.stop()
     finally:
         ports.close()
@@ -343,7 +345,7 @@ def _scheduler(api: SimulatedApiServer, kubelet: FakeKubelet, node: str, family:
 
 
 def _labels(machines: Sequence[Served]) -> dict[str, str]:
-    """A cloud's kubelet tells the instance type, where the profile has one."""
+    """The instance type, which a cloud's kubelet sets, if the profile has one."""
     kinds = (str(machine.hardware.machine.extra.get("instance_type", "")) for machine in machines)
     kind = next(filter(None, kinds), "")
     return {INSTANCE_TYPE: kind} if kind else {}
@@ -376,10 +378,10 @@ def install_core(directory: Path) -> None:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port of this host on which the daemon may listen, again and again, and that nobody else is given meanwhile.
+    """Reserve a port of this host for the daemon, across its restarts.
 
-    The port stays bound to a socket that does not listen. The kernel then picks it for no other program, and lets a
-    server take it that sets SO_REUSEADDR and asks for it by number.
+    The port stays bound to a socket that does not listen. The kernel then gives it to no other program, and lets a
+    server with SO_REUSEADDR bind it by number.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -388,5 +390,5 @@ def reserved_port() -> Iterator[int]:
 
 
 def environment() -> dict[str, str]:
-    """The daemon must not pick up what happens to be set where the demonstration runs."""
+    """The environment without variables that configure the daemon."""
     return {key: value for key, value in os.environ.items() if key not in ("NODE_NAME", "HOOK_PATH", "KUBECONFIG")}

@@ -1,4 +1,4 @@
-"""Runs the steps one after the other on one node, or on every machine, each in a process of its own."""
+"""Runs the steps on one node, or on every machine, each in its own process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 import click
 
 from hami_plugin.demo.board import Board, Frame, Outcome
-from hami_plugin.demo.stage import NODE, Stage, staged
+from hami_plugin.demo.node import NODE, SimulatedNode, simulated_node
 from hami_plugin.demo.steps import NOTE, STEPS, UNSHOWN, Step
 from hami_plugin.errors import HamiError
 from hami_plugin.simulation.machines import machine_names
 
 ALONE = "The daemon is real; the machine, the kubelet and the API server are simulated."
-BESIDE = "In the same node, served by the same daemon."
+BESIDE = "On the same node, served by the same daemon."
 FIGURES = {
     "devices": "devices",
     "shares": "shares",
@@ -29,7 +29,7 @@ FIGURES = {
     "healed": "healed after",
     "kubelet back": "registered again after",
 }
-"""Column of the table at the end: the fact in it."""
+"""Columns of the summary table, and the fact in each."""
 AT_ONCE = 2
 TIMEOUT_S = 300.0
 CLOSE_TIMEOUT_S = 15.0
@@ -40,19 +40,18 @@ COLUMNS = "{:<26} {:<6} {:>5} {:>9} {:>7}  {}"
 async def play(
     profile: str, *, board: Board | None = None, as_json: bool = False, keep: bool = False, serve: bool = False
 ) -> bool:
-    """Play all steps; True when none failed. After a step that did, the rest is left out.
+    """Run all steps; True if none failed. A failed step skips the rest.
 
-    A step that the node cannot show is neither held nor failed. Of several machines, separated by commas, each has all
-    steps in turn, while the one daemon serves them all. ``serve`` keeps the node up afterwards, until somebody
-    cancels this.
+    A step that the node cannot show neither succeeds nor fails. Each of several machines, separated by commas, runs all
+    steps in turn, while one daemon serves them all. ``serve`` keeps the node running afterwards, until cancelled.
     """
     start = time.monotonic()
     outcomes: dict[str, list[Outcome]] = {}
-    async with staged(profile, keep=keep) as stage:
-        expected = len(STEPS) * len(stage.machines)
-        for number, here in enumerate((stage, *stage.each()[1:])):
+    async with simulated_node(profile, keep=keep) as sim:
+        expected = len(STEPS) * len(sim.machines)
+        for number, here in enumerate((sim, *sim.each()[1:])):
             machine = here.hardware.machine
-            here.daemon = stage.daemon
+            here.daemon = sim.daemon
             if board:
                 board.heading(machine.title, BESIDE if number else ALONE)
             outcomes[machine.name] = await _all_steps(here, board)
@@ -67,21 +66,21 @@ async def play(
             rows = [_row(name, some) for name, some in outcomes.items()]
             board.summary(rows, _conclusion(every, expected, seconds, ok=ok), ok=ok)
         if keep:
-            click.echo(f"Kept: {stage.directory}", err=True)
+            click.echo(f"Kept: {sim.directory}", err=True)
         if serve and ok:
-            click.echo("\n".join(_addresses(stage)), err=as_json)
-            await _serving(stage)
+            click.echo("\n".join(_addresses(sim)), err=as_json)
+            await _serving(sim)
     return ok
 
 
-async def _all_steps(stage: Stage, board: Board | None) -> list[Outcome]:
+async def _all_steps(sim: SimulatedNode, board: Board | None) -> list[Outcome]:
     outcomes: list[Outcome] = []
     frames: list[Frame] = []
-    stage.show = lambda caption: frames.append((caption, stage.tiles()))
+    sim.show = lambda caption: frames.append((caption, sim.tiles()))
     for name, step in STEPS.items():
         frames.clear()
-        async with board.running(name, stage.tiles) if board else nullcontext():
-            outcome = await _perform(stage, name, step)
+        async with board.running(name, sim.tiles) if board else nullcontext():
+            outcome = await _perform(sim, name, step)
         outcomes.append(outcome)
         if board:
             board.step(outcome, frames)
@@ -90,11 +89,11 @@ async def _all_steps(stage: Stage, board: Board | None) -> list[Outcome]:
     return outcomes
 
 
-async def _perform(stage: Stage, name: str, step: Step) -> Outcome:
+async def _perform(sim: SimulatedNode, name: str, step: Step) -> Outcome:
     about = (step.__doc__ or "").strip()
     start = time.monotonic()
     try:
-        facts, problem = await step(stage), ""
+        facts, problem = await step(sim), ""
     except (HamiError, TimeoutError) as error:
         facts, problem = {}, str(error) or repr(error)
     seconds = round(time.monotonic() - start, 3)
@@ -119,43 +118,43 @@ def _conclusion(outcomes: Sequence[Outcome], expected: int, seconds: float, *, o
     held = sum(outcome.held for outcome in outcomes)
     unshown = [outcome.step for outcome in outcomes if outcome.unshown]
     if not ok:
-        return f"A step did not hold ({held} of {expected} did, {seconds} s)."
+        return f"A step failed ({held} of {expected} succeeded, {seconds} s)."
     if unshown:
-        return f"No step failed ({held} of {expected} held, {seconds} s). Not shown on this node: {', '.join(unshown)}."
-    return f"Every step held ({held} of {expected}, {seconds} s)."
+        return f"No step failed ({held} of {expected} succeeded, {seconds} s). Not shown here: {', '.join(unshown)}."
+    return f"Every step succeeded ({held} of {expected}, {seconds} s)."
 
 
-def _addresses(stage: Stage) -> list[str]:
-    """Where to look while the node is up, as commands to copy."""
-    http, kubeconfig = stage.options["--http"], stage.options["--kubeconfig"]
+def _addresses(sim: SimulatedNode) -> list[str]:
+    """Commands to inspect the running node."""
+    http, kubeconfig = sim.options["--http"], sim.options["--kubeconfig"]
     return [
         "",
-        "The node stays up until Ctrl-C or SIGTERM. To look at it:",
+        "The node runs until Ctrl-C or SIGTERM. To inspect it:",
         f"  curl http://{http}/metrics",
         f"  curl http://{http}/readyz",
         f"  KUBECONFIG={kubeconfig} kubectl get --raw /api/v1/nodes/{NODE}",
-        f"  curl {stage.api.url}/api/v1/nodes/{NODE}",
-        f"  tail -f {stage.directory / stage.log}",
+        f"  curl {sim.api.url}/api/v1/nodes/{NODE}",
+        f"  tail -f {sim.directory / sim.log}",
     ]
 
 
-async def _serving(stage: Stage) -> None:
-    """Wait until somebody cancels this. ``HamiError`` if the daemon ends before."""
-    assert stage.daemon, "every step has held"
+async def _serving(sim: SimulatedNode) -> None:
+    """Wait until cancelled. ``HamiError`` if the daemon ends before."""
+    assert sim.daemon, "every step has held"
     try:
-        status = await stage.daemon.wait()
+        status = await sim.daemon.wait()
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task:
             task.uncancel()
         return
-    raise HamiError(f"the daemon ended with status {status}", hint=stage.log_tail())
+    raise HamiError(f"the daemon ended with status {status}", hint=sim.log_tail())
 
 
 async def play_everywhere(profiles: Sequence[str] = (), *, at_once: int = AT_ONCE) -> bool:
-    """Play on each profile, without ``profiles`` on all of them; True when no step of any one failed.
+    """Run the demo on each of ``profiles``, by default on all; True if no step failed.
 
-    Each is played in a process of its own; they end with this one.
+    Each runs in its own process, which ends with this one.
     """
     turns = asyncio.Semaphore(at_once)
     names = profiles or machine_names()
@@ -175,7 +174,7 @@ async def play_everywhere(profiles: Sequence[str] = (), *, at_once: int = AT_ONC
 
 
 async def _played(profile: str) -> dict[str, Any]:
-    """The outcome as the command prints it, or what the command said instead of one."""
+    """The command's JSON output, or its error."""
     arguments = ("-m", "hami_plugin", "demo", "--profile", profile, "--json")
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=pipe, stderr=pipe)
@@ -184,7 +183,7 @@ async def _played(profile: str) -> dict[str, Any]:
             out, errors = await process.communicate()
         return dict(json.loads(out))
     except TimeoutError:
-        problem = f"not over within {TIMEOUT_S:g} s"
+        problem = f"not finished within {TIMEOUT_S:g} s"
     except ValueError:
         problem = errors.decode(errors="replace").strip().rpartition("\n")[2]
     finally:
@@ -193,7 +192,7 @@ async def _played(profile: str) -> dict[str, Any]:
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Ask a process to end, which then ends its own daemon; kill it if it does not."""
+    """Terminate a process, which ends its daemon; kill it if it does not end."""
     if process.returncode is not None:
         return
     process.terminate()

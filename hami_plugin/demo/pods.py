@@ -16,7 +16,9 @@ from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
 def container(
     name: str, resources: Resources | None = None, *, count: int = 1, memory: int = 0, cores: int = 0
 ) -> dict[str, Any]:
-    """A container that asks for ``count`` devices with ``memory`` units and ``cores`` of each; none without."""
+    """A container that requests ``count`` devices, each with ``memory`` units and ``cores``; no devices without
+    ``resources``.
+    """
     if resources is None:
         return {"name": name, "image": "example"}
     return _asking(name, {resources.count: count, resources.memory: memory, resources.cores: cores})
@@ -32,16 +34,16 @@ def pod(name: str, containers: Sequence[Mapping[str, Any]], *, topology: bool = 
 
 
 def part(family: Family, node: NodeView, name: str, *, memory: int, cores: int) -> dict[str, Any] | None:
-    """A container with a part of one device: ``memory`` MiB and ``cores`` percent, or what comes nearest.
+    """A container with a share of a device: ``memory`` MiB and ``cores`` percent, or the closest supported request.
 
-    None where the family knows no parts. What counts as a part is what its rules grant on an idle ``node``.
+    None if the family has no shares. What is a share depends on what its rules grant on an idle ``node``.
     """
     ways = _ways(family, memory, cores)
     return next((_asking(name, asked) for asked in ways if _grants_part(family, node, asked)), None)
 
 
 def _ways(family: Family, memory: int, cores: int) -> Iterator[dict[str, int]]:
-    """What could be asked for, the wishes with the most in them first."""
+    """Possible requests, the most specific first."""
     names = family.resources
     units = -(-memory // family.resources.memory_factor)
     power = 1 << (units - 1).bit_length()  # some families share in fixed sizes only

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from hami_plugin.demo.board import Board, Outcome
-from hami_plugin.demo.stage import Tile
+from hami_plugin.demo.node import Tile
 
 WELL = tuple(Tile(name=f"GPU{index}", listed=True, well=True, used=False) for index in range(8))
 LOST = (*WELL[:7], Tile(name="GPU7", listed=True, well=False, used=False))
@@ -144,7 +144,9 @@ def test_where_the_marks_cannot_be_printed_words_stand_for_them():
 def test_the_summary_is_a_table_with_a_row_for_each_machine():
     target = console()
 
-    Board(target).summary([FIGURES, {**FIGURES, "machine": "mi300x-8"}], "Every step held (8 of 8, 4.47 s).", ok=True)
+    Board(target).summary(
+        [FIGURES, {**FIGURES, "machine": "mi300x-8"}], "Every step succeeded (8 of 8, 4.47 s).", ok=True
+    )
 
     assert [line.rstrip() for line in target.file.getvalue().splitlines()] == [  # type: ignore[attr-defined]
         "",
@@ -152,7 +154,7 @@ def test_the_summary_is_a_table_with_a_row_for_each_machine():
         "dgx-h100        8  8 of 8",
         "mi300x-8        8  8 of 8",
         "",
-        "Every step held (8 of 8, 4.47 s).",
+        "Every step succeeded (8 of 8, 4.47 s).",
     ]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.demo.node import install_core
 from hami_plugin.demo.pods import part
-from hami_plugin.demo.stage import install_core
 from tests.support.rigs import rig
 
 PARTS = {

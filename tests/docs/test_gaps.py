@@ -31,9 +31,9 @@ NO_GAPS = {
     "…: is not a vendor here and has no effect; did you mean …?": "a slip of the pen",
     "environment: …: has no effect, in HAMi neither; set … in the device configuration": "nor in HAMi",
     "whole devices only: …": "followed by the vendor's words",
-    "the node serves whole devices only, and a part is asked for": "beside the node's own words",
+    "the node serves whole devices only, and a share is requested": "beside the node's own words",
     " and nothing limits containers to them": "of the demonstration",
-    "nothing on this node holds the container to its part: it is given what one with the whole device would be": (
+    "nothing on this node limits the container to its share: it receives the same as one with the whole device": (
         "of the demonstration"
     ),
     "parts are not limited": "followed by the vendor's words",

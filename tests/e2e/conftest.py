@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.demo.stage import CONFIGURATION, Stage, staged
+from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, simulated_node
 from tests.e2e.steps import start
 
 
@@ -34,9 +34,9 @@ async def set_up():
     """Build a stage: ``set_up(profile, key=value…)`` with keys of the daemon's configuration. It does not run yet."""
     async with AsyncExitStack() as stack:
 
-        async def build(profile: str = "dgx-h100", *, seed: int = 1, **configuration) -> Stage:
+        async def build(profile: str = "dgx-h100", *, seed: int = 1, **configuration) -> SimulatedNode:
             configuration = {**CONFIGURATION, "decisionWaitSeconds": 0.3, **configuration}
-            return await stack.enter_async_context(staged(profile, configuration=configuration, seed=seed))
+            return await stack.enter_async_context(simulated_node(profile, configuration=configuration, seed=seed))
 
         yield build
 
@@ -45,7 +45,7 @@ async def set_up():
 async def running(set_up):
     """As ``set_up``, with a daemon that offers every device."""
 
-    async def build(*arguments, **configuration) -> Stage:
+    async def build(*arguments, **configuration) -> SimulatedNode:
         stage = await set_up(*arguments, **configuration)
         await start(stage)
         return stage

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hami_plugin.demo.stage import NODE, Stage
+from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import physical_counts
 from hami_plugin.model.views import PodView, pod_view
@@ -54,7 +54,7 @@ class Lives:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: SimulatedNode,
         *,
         seed: int,
         count: int,

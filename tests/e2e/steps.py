@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hami_plugin.demo.stage import GUARD_S, Stage
+from hami_plugin.demo.node import GUARD_S, SimulatedNode
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol import keys
@@ -12,7 +12,7 @@ from tests.e2e.truth import annotation, difference, problems, recorded
 WITHIN_S = GUARD_S
 
 
-async def start(stage: Stage, *launcher: str) -> None:
+async def start(stage: SimulatedNode, *launcher: str) -> None:
     """Start the daemon, and wait until the kubelet talks to it, and everything is offered and registered.
 
     The kubelet may not have noticed yet that a former daemon is gone: what that one offered does not count.
@@ -23,7 +23,7 @@ async def start(stage: Stage, *launcher: str) -> None:
     await offered(stage)
 
 
-def connection(stage: Stage) -> object | None:
+def connection(stage: SimulatedNode) -> object | None:
     """The kubelet's connection to the plugin, if there is one."""
     try:
         return stage.kubelet.plugin(stage.resource)
@@ -31,7 +31,7 @@ def connection(stage: Stage) -> object | None:
         return None
 
 
-async def offered(stage: Stage, within: float = WITHIN_S) -> float:
+async def offered(stage: SimulatedNode, within: float = WITHIN_S) -> float:
     """Wait until the kubelet and the node's annotation have every device, healthy; answers the seconds."""
     count = len(stage.hardware.machine.devices)
 
@@ -44,7 +44,7 @@ async def offered(stage: Stage, within: float = WITHIN_S) -> float:
     return await stage.until(whole, "the offer of all devices", within)
 
 
-async def probed(stage: Stage, status: int) -> str:
+async def probed(stage: SimulatedNode, status: int) -> str:
     """Wait until the readiness probe answers ``status``: its body."""
     async with asyncio.timeout(WITHIN_S):
         while (answer := await stage.get("/readyz"))[0] != status:
@@ -52,7 +52,7 @@ async def probed(stage: Stage, status: int) -> str:
     return answer[1]
 
 
-async def bring_up(stage: Stage, manifest) -> PodView:
+async def bring_up(stage: SimulatedNode, manifest) -> PodView:
     """Schedule, admit and start a pod. Each container must have received its own share, and the pod be recorded."""
     await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the node lock's release", WITHIN_S)
     pod = stage.scheduler.place(manifest)
@@ -61,7 +61,7 @@ async def bring_up(stage: Stage, manifest) -> PodView:
     return pod
 
 
-async def confirm(stage: Stage, pod: PodView) -> None:
+async def confirm(stage: SimulatedNode, pod: PodView) -> None:
     """Start the containers of an admitted pod, check what each received, and wait until the pod is recorded."""
     for container in pod.containers:
         response = await stage.kubelet.start_container(pod.uid, container.name)
@@ -70,7 +70,7 @@ async def confirm(stage: Stage, pod: PodView) -> None:
     await stage.until(lambda: recorded(stage, pod), f"the record of {pod.key}", WITHIN_S)
 
 
-async def refusal(stage: Stage, pod: PodView) -> str:
+async def refusal(stage: SimulatedNode, pod: PodView) -> str:
     """Admit a pod that must be refused: the words. The kubelet then sets it Failed."""
     try:
         await stage.kubelet.admit(pod)
@@ -80,19 +80,19 @@ async def refusal(stage: Stage, pod: PodView) -> str:
     raise AssertionError(f"{pod.key} was admitted")
 
 
-def fail(stage: Stage, pod: PodView) -> None:
+def fail(stage: SimulatedNode, pod: PodView) -> None:
     """The kubelet does not admit the pod."""
     stage.kubelet.remove(pod.uid)
     stage.api.set_phase(pod.namespace, pod.name, "Failed")
 
 
-def take_down(stage: Stage, pod: PodView) -> None:
+def take_down(stage: SimulatedNode, pod: PodView) -> None:
     """The pod ends, and is deleted."""
     stage.kubelet.remove(pod.uid)
     stage.api.delete_pod(pod.namespace, pod.name)
 
 
-async def sound(stage: Stage, within: float = WITHIN_S) -> None:
+async def sound(stage: SimulatedNode, within: float = WITHIN_S) -> None:
     """Wait until everything is as it must be when all is quiet; the failure names what is not."""
     try:
         await stage.until(lambda: not problems(stage), "a sound state", within)
@@ -100,6 +100,6 @@ async def sound(stage: Stage, within: float = WITHIN_S) -> None:
         raise AssertionError(f"{error}: {problems(stage)}") from error
 
 
-def fresh(stage: Stage, pod: PodView) -> PodView:
+def fresh(stage: SimulatedNode, pod: PodView) -> PodView:
     """The pod as the API server has it now."""
     return pod_view(stage.api.pod(pod.namespace, pod.name))

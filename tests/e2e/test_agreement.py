@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.cli.fit.inquiry import Inquiry, answered
-from hami_plugin.demo.stage import NODE
+from hami_plugin.demo.node import NODE
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.register import key

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hami_plugin.demo.stage import NODE
+from hami_plugin.demo.node import NODE
 from hami_plugin.protocol import keys
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, fail, refusal, sound, take_down

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.demo.stage import NODE, Stage
+from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol import keys
 from tests.e2e.manifests import manifest
@@ -19,7 +19,7 @@ CAPACITY = {MLU: 800, CORES: 800, MEMORY: 8 * 384}
 
 @pytest.mark.full
 async def test_a_share_is_handed_out_once_all_three_are_and_the_node_is_free_again(set_up: Any) -> None:
-    stage: Stage = await set_up("cambricon-mlu590-8", vendors={"cambricon": {"unlimitedShares": True}})
+    stage: SimulatedNode = await set_up("cambricon-mlu590-8", vendors={"cambricon": {"unlimitedShares": True}})
     await stage.start_daemon()
     await stage.until(lambda: {one: stage.kubelet.capacity(one) for one in CAPACITY} == CAPACITY, "the offer", 20)
     node = NodeView(name=NODE, capacity={name: str(count) for name, count in CAPACITY.items()})

@@ -56,7 +56,7 @@ async def test_machines_of_several_vendors_make_one_node_and_differences_are_sai
     assert known[1].startswith("hami.io/node-register-Ascend910B3, a JSON list")
     assert known[2].startswith("the node's capacity of aws.amazon.com/neuron")
     assert [facts["node lock"].partition(":")[0] for facts in steps["Be quiet"]] == ["free", "free", "none"]
-    assert ["hami-vnpu-core" in facts["other words at the node"] for facts in steps["What differs here"]] == [
+    assert ["hami-vnpu-core" in facts["other node annotations"] for facts in steps["What differs here"]] == [
         False,
         True,
         False,

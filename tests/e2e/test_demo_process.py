@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 import aiohttp
 import pytest
 
-from hami_plugin.demo.stage import NODE
+from hami_plugin.demo.node import NODE
 from hami_plugin.demo.steps import STEPS
 from tests.support.terminal import ROOT, environment, on_terminal, piped
 
@@ -121,7 +121,7 @@ def test_in_a_pipe_the_board_is_plain_text_with_a_line_for_each_step_and_a_table
     header, row = lines[-4:-2]
     assert header.split()[:3] == ["MACHINE", "DEVICES", "SHARES"]
     assert row.split()[:3] == ["dgx-h100", "8", "80"]
-    assert re.fullmatch(r"Every step held \(8 of 8, [0-9.]+ s\)\.", lines[-1])
+    assert re.fullmatch(r"Every step succeeded \(8 of 8, [0-9.]+ s\)\.", lines[-1])
     assert not [text for text in lines if "CUDA_DEVICE" in text], "details come with -v"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.demo.stage import NODE
+from hami_plugin.demo.node import NODE
 from tests.e2e.manifests import manifest, small
 from tests.e2e.steps import bring_up, offered, sound, start
 from tests.e2e.truth import annotation

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.demo.stage import NODE, Stage
+from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, NodeView, pod_view
 from hami_plugin.protocol import keys
@@ -22,14 +22,14 @@ VGPU, MEMORY, CORES = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads
 BI = "iluvatar.ai/BI-V150-vgpu"
 
 
-async def offered(stage: Stage, counts: Mapping[str, int]) -> None:
+async def offered(stage: SimulatedNode, counts: Mapping[str, int]) -> None:
     def there() -> bool:
         return all(stage.kubelet.allocatable(name) == count for name, count in counts.items())
 
     await stage.until(there, f"the offer of {counts}", 20)
 
 
-def node(stage: Stage, *resources: str) -> NodeView:
+def node(stage: SimulatedNode, *resources: str) -> NodeView:
     """The node as a scheduler sees it."""
     return NodeView(
         name=NODE,
@@ -38,7 +38,7 @@ def node(stage: Stage, *resources: str) -> NodeView:
     )
 
 
-async def run(stage: Stage, view: NodeView, limits: Mapping[str, int]) -> Answer:
+async def run(stage: SimulatedNode, view: NodeView, limits: Mapping[str, int]) -> Answer:
     """A pod of one container, decided about on an idle node, admitted and started."""
     asked = {name: str(count) for name, count in limits.items()}
     made = pod_view(stage.api.create_pod(manifest("one", [{"name": "main", "resources": {"limits": asked}}])))
@@ -64,7 +64,7 @@ async def run(stage: Stage, view: NodeView, limits: Mapping[str, int]) -> Answer
     return answer
 
 
-async def readiness(stage: Stage, *, ready: bool) -> str:
+async def readiness(stage: SimulatedNode, *, ready: bool) -> str:
     async with asyncio.timeout(20):
         while (said := await stage.readiness())["ready"] is not ready:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)

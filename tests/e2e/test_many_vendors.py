@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.demo.stage import NODE, Stage
+from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import NodeView
 from tests.e2e.steps import take_down
 from tests.e2e.test_neighbours import GUARD_S, child, component
@@ -20,7 +20,7 @@ PROFILES = {"nvidia": "dgx-h100", "ascend": "ascend-910b3-8", "awsneuron": "aws-
 
 
 @pytest.fixture
-async def three(set_up: Any) -> dict[str, Stage]:
+async def three(set_up: Any) -> dict[str, SimulatedNode]:
     """A running daemon, and for each vendor the stage as its own. The second vendor's driver has its own process."""
     stage = await set_up(",".join(PROFILES.values()))
     await stage.start_daemon()
@@ -30,22 +30,22 @@ async def three(set_up: Any) -> dict[str, Stage]:
     return stages
 
 
-async def offered(stage: Stage) -> None:
+async def offered(stage: SimulatedNode) -> None:
     await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, f"the offer of {stage.resource}", 20)
 
 
-async def until_driver(stage: Stage, vendor: str, *, well: bool) -> str:
+async def until_driver(stage: SimulatedNode, vendor: str, *, well: bool) -> str:
     end = time.monotonic() + 20
     while bool(said := await component(stage, f"driver {vendor}")) is well:
         assert time.monotonic() < end, said
     return str(said)
 
 
-def view(stage: Stage) -> NodeView:
+def view(stage: SimulatedNode) -> NodeView:
     return node(stage, stage.resource, *(units.resource for units in stage.family.resources.units))
 
 
-async def allocations(stage: Stage, name: str, count: int = 10) -> None:
+async def allocations(stage: SimulatedNode, name: str, count: int = 10) -> None:
     """Pods with a device each, one after the other."""
     async with asyncio.timeout(GUARD_S):
         for number in range(count):
@@ -54,7 +54,7 @@ async def allocations(stage: Stage, name: str, count: int = 10) -> None:
             take_down(stage, pod)
 
 
-async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: dict[str, Stage]) -> None:
+async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: dict[str, SimulatedNode]) -> None:
     registered = {one.resource_name for one in three["nvidia"].kubelet.registrations}
     registers = {three[name].family.annotations.register for name in ("nvidia", "ascend")}
 
@@ -73,7 +73,7 @@ async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: di
 
 @pytest.mark.full
 @pytest.mark.parametrize("victim", PROFILES)
-async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, Stage], victim: str) -> None:
+async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, SimulatedNode], victim: str) -> None:
     gone = three[victim]
 
     gone.hardware.simulator.inject("driver-gone")
@@ -91,7 +91,7 @@ async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, Stage
 
 
 @pytest.mark.full
-async def test_a_driver_whose_process_is_killed_takes_nobody_along(three: dict[str, Stage]) -> None:
+async def test_a_driver_whose_process_is_killed_takes_nobody_along(three: dict[str, SimulatedNode]) -> None:
     gone = three["ascend"]
 
     os.kill(child(gone), signal.SIGKILL)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_plugin.demo.stage import Stage
+from hami_plugin.demo.node import SimulatedNode
 from hami_plugin.model.views import NodeView, PodView
 from tests.e2e.steps import take_down
 from tests.e2e.test_other_vendors import node, run
@@ -29,7 +29,7 @@ OF_PROMETHEUS = {"up": frozenset[str]()}
 
 
 @pytest.fixture
-async def mixed(set_up: Any) -> dict[str, Stage]:
+async def mixed(set_up: Any) -> dict[str, SimulatedNode]:
     """A daemon that serves three vendors, and the stage of each by the vendor's name."""
     stage = await set_up(",".join(PROFILES))
     stages = {each.hardware.vendor.name: each for each in stage.each()}
@@ -40,21 +40,21 @@ async def mixed(set_up: Any) -> dict[str, Stage]:
     return stages
 
 
-def view(stage: Stage) -> NodeView:
+def view(stage: SimulatedNode) -> NodeView:
     return node(stage, stage.resource, *(units.resource for units in stage.family.resources.units))
 
 
-def offered(stage: Stage) -> bool:
+def offered(stage: SimulatedNode) -> bool:
     """Whether the kubelet has the vendor's devices, and a scheduler can read from the node which ones."""
     return stage.kubelet.allocatable(stage.resource) > 0 and bool(stage.family.rules.node_devices(view(stage)))
 
 
-async def share(stage: Stage, name: str, **limits: int) -> PodView:
+async def share(stage: SimulatedNode, name: str, **limits: int) -> PodView:
     pod, _answer = await run(stage, name, view(stage), **limits)
     return pod
 
 
-async def shares(stages: Mapping[str, Stage]) -> dict[str, PodView]:
+async def shares(stages: Mapping[str, SimulatedNode]) -> dict[str, PodView]:
     """A pod of each vendor: MiB and percent, compute units, and one of two cores."""
     limits = {
         "nvidia": {"nvidia.com_gpu": 1, "nvidia.com_gpumem": 11517, "nvidia.com_gpucores": 30},
@@ -64,13 +64,13 @@ async def shares(stages: Mapping[str, Stage]) -> dict[str, PodView]:
     return {vendor: await share(stages[vendor], f"on-{vendor}", **asked) for vendor, asked in limits.items()}
 
 
-async def scrape(stage: Stage) -> str:
+async def scrape(stage: SimulatedNode) -> str:
     status, text = await stage.get("/metrics")
     assert status == 200
     return text
 
 
-async def test_one_query_tells_the_allocated_share_of_every_vendors_devices(mixed: dict[str, Stage]) -> None:
+async def test_one_query_tells_the_allocated_share_of_every_vendors_devices(mixed: dict[str, SimulatedNode]) -> None:
     stage = mixed["nvidia"]
     pods = await shares(mixed)
 
@@ -107,7 +107,7 @@ def told(answer: Any) -> str:
     return "".join(lines)
 
 
-async def gone(stage: Stage) -> None:
+async def gone(stage: SimulatedNode) -> None:
     """Wait until no container has anything."""
     async with asyncio.timeout(30):
         while series(await scrape(stage), CONTAINER):
@@ -115,7 +115,7 @@ async def gone(stage: Stage) -> None:
 
 
 @pytest.mark.full
-async def test_whatever_is_drawn_alerted_on_and_documented_is_exported(mixed: dict[str, Stage]) -> None:
+async def test_whatever_is_drawn_alerted_on_and_documented_is_exported(mixed: dict[str, SimulatedNode]) -> None:
     await shares(mixed)
     text = await scrape(mixed["nvidia"])
     there = {**exported(text), **OF_PROMETHEUS}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.demo.stage import NODE, Stage
+from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol import keys
@@ -18,7 +18,7 @@ NEURON, CORE, GPU = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "amd.c
 DECIDED = "hami.io/aws-neuron-devices-allocated"
 
 
-def node(stage: Stage, *resources: str) -> NodeView:
+def node(stage: SimulatedNode, *resources: str) -> NodeView:
     """The node as a scheduler sees it."""
     return NodeView(
         name=NODE,
@@ -28,26 +28,26 @@ def node(stage: Stage, *resources: str) -> NodeView:
     )
 
 
-async def started(stage: Stage, **counts: int) -> None:
+async def started(stage: SimulatedNode, **counts: int) -> None:
     names = {"neuron": NEURON, "neuroncore": CORE, "gpu": GPU}
     await stage.start_daemon()
     await allocatable(stage, {names[name]: count for name, count in counts.items()})
 
 
-async def allocatable(stage: Stage, counts: dict[str, int]) -> None:
+async def allocatable(stage: SimulatedNode, counts: dict[str, int]) -> None:
     def offered() -> bool:
         return all(stage.kubelet.allocatable(name) == count for name, count in counts.items())
 
     await stage.until(offered, f"the offer of {counts}", 20)
 
 
-async def ready(stage: Stage) -> None:
+async def ready(stage: SimulatedNode) -> None:
     async with asyncio.timeout(10):
         while not (await stage.readiness())["ready"]:  # noqa: ASYNC110  # the daemon is another process
             await asyncio.sleep(0.02)
 
 
-async def run(stage: Stage, name: str, view: NodeView, **limits: int) -> tuple[PodView, Answer]:
+async def run(stage: SimulatedNode, name: str, view: NodeView, **limits: int) -> tuple[PodView, Answer]:
     """A pod of one container, decided about, admitted and started."""
     asked: dict[str, Any] = {key.replace("_", "/"): str(value) for key, value in limits.items()}
     made = pod_view(stage.api.create_pod(manifest(name, [{"name": "main", "resources": {"limits": asked}}])))
@@ -64,7 +64,7 @@ async def run(stage: Stage, name: str, view: NodeView, **limits: int) -> tuple[P
     return pod, answer
 
 
-def annotations(stage: Stage, pod: PodView) -> dict[str, str]:
+def annotations(stage: SimulatedNode, pod: PodView) -> dict[str, str]:
     return dict(stage.api.pod(pod.namespace, pod.name)["metadata"]["annotations"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hami_plugin.demo.stage import NODE, Stage
+from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol import keys
 from tests.e2e.manifests import manifest
@@ -14,11 +14,11 @@ SLICES = "enflame.com/drs-gcu"
 CAPACITY = "enflame.com/gcu-drs-capacity"
 
 
-def annotated(stage: Stage) -> dict[str, str]:
+def annotated(stage: SimulatedNode) -> dict[str, str]:
     return dict(stage.api.node(NODE)["metadata"].get("annotations", {}))
 
 
-async def partition(stage: Stage, name: str) -> str:
+async def partition(stage: SimulatedNode, name: str) -> str:
     """What a pod with two slices of the node's last card receives."""
     limits = {SLICES: "2"}
     made = pod_view(stage.api.create_pod(manifest(name, [{"name": "main", "resources": {"limits": limits}}])))
@@ -33,7 +33,7 @@ async def partition(stage: Stage, name: str) -> str:
 
 
 async def test_partitions_are_handed_out_once_also_after_a_restart(set_up: Any) -> None:
-    stage: Stage = await set_up("enflame-s60-8", vendors={"enflame": {"serve": "partitions"}})
+    stage: SimulatedNode = await set_up("enflame-s60-8", vendors={"enflame": {"serve": "partitions"}})
     stage.hardware.simulator.inject("partitions")
     for _ in range(2):
         stage.hardware.simulator.inject("cut", 7, 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.demo.stage import Stage
+from hami_plugin.demo.node import SimulatedNode
 from hami_plugin.model.views import PodView
 from hami_plugin.simulation.kubelet import StartError
 from tests.e2e.disks import small_disk
@@ -25,7 +25,7 @@ def left_by(layout: str) -> bytes:
     return lzma.decompress((REGIONS / f"{layout}-killed.bin.xz").read_bytes())
 
 
-async def begin(stage: Stage, pod: PodView, container: str) -> Path:
+async def begin(stage: SimulatedNode, pod: PodView, container: str) -> Path:
     """Start a container as the kubelet does at each start, the first or a later one: where its region will be."""
     edits = (await stage.kubelet.start_container(pod.uid, container)).edits
     inside = Path(edits.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"])
@@ -185,7 +185,7 @@ async def test_a_lock_that_one_container_keeps_or_the_host_sweeps_away_is_nobody
     assert stage.directory in other.parents, "a directory that the host cleans is nobody's source"
 
 
-async def lock_of(stage: Stage, pod: PodView) -> Path:
+async def lock_of(stage: SimulatedNode, pod: PodView) -> Path:
     """Where the lock of a container that starts now is on the host."""
     mounts = (await stage.kubelet.start_container(pod.uid, "main")).edits.mounts
     return Path(next(m.host_path for m in mounts if m.container_path == "/tmp/vgpulock")) / "lock"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.demo.stage import LAUNCHER, environment
+from hami_plugin.demo.node import LAUNCHER, environment
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import physical_id
 from tests.e2e.manifests import asking, manifest, small

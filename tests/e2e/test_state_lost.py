@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.demo.stage import NODE
+from hami_plugin.demo.node import NODE
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
 from hami_plugin.simulation.kubelet import AdmissionError

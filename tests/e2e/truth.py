@@ -6,20 +6,20 @@ from pathlib import Path
 from cdi.edits import ContainerEdits
 from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
-from hami_plugin.demo.stage import NODE, Stage
+from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import ContainerView, PodView, pod_view
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.decisions import decode_devices, pending
 
 
-def grants_of(stage: Stage, pod: PodView, container: ContainerView):
+def grants_of(stage: SimulatedNode, pod: PodView, container: ContainerView):
     """What the scheduler decided for one container, in the order of the devices' numbers."""
     pieces = decode_devices(pod.annotations[stage.family.annotations.allocated])
     order = {device.uuid: device.index for device in stage.hardware.machine.devices}
     return sorted(pieces[pod.containers.index(container)], key=lambda grant: order[grant.uuid])
 
 
-def difference(stage: Stage, pod: PodView, container: ContainerView, edits: ContainerEdits) -> str:
+def difference(stage: SimulatedNode, pod: PodView, container: ContainerView, edits: ContainerEdits) -> str:
     """What a container received that is not its own, or did not receive; empty when all is right."""
     grants = grants_of(stage, pod, container)
     if not grants:
@@ -39,24 +39,24 @@ def difference(stage: Stage, pod: PodView, container: ContainerView, edits: Cont
     return ""
 
 
-def problems(stage: Stage) -> list[str]:
+def problems(stage: SimulatedNode) -> list[str]:
     """Everything that is not as it must be once all is quiet."""
     return [*_of_lock(stage), *_of_pods(stage), *_of_journal(stage), *_of_ids(stage)]
 
 
-def annotation(stage: Stage, key: str) -> str:
+def annotation(stage: SimulatedNode, key: str) -> str:
     """One of the node's annotations."""
     return str(stage.api.node(NODE)["metadata"].get("annotations", {}).get(key, ""))
 
 
-def recorded(stage: Stage, pod: PodView) -> bool:
+def recorded(stage: SimulatedNode, pod: PodView) -> bool:
     """Whether a pod says that it has all its devices, and the node says that it is done with it."""
     now = pod_view(stage.api.pod(pod.namespace, pod.name))
     left = pending(decode_devices(now.annotations[stage.family.annotations.to_allocate]))
     return now.annotations.get(keys.BIND_PHASE) == keys.PHASE_SUCCESS and not left
 
 
-def journal(stage: Stage) -> list[Held]:
+def journal(stage: SimulatedNode) -> list[Held]:
     """What a daemon that starts now would remember."""
     file = Journal(Path(stage.options["--state-dir"]) / "journal")
     ledger = Ledger(JournalWriter(file))
@@ -64,25 +64,25 @@ def journal(stage: Stage) -> list[Held]:
     return list(ledger.held.values())
 
 
-def _of_lock(stage: Stage) -> Iterator[str]:
+def _of_lock(stage: SimulatedNode) -> Iterator[str]:
     if lock := annotation(stage, keys.NODE_LOCK):
         yield f"the node lock is still {lock}"
 
 
-def _of_pods(stage: Stage) -> Iterator[str]:
+def _of_pods(stage: SimulatedNode) -> Iterator[str]:
     for pod in map(pod_view, stage.api.pods()):
         if pod.phase == "Running" and not recorded(stage, pod):
             yield f"{pod.key} runs, but is not recorded"
 
 
-def _of_journal(stage: Stage) -> Iterator[str]:
+def _of_journal(stage: SimulatedNode) -> Iterator[str]:
     living = {pod.uid for pod in map(pod_view, stage.api.pods()) if not pod.terminal}
     for held in journal(stage):
         if held.uid not in living:
             yield f"the journal still has {held.namespace}/{held.pod}, which has ended"
 
 
-def _of_ids(stage: Stage) -> Iterator[str]:
+def _of_ids(stage: SimulatedNode) -> Iterator[str]:
     """An id has one owner, at the kubelet as well as in the journal."""
     kubelet = [(slot[0], held.ids) for slot, held in stage.kubelet.ledger.allotments.items()]
     daemon = [(held.uid, held.ids) for held in journal(stage)]

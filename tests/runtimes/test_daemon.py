@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cdi.annotations import annotated
-from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
+from hami_plugin.demo.node import CONFIGURATION, NODE, SimulatedNode, simulated_node
 from hami_plugin.kubelet.servicer import allocate_response
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol import keys
@@ -31,7 +31,7 @@ class Node:
     """A machine with the daemon running on it."""
 
     machine: Machine
-    stage: Stage
+    stage: SimulatedNode
 
     async def allocate(self) -> tuple[str, Wanted]:
         """Bring up a pod of one container: the device that the scheduler chose, and what the container is to get."""
@@ -94,7 +94,7 @@ def running(shown, enclosure, monkeypatch):
         directories = [enclosure.path(path) for path in DIRECTORIES]
         configuration = {**CONFIGURATION, "cdiDirs": [*map(str, directories)], "vendors": {machine.vendor: own}}
         try:
-            async with staged(profile, configuration=configuration) as stage:
+            async with simulated_node(profile, configuration=configuration) as stage:
                 for name in machine.portion.files:
                     path = stage.directory / "hook" / name
                     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_plugin.demo.stage import NODE
+from hami_plugin.demo.node import NODE
 from hami_plugin.model.machine import Machine
 from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.scores import decode_scores

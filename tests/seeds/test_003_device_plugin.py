@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_plugin.demo.stage import CONFIGURATION, environment, staged
+from hami_plugin.demo.node import CONFIGURATION, environment, simulated_node
 from hami_plugin.sdk import vendor_names
 from tests.charts.helm import HelmError, rendered
 from tests.charts.library import library
@@ -73,7 +73,9 @@ async def test_what_the_chart_makes_of_the_other_values_is_a_daemon_that_lives()
 
     assert container["image"] == "hami-plugin:v2.5.0"
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
-    async with staged("dgx-h100", configuration={**yaml.safe_load(config["config.yaml"]), **CONFIGURATION}) as stage:
+    async with simulated_node(
+        "dgx-h100", configuration={**yaml.safe_load(config["config.yaml"]), **CONFIGURATION}
+    ) as stage:
         for name in ("device-config.yaml", "config.json"):
             (stage.directory / name).write_text(config[name], encoding="utf-8")
         files = {
@@ -88,7 +90,7 @@ async def test_the_sections_of_all_vendors_are_taken_as_they_stand() -> None:
     assert {name: section["splitCount"] for name, section in SECTIONS.items()} == {
         "nvidia": 10, "ascend": 4, "cambricon": 8, "hygon": 4,
     }  # fmt: skip
-    async with staged("dgx-h100", configuration={**CONFIGURATION, "vendors": SECTIONS}) as stage:
+    async with simulated_node("dgx-h100", configuration={**CONFIGURATION, "vendors": SECTIONS}) as stage:
         await alive(stage)
 
 

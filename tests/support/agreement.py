@@ -19,7 +19,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import Allocator, question_of
 from hami_plugin.allocation.capacity import DeviceTable
 from hami_plugin.cli.fit.inquiry import Inquiry, answered
-from hami_plugin.demo.stage import install_core
+from hami_plugin.demo.node import install_core
 from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.inventory.inventory import part
 from hami_plugin.model.delivery import ANSWERED_FOR

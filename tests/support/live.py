@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
+from hami_plugin.demo.node import CONFIGURATION, NODE, SimulatedNode, simulated_node
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
@@ -54,7 +54,7 @@ class Ended:
 class Live:
     """One node and its two processes. ``answers`` are those of each pod's last container."""
 
-    stage: Stage
+    stage: SimulatedNode
     scheduler: Running
     stack: AsyncExitStack
     answers: dict[str, Answer] = field(default_factory=dict)
@@ -168,7 +168,7 @@ async def live(profile: str, *, node: str = NODE, **configuration: Any) -> Async
     """A node that serves the machine of a profile, and our scheduler beside it: the kubelet counts, both are ready."""
     async with AsyncExitStack() as stack:
         stage = await stack.enter_async_context(
-            staged(profile, configuration={**CONFIGURATION, **configuration}, node=node)
+            simulated_node(profile, configuration={**CONFIGURATION, **configuration}, node=node)
         )
         await stage.start_daemon()
         scheduler = await stack.enter_async_context(started(stage.api, scheduling_folder(stage)))
@@ -181,7 +181,7 @@ async def live(profile: str, *, node: str = NODE, **configuration: Any) -> Async
         yield one
 
 
-async def is_ready(stage: Stage) -> bool:
+async def is_ready(stage: SimulatedNode) -> bool:
     """Whether the daemon says that all is well; before it listens it says nothing."""
     assert stage.daemon
     assert stage.daemon.returncode is None, stage.log_tail()
@@ -190,7 +190,7 @@ async def is_ready(stage: Stage) -> bool:
     return False
 
 
-def scheduling_folder(stage: Stage) -> Path:
+def scheduling_folder(stage: SimulatedNode) -> Path:
     """The scheduler's own, beside the daemon's."""
     folder = stage.directory / "scheduler"
     folder.mkdir(exist_ok=True)

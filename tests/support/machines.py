@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cdi.edits import ContainerEdits
+from hami_plugin.demo.node import install_core
 from hami_plugin.demo.pods import part
-from hami_plugin.demo.stage import install_core
 from hami_plugin.errors import RefusedError
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.device import Device, Snapshot, physical_id

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.allocation.capacity import EXACTLY, Measure, registered
-from hami_plugin.demo.stage import install_core
+from hami_plugin.demo.node import install_core
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import physical_counts, physical_id
 from hami_plugin.model.views import PodView, pod_view

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from cdi.directories import load
+from hami_plugin.demo.node import CONFIGURATION, NODE, SimulatedNode, simulated_node
 from hami_plugin.demo.play import play
 from hami_plugin.demo.pods import container, pod
-from hami_plugin.demo.stage import CONFIGURATION, NODE, Stage, staged
 from hami_plugin.inventory.cdi_specs import file_name
 from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.register import decode_json
@@ -27,9 +27,9 @@ async def running():
     """Start a daemon on a profile (a name or a file), and wait for its first offers."""
     async with AsyncExitStack() as stack:
 
-        async def build(profile: str, **configuration) -> Stage:
+        async def build(profile: str, **configuration) -> SimulatedNode:
             configuration = {**CONFIGURATION, **configuration}
-            stage = await stack.enter_async_context(staged(profile, configuration=configuration))
+            stage = await stack.enter_async_context(simulated_node(profile, configuration=configuration))
             await stage.start_daemon()
             await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, "the first offer", 20)
             await stage.until(lambda: bool(stage.registered()), "the first register", 20)
