@@ -1,45 +1,23 @@
-"""Loggers, with structlog and without."""
+"""The project's loggers."""
 
-import logging
+import subprocess
 import sys
 
 import structlog
 
-from hami_plugin.log import StandardLogger, logger
+from hami_plugin.log import logger
 
 
-def test_with_structlog_a_module_logs_events_with_fields():
+def test_a_module_logs_events_with_fields():
     with structlog.testing.capture_logs() as events:
         logger("hami_plugin.node").warning("device unhealthy", device="GPU-1")
 
     assert events == [{"event": "device unhealthy", "device": "GPU-1", "log_level": "warning"}]
 
 
-def test_without_structlog_the_standard_library_gets_the_same_events(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "structlog", None)
-    log = logger("bare")
+def test_logs_do_not_load_rich_and_commands_that_draw_still_can():
+    program = "import sys, hami_plugin.telemetry.logs; assert 'rich' not in sys.modules; import rich.table; print('drawn')"
 
-    with caplog.at_level(logging.DEBUG):
-        log.debug("looked", cards=2)
-        log.bind(resource="toy.io/card").info("registered", endpoint="toy.sock")
-        log.warning("refused 100%", why="no pod")
-        log.error("broke", exc_info=ValueError("odd"))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
-    assert isinstance(log, StandardLogger)
-    assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
-        ("bare", "DEBUG", "looked cards=2"),
-        ("bare", "INFO", "registered resource='toy.io/card' endpoint='toy.sock'"),
-        ("bare", "WARNING", "refused 100% why='no pod'"),
-        ("bare", "ERROR", "broke"),
-    ]
-    assert caplog.records[3].exc_info[0] is ValueError
-
-
-def test_without_structlog_an_exception_shows_its_trace(caplog):
-    try:
-        {}["gone"]
-    except KeyError:
-        StandardLogger(logging.getLogger("bare")).exception("failed", device="GPU-1")
-
-    assert caplog.records[0].exc_info[0] is KeyError
-    assert caplog.records[0].getMessage() == "failed device='GPU-1'"
+    assert done.stdout == "drawn\n", done.stderr

@@ -1,5 +1,3 @@
 """What an operator sees of the daemon: logs, metrics, probes. It reports, and decides nothing."""
 
-from hami_plugin.log import structlog_logger
-
-structlog_logger()  # before a module here imports structlog, and rich with it
+import hami_plugin.log  # noqa: F401  # loads structlog without rich, before a module here imports it
