@@ -37,7 +37,6 @@ PROJECT = {
 
 
 LIBRARIES = "libraries"
-STRUCTLOG = "hami_plugin.log"
 
 
 def resident() -> float:
@@ -51,8 +50,6 @@ def load(modules: Sequence[str]) -> None:
     with without_system_authorities():
         for module in modules:
             importlib.import_module(module)
-    if STRUCTLOG in modules:  # as the daemon loads it: without rich, which only commands that draw need
-        importlib.import_module(STRUCTLOG).structlog_logger()
 
 
 def main() -> None:

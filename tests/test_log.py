@@ -16,7 +16,9 @@ def test_a_module_logs_events_with_fields():
 
 
 def test_logs_do_not_load_rich_and_commands_that_draw_still_can():
-    program = "import sys, hami_plugin.telemetry.logs; assert 'rich' not in sys.modules; import rich.table; print('drawn')"
+    program = (
+        "import sys, hami_plugin.telemetry.logs; assert 'rich' not in sys.modules; import rich.table; print('drawn')"
+    )
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
