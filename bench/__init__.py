@@ -1,7 +1,7 @@
-"""Measures the daemon as it ships, each figure beside its limit: ``python -m bench``, or ``make bench``.
+"""Benchmarks of the daemon as it ships, each figure with its limit: ``python -m bench``, or ``make bench``.
 
-Everything around the daemon is simulated and runs in other processes. No figure here is a unit test's: the daemon is
-the production entry point, and the calls come over its Unix socket.
+Everything around the daemon is simulated, in other processes. The daemon runs by its production entry point, and is
+called over its Unix socket.
 """
 
 import os

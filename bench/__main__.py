@@ -1,4 +1,4 @@
-"""``python -m bench``: every part, or those that are named; exit status 1 when a figure breaks its limit."""
+"""``python -m bench``: run all parts, or the named ones. The exit status is 1 if a figure exceeds its limit."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ PARTS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be given more than once")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute, and less certain")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything there")
+    parser.add_argument("--part", action="append", choices=PARTS, help="run only this part; can be repeated")
+    parser.add_argument("--quick", action="store_true", help="run fewer rounds: about a minute, less precise")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to this file")
     options = parser.parse_args()
     started = time.monotonic()
     found: dict[str, list[Figure]] = {}

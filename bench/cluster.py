@@ -59,7 +59,7 @@ class Cluster:
                 while keys.NODE_LOCK in await self.node_annotations():  # noqa: ASYNC110  # it is another process's
                     await asyncio.sleep(0.001)
             await self._patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {keys.NODE_LOCK: text}}})
-        body = self._manifest(name, decision) if decision else self._stranger(name, wants)
+        body = self._manifest(name, decision) if decision else self._unscheduled(name, wants)
         return dict(await self._ask("POST", _PODS, body))
 
     async def set_running(self, name: str) -> None:
@@ -112,7 +112,7 @@ class Cluster:
             "spec": {"nodeName": NODE, "schedulerName": "hami-scheduler", "containers": containers},
         }
 
-    def _stranger(self, name: str, wants: int) -> dict[str, Any]:
+    def _unscheduled(self, name: str, wants: int) -> dict[str, Any]:
         limits = {self._family.resources.count: str(wants)}
         return {
             "metadata": {"name": name, "namespace": NAMESPACE},
@@ -138,9 +138,9 @@ class Cluster:
 @asynccontextmanager
 async def cluster(kubeconfig: Path, family: Family) -> AsyncIterator[Cluster]:
     """An API server in a process of its own, with the node in it; ``kubeconfig`` will lead to it."""
-    words = ("-m", "hami_plugin.simulation.apiserver", "--port", "0", "--kubeconfig", kubeconfig)
+    arguments = ("-m", "hami_plugin.simulation.apiserver", "--port", "0", "--kubeconfig", kubeconfig)
     timeout = aiohttp.ClientTimeout(total=10)
-    async with running(*words) as url, aiohttp.ClientSession(timeout=timeout) as session:
+    async with running(*arguments) as url, aiohttp.ClientSession(timeout=timeout) as session:
         async with session.post(f"{url}/api/v1/nodes", json={"metadata": {"name": NODE}}) as answer:
             answer.raise_for_status()
         yield Cluster(url, session, family)

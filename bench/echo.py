@@ -27,7 +27,7 @@ def echo_server(socket: Path, answer: bytes) -> grpc.aio.Server:
 
 
 async def serve(socket: Path, answer: bytes) -> None:
-    """Serve until the process is told to end. A line on standard output says that calls may come."""
+    """Serve until the process is terminated. A line on standard output says that it is ready."""
     server = echo_server(socket, answer)
     await server.start()
     print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""What was measured, and whether it is within its limit."""
+"""Measured figures and their limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number. ``limit`` None: for information. ``floor``: the limit is the least, not the most."""
+    """One number. ``limit`` None: for information only. ``floor``: the limit is a minimum."""
 
     name: str
     value: float
@@ -61,7 +61,7 @@ class Spread:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` of all are not above."""
+    """The percentile: the smallest value that at least ``share`` of all do not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

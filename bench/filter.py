@@ -27,7 +27,7 @@ SEED = 16
 LIMIT = 6.0
 """Times as long as parsing takes."""
 WORST = 2.5
-"""So many limits the slowest question may take: it may meet a collection of garbage, or a neighbour on the core."""
+"""The slowest question may take this many limits, since it may meet a garbage collection or another process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _scene(known: Cluster) -> ClusterSnapshot:
 
 
 def _enter(snapshot: ClusterSnapshot, pod: PodView, outcome: FilterResult) -> None:
-    """The pod has what was chosen for it, as its annotations will say."""
+    """Record the choice for the pod, as its annotations would."""
     if outcome.placed:
         written = patch(snapshot.families, pod, outcome.placed)
         snapshot.pods.see(replace(pod, annotations={**pod.annotations, **written}), snapshot.families)

@@ -1,4 +1,4 @@
-"""What the daemon costs while nothing happens: memory, and time on a CPU."""
+"""Memory and CPU time of an idle daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.stage import Node, staged
 
 SETTLE_S = 3.0
 """After the node's annotation is written."""
-SHARES_TOLD = 6
+SHARES_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ ALLOWANCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """One daemon that was left alone. ``cpu`` in percent of one core."""
+    """An idle daemon. ``cpu`` in percent of one core."""
 
     memory: Memory
     cpu: float
@@ -66,7 +66,7 @@ async def idle(*, seconds: float) -> list[Figure]:
             unit="MiB",
             note=_percent(cost, small),
         )
-        for name, cost in shares[:SHARES_TOLD]
+        for name, cost in shares[:SHARES_SHOWN]
     ]
     rest = small - sum(costs.values())
     figures.append(

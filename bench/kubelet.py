@@ -1,4 +1,4 @@
-"""The kubelet's hot calls, timed: the daemon's Allocate, and the bare echo beside it."""
+"""The kubelet's timed calls: the daemon's Allocate, and a bare echo as the baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a kubelet waits for Allocate, beside a bare echo: one pod at a time, and a thousand containers in a row."""
+"""Latency of Allocate against a bare echo: one pod at a time, and a thousand containers in a row."""
 
 from __future__ import annotations
 
@@ -60,10 +60,12 @@ async def spaced(*, rounds: int, slack: float = 1.0) -> list[Figure]:
                 times = await _take_turns(arrivals, echo, rounds)
                 await stage.cluster.recorded()
         calls = await stage.cluster.calls(since)
-    told = f"{calls.writes} writes and {calls.reads} reads for {rounds} Allocates; watches and their lists not counted"
+    counts = (
+        f"{calls.writes} writes and {calls.reads} reads for {rounds} Allocates; watches and their lists not counted"
+    )
     return [
         *_against_echo("Allocate, spaced", times, slack),
-        Figure(name="API writes per Allocate", value=calls.writes / rounds, limit=WRITES_LIMIT, note=told),
+        Figure(name="API writes per Allocate", value=calls.writes / rounds, limit=WRITES_LIMIT, note=counts),
         Figure(name="API reads per Allocate", value=calls.reads / rounds, limit=0.0),
         Figure(name="API calls that were refused", value=float(calls.refused), limit=0.0),
         Figure(name="GetPreferredAllocation", value=Spread.of(times.prefer).p50, unit="ms", note=_preferring(times)),
@@ -91,11 +93,11 @@ async def burst(*, repeats: int) -> list[Figure]:
                     ratios.append(_last_tenth_to_first(alone.allocate[first:]))
                     await crowd.run(times, pods=PODS, echo=echo)
         after = memory(stage.pid).resident
-    rate, told = len(alone.allocate) / sum(alone.allocate), ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    rate, shown = len(alone.allocate) / sum(alone.allocate), ", ".join(f"{ratio:.2f}" for ratio in ratios)
     return [
         Figure(name="Allocates a second, 1,000 in a row", value=rate, note=str(Spread.of(alone.allocate))),
         Figure(
-            name="Rate of the last tenth / the first", value=median(ratios), limit=CLIFF_LIMIT, floor=True, note=told
+            name="Rate of the last tenth / the first", value=median(ratios), limit=CLIFF_LIMIT, floor=True, note=shown
         ),
         *_against_echo("Allocate, 1,000 waiting", times),
         Figure(name=f"Memory after {2 * repeats},000 Allocates", value=after, unit="MiB", note=f"{before:.1f} before"),

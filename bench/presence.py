@@ -1,4 +1,4 @@
-"""How soon the kubelet hears of the daemon: after the daemon's start, and after the kubelet's own."""
+"""Time to register with the kubelet: after the daemon's start, and after the kubelet's restart."""
 
 from __future__ import annotations
 

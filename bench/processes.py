@@ -1,4 +1,4 @@
-"""The processes of a run: started, waited for, looked at from outside, and ended."""
+"""The processes of a run: started, waited for, measured from outside, and ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Memory:
 
 
 async def spawn(
-    *words: str | Path, log: Path | None = None, packages: Path | None = None
+    *arguments: str | Path, log: Path | None = None, packages: Path | None = None
 ) -> asyncio.subprocess.Process:
     """Start ``python …``. Its standard output comes back through a pipe, or goes to ``log`` with its errors.
 
@@ -36,8 +36,8 @@ async def spawn(
     environment = {key: value for key, value in os.environ.items() if key not in _OWN_VARIABLES}
     if packages is not None:
         environment["PYTHONPATH"] = str(packages)
-        words = (*FLAGS, *words)
-    command = (sys.executable, *(str(word) for word in words))
+        arguments = (*FLAGS, *arguments)
+    command = (sys.executable, *(str(argument) for argument in arguments))
     if log is None:
         return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment)
     with log.open("ab") as file:
@@ -45,14 +45,14 @@ async def spawn(
 
 
 @asynccontextmanager
-async def running(*words: str | Path, packages: Path | None = None) -> AsyncIterator[str]:
-    """A process for the time of the block. Yields the first line that it says."""
-    process = await spawn(*words, packages=packages)
+async def running(*arguments: str | Path, packages: Path | None = None) -> AsyncIterator[str]:
+    """A process for the time of the block. Yields the first line of its output."""
+    process = await spawn(*arguments, packages=packages)
     try:
         async with asyncio.timeout(20):
             line = await process.stdout.readline() if process.stdout else b""
         if not line:
-            raise HamiError(f"`python {' '.join(map(str, words))}` ended before it was ready")
+            raise HamiError(f"`python {' '.join(map(str, arguments))}` ended before it was ready")
         yield line.decode().strip()
     finally:
         await end(process)

@@ -1,4 +1,4 @@
-"""One node with everything around the daemon simulated; the daemon itself is the production entry point."""
+"""A node on which only the daemon is real: its production entry point runs as a process."""
 
 from __future__ import annotations
 
@@ -171,4 +171,4 @@ def _command(
         "--http": f"127.0.0.1:{port}",
         "--log-format": "json",
     }
-    return ("-m", "hami_plugin", "run", *(word for option in options.items() for word in option))
+    return ("-m", "hami_plugin", "run", *(argument for option in options.items() for argument in option))

@@ -43,7 +43,7 @@ HURRY_S = 600.0
 
 @dataclass(kw_only=True)
 class Subject:
-    """The process that is put under strain."""
+    """The scheduler process under load."""
 
     server: SimulatedApiServer
     pid: int
@@ -57,7 +57,7 @@ class Subject:
         return f"http://127.0.0.1:{self.port}{path}"
 
     async def probe(self) -> None:
-        """Ask for a sign of life, again and again."""
+        """Poll ``/healthz``."""
         while True:
             began = loop_ms(self.pid)
             async with self.session.get(self.url("/healthz")) as answer:

@@ -1,4 +1,4 @@
-"""A process of its own that wakes up twice a second and does nothing else: what waking alone costs on this machine."""
+"""A process that only wakes up twice a second: the baseline of an idle daemon on this machine."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ IMPERATIVE = frozenset(
 
 
 def problems(subject: str) -> list[str]:
-    """What is wrong with a subject; none for those that git writes itself."""
+    """The problems of a subject; none for subjects that git writes."""
     if MADE_BY_GIT.match(subject):
         return []
     first = SCOPE.sub("", subject).partition(" ")[0]
@@ -38,7 +38,7 @@ def problems(subject: str) -> list[str]:
     if not first:
         found.append("is empty")
     elif first.lower() not in IMPERATIVE and OTHER_ENDING.fullmatch(first):
-        found.append(f"begins with {first!r}, which is no imperative")
+        found.append(f"begins with {first!r}, which is not an imperative")
     return found
 
 

@@ -25,7 +25,7 @@ def picture(profile: str = PROFILE) -> str:
     logs = configure("warning", "auto", sys.stderr)
     try:
         if not asyncio.run(play(profile, board=Board(console))):
-            raise SystemExit("a step did not hold, so there is nothing to show; run: hami-plugin demo -v")
+            raise SystemExit("a step failed, so there is no picture; run: hami-plugin demo -v")
     finally:
         logs.close()
     svg = console.export_svg(title="make demo", unique_id="demo")

@@ -1,6 +1,6 @@
-"""Sets up what a run needs, and no more, saying what it does; then runs a command and shows where the time went.
+"""Install what a run needs, run a command, and print the time of each part.
 
-Only the standard library: this runs before anything is installed.
+It uses the standard library only, since it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 WHEELS = Path("build/wheels")
 TIMES = ".setup-times"
 LOCKS = ("requirements.lock", "requirements-build.lock")
-"""What a run needs; and what builds the project's own package, which is thrown away after it."""
+"""The packages of a run, and those that build the project's own package, which are removed afterwards."""
 
 
 def main() -> int:
@@ -29,13 +29,13 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("install", help="make the virtual environment, download, and install")
     run = commands.add_parser("run", help="run hami-plugin, and show the time of each part")
-    run.add_argument("words", nargs=argparse.REMAINDER)
+    run.add_argument("arguments", nargs=argparse.REMAINDER)
     chosen = parser.parse_args()
     os.chdir(ROOT)
     if chosen.command == "install":
         install(chosen.venv)
         return 0
-    return timed_run(chosen.venv, chosen.words)
+    return timed_run(chosen.venv, chosen.arguments)
 
 
 def install(venv: Path) -> None:
@@ -44,16 +44,16 @@ def install(venv: Path) -> None:
     count = sum("==" in line for line in (ROOT / LOCKS[0]).read_text(encoding="utf-8").splitlines())
     start = time.monotonic()
     if not (venv / "bin" / "python").exists():
-        say(f"making {venv} with Python {sys.version.split()[0]}")
+        say(f"creating {venv} with Python {sys.version.split()[0]}")
         call(sys.executable, "-m", "venv", str(venv), hint="on Debian: apt-get install python3-venv")
-    say(f"downloading the {count} packages that a run needs ({LOCKS[0]})")
+    say(f"downloading {count} packages ({LOCKS[0]})")
     WHEELS.mkdir(parents=True, exist_ok=True)
     editables = WHEELS / "editables.lock"
     editables.write_text(pinned("editables", Path("requirements-dev.lock")), encoding="utf-8")
     locks = (*LOCKS, str(editables))
-    pip(venv, "download", "--dest", str(WHEELS), *(word for lock in locks for word in ("--requirement", lock)))
+    pip(venv, "download", "--dest", str(WHEELS), *(argument for lock in locks for argument in ("--requirement", lock)))
     times["download"], start = time.monotonic() - start, time.monotonic()
-    say(f"installing them into {venv}")
+    say(f"installing into {venv}")
     local = ("--no-index", "--find-links", str(WHEELS))
     pip(venv, "install", *local, "--no-compile", "--requirement", LOCKS[0])
     pip(venv, "install", *local, "--no-deps", "--editable", ".")
@@ -69,11 +69,11 @@ def pinned(package: str, lock: Path) -> str:
     return found[0]
 
 
-def timed_run(venv: Path, words: Sequence[str]) -> int:
-    """The exit status of ``hami-plugin``, which hears the signals that this process gets."""
-    say(f"running hami-plugin {' '.join(words)}\n")
+def timed_run(venv: Path, arguments: Sequence[str]) -> int:
+    """Run ``hami-plugin``, forward signals to it, and return its exit status."""
+    say(f"running hami-plugin {' '.join(arguments)}\n")
     start = time.monotonic()
-    process = subprocess.Popen([venv / "bin" / "hami-plugin", *words])
+    process = subprocess.Popen([venv / "bin" / "hami-plugin", *arguments])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda caught, _frame: process.send_signal(caught))
     status = process.wait()
@@ -84,7 +84,7 @@ def timed_run(venv: Path, words: Sequence[str]) -> int:
 
 
 def installed_before(venv: Path) -> dict[str, float]:
-    """The times of an installation that no run has shown yet."""
+    """The times of an installation that have not been printed yet."""
     file = venv / TIMES
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
@@ -94,15 +94,15 @@ def installed_before(venv: Path) -> dict[str, float]:
         file.unlink(missing_ok=True)
 
 
-def pip(venv: Path, *words: str) -> None:
-    command = (str(venv / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check", *words)
-    call(*command, hint="is a package index for pip reachable from here?")
+def pip(venv: Path, *arguments: str) -> None:
+    command = (str(venv / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
+    call(*command, hint="check that pip can reach a package index")
 
 
-def call(*words: str, hint: str) -> None:
-    done = subprocess.run(words, check=False)
+def call(*arguments: str, hint: str) -> None:
+    done = subprocess.run(arguments, check=False)
     if done.returncode:
-        sys.exit(f"failed: {' '.join(words)}\n{hint}")
+        sys.exit(f"failed: {' '.join(arguments)}\n{hint}")
 
 
 def say(text: str) -> None:

@@ -238,10 +238,10 @@ async def scheduler_ways(directory: Path, rounds: int) -> dict[str, Way]:
                     await asyncio.sleep(PAUSE_S)
                     began = time.monotonic_ns()
                     async with session.post(f"{url}/{way}", json=question) as answer:
-                        said = await answer.json()
+                        reply = await answer.json()
                     spans[way].append((began, time.monotonic_ns()))
-                    if said["Error"] or said.get("NodeNames", [node]) != [node]:
-                        raise SystemExit(f"the scheduler refuses {way}: {said}")
+                    if reply["Error"] or reply.get("NodeNames", [node]) != [node]:
+                        raise SystemExit(f"the scheduler refuses {way}: {reply}")
     calls = _read(record_file)
     return {way: _quietest(_requests(calls, times)) for way, times in spans.items()}
 
@@ -260,9 +260,9 @@ async def _scheduler(directory: Path, recorded: Path, kubeconfig: Path) -> Async
         "--http": f"127.0.0.1:{plain}",
         "--log-level": "error",
     }
-    words = [str(word) for option in options.items() for word in option]
+    arguments = [str(argument) for option in options.items() for argument in option]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, "--record", str(recorded), "scheduler", *words
+        sys.executable, __file__, "--record", str(recorded), "scheduler", *arguments
     )
     try:
         new_each_time = aiohttp.TCPConnector(force_close=True)  # so each request begins a task

@@ -56,7 +56,7 @@ def history(tmp_path, monkeypatch):
 
 def test_only_what_the_change_adds_is_looked_at(history, capsys):
     assert commits.main(["main"]) == 1
-    assert capsys.readouterr().out == "'Counted nodes' begins with 'Counted', which is no imperative\n"
+    assert capsys.readouterr().out == "'Counted nodes' begins with 'Counted', which is not an imperative\n"
     history("commit", "--amend", "--allow-empty", "--message=Count nodes")
     assert commits.main(["main"]) == 0
 

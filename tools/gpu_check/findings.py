@@ -99,7 +99,7 @@ class Findings:
 
 
 def plain(value: object) -> Any:
-    """The value as JSON will show it: tuples as lists, refusals and what JSON does not know as words."""
+    """The value as JSON will show it: tuples as lists, refusals and other types as text."""
     match value:
         case None | bool() | int() | float() | str():
             return value

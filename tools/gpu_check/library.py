@@ -22,7 +22,7 @@ NO_PERMISSION, NO_FUNCTION = 4, 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """``code`` is NVML's number, ``name`` its word, such as ``NotSupported``."""
+    """``code`` is NVML's number, ``name`` its name, such as ``NotSupported``."""
 
     code: int
     name: str

@@ -96,7 +96,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _lines(checks: Iterable[Check]) -> Iterator[str]:
-    """One entry for all cards of which the same is to be said."""
+    """One entry for all cards with the same result."""
     alike: dict[tuple[str, str], list[int]] = {}
     for check in checks:
         cards = alike.setdefault((f"{check.verdict}: {check.area}: {check.name}", _facts(check)), [])
