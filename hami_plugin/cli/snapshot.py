@@ -52,7 +52,7 @@ def discovered(vendors: Iterable[Served]) -> Iterator[Discovered]:
         found += 1
         yield Discovered(vendor=served.vendor, snapshot=snapshot)
     if not found:
-        why = "; ".join(problems) or "this host has no supported hardware"
+        why = "; ".join(problems) or "this host has no hardware of any vendor"
         raise HamiError(f"no devices found: {why}", hint="try --simulate dgx-h100")
 
 

@@ -117,5 +117,5 @@ def test_a_host_without_any_hardware_is_told_of_in_whole_sentences(
 
     assert told(tmp_path, "discover") == (
         1,
-        "Error: no devices found: this host has no supported hardware; try --simulate dgx-h100\n",
+        "Error: no devices found: this host has no hardware of any vendor; try --simulate dgx-h100\n",
     )
