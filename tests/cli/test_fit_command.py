@@ -148,7 +148,7 @@ def test_a_number_that_does_not_go_together_is_told_with_those_that_do(folder: P
     code, output = fit(folder)
 
     assert code == 1
-    assert "16 of the node's 16 devices are suitable, 3 requested; no NUMA node has enough free devices" in output
+    assert "16 of the node's 16 devices are suitable, 3 requested; too few devices that belong together" in output
     assert "aws.amazon.com/neuron: 1 instead of 3" in output
     assert "aws.amazon.com/neuron: 4 instead of 3" in output
 

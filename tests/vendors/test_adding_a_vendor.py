@@ -72,7 +72,7 @@ def test_its_policy_keeps_the_laws(law: contract.Law, acme: Vendor, data: st.Dat
         law(situation)
 
 
-@pytest.mark.parametrize(("cards", "status", "said"), [("2", 0, "acme-2"), ("3", 1, "no group of so many")])
+@pytest.mark.parametrize(("cards", "status", "said"), [("2", 0, "acme-2"), ("3", 1, "too few devices that belong")])
 def test_a_pod_is_fitted_by_its_rules(acme: Vendor, tmp_path: Path, cards: str, status: int, said: str) -> None:
     (family,) = contract.families(acme)
     register = [

@@ -93,7 +93,7 @@ def test_two_or_seven_neuron_devices_of_a_trn1_are_refused_with_the_reason(count
     (node,) = report["nodes"]
     assert not report["fits"]
     assert node["reason"] == "1/16 NumaNotFit"
-    assert node["steps"][0]["because"] == ["no group of so many that belong together is free"]
+    assert node["steps"][0]["because"] == ["too few devices that belong together are free"]
     assert any("aws.amazon.com/neuron: 4 instead" in one["what"] for one in node["remedies"])
 
 

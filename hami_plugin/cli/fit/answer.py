@@ -20,7 +20,7 @@ from hami_plugin.sdk import Family
 
 WHOLE_NODE = {
     Reason.TOO_FEW_ON_NODE: "the node has fewer devices than requested",
-    Reason.NUMA: "no NUMA node has enough free devices",
+    Reason.NUMA: "too few devices that belong together are free",
     Reason.NO_MIG_PLACE: "the instances do not fit together",
     Reason.ONE_PARTITION: OURS[Reason.ONE_PARTITION],
     Reason.UNCOUNTED: OURS[Reason.UNCOUNTED],
