@@ -292,10 +292,11 @@ class Allocator:
         it is taken to have them all.
         """
         try:
-            kept = {(one.uid, one.container, one.ids) for one in await self._node.checkpoint.kept(self.resource)}
+            entries = await self._node.checkpoint.kept(self.resource, shares[0].ids)
         except HamiError as error:
             log.warning("what the kubelet has is not known", resource=self.resource, problem=error.message)
             return None
+        kept = {(one.uid, one.container, one.ids) for one in entries}
         return next((one for one in shares if (one.uid, one.container, one.ids) not in kept), None)
 
     def _seen(self) -> tuple[object, ...]:

@@ -54,16 +54,15 @@ class StartCheck:
         if not ids:
             raise RefusedError(RefusalReason.INVALID_REQUEST, "no device ids were named", code="INVALID_ARGUMENT")
         try:
-            kept = await self._node.checkpoint.kept(self._question.resource)
+            found = await self._node.checkpoint.kept(self._question.resource, ids)
         except HamiError as error:
             raise _unknown(f"nobody can tell who has {min(ids)}: {error.message}", hint=error.hint) from error
-        found = [one for one in kept if one.ids == ids]
         if not found:
             raise _unknown(f"the kubelet's checkpoint does not say yet who has {min(ids)}")
         if len({one.uid for one in found}) > 1:  # which of them starts nobody can tell, and another may be running
             names = " and ".join(self._named(one) for one in found)
             raise _unknown(f"the kubelet's checkpoint has {min(ids)} at {names}")
-        return found
+        return list(found)
 
     def _judge(self, kept: CheckpointEntry) -> None:
         if not kept.answered_for:

@@ -34,10 +34,13 @@ class CheckpointFile:
         self._timeout = timeout
         self._thread = WorkThread("kubelet checkpoint")
 
-    async def kept(self, resource: str) -> tuple[CheckpointEntry, ...]:
-        """Every container with devices of ``resource``, init containers too. ``HamiError`` when it cannot be read."""
+    async def kept(self, resource: str, ids: frozenset[str] | None = None) -> tuple[CheckpointEntry, ...]:
+        """Every container with devices of ``resource``, or with exactly these ``ids``, init containers too.
+
+        ``HamiError`` when it cannot be read.
+        """
         try:
-            return await self._thread.call(lambda: self._read(resource), self._timeout)
+            return await self._thread.call(lambda: self._read(resource, ids), self._timeout)
         except StuckError as error:
             raise self._failed(str(error)) from error
         except OSError as error:
@@ -45,13 +48,13 @@ class CheckpointFile:
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, DecodeError) as error:
             raise self._failed(f"it is not in a known format ({error!r:.200})") from error
 
-    def _read(self, resource: str) -> tuple[CheckpointEntry, ...]:
+    def _read(self, resource: str, ids: frozenset[str] | None) -> tuple[CheckpointEntry, ...]:
         """On the thread: a long file takes its time to be read, and to be understood."""
         with self.path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        return tuple(kept_in(text, resource))
+        return tuple(kept_in(text, resource, ids))
 
     def _failed(self, why: str) -> HamiError:
         return HamiError(
@@ -60,15 +63,21 @@ class CheckpointFile:
         )
 
 
-def kept_in(text: bytes, resource: str) -> Iterator[CheckpointEntry]:
-    """What a checkpoint has of ``resource``. Raises for anything else; ``CheckpointFile`` says what."""
+def kept_in(text: bytes, resource: str, ids: frozenset[str] | None = None) -> Iterator[CheckpointEntry]:
+    """What a checkpoint has of ``resource``. Raises for anything else; ``CheckpointFile`` says what.
+
+    Answers are the larger part of it, and only those to exactly these ``ids`` are understood, if they are given.
+    """
     for entry in json.loads(text)["Data"]["PodDeviceEntries"] or ():
         if entry["ResourceName"] == resource:
+            held = _ids(entry["DeviceIDs"])
+            if ids is not None and held != ids:
+                continue
             answer = pb.ContainerAllocateResponse.FromString(b64decode(entry["AllocResp"] or ""))
             yield CheckpointEntry(
                 uid=_text(entry["PodUID"]),
                 container=_text(entry["ContainerName"]),
-                ids=_ids(entry["DeviceIDs"]),
+                ids=held,
                 answered_for=answer.annotations.get(ANSWERED_FOR, ""),
             )
 

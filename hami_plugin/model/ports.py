@@ -87,8 +87,10 @@ class CheckpointEntry:
 class Checkpoint(Protocol):
     """The kubelet's own memory of what it was answered, complete before any container of a pod starts."""
 
-    async def kept(self, resource: str) -> tuple[CheckpointEntry, ...]:
-        """Every container with devices of ``resource``. ``HamiError`` when it cannot be read."""
+    async def kept(self, resource: str, ids: frozenset[str] | None = None) -> tuple[CheckpointEntry, ...]:
+        """Every container with devices of ``resource``, or with exactly these ``ids``. ``HamiError`` when it cannot be
+        read.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

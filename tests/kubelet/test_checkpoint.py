@@ -45,6 +45,18 @@ async def test_other_resources_do_not_count(tmp_path):
     assert await CheckpointFile(tmp_path).kept(RESOURCE) == ()
 
 
+async def test_of_all_containers_only_those_with_exactly_the_ids_asked_for_have_their_answers_read(tmp_path):
+    entries = [
+        {"PodUID": "u", "ContainerName": name, "ResourceName": RESOURCE, "DeviceIDs": ids, "AllocResp": answer}
+        for name, ids, answer in [("init", ["a", "b"], OURS), ("one", ["a"], "AAAA"), ("more", ["a", "b", "c"], "AAAA")]
+    ]
+    (tmp_path / NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}}))
+
+    assert await CheckpointFile(tmp_path).kept(RESOURCE, frozenset({"b", "a"})) == (KEPT,)
+    with pytest.raises(HamiError, match="known format"):
+        await CheckpointFile(tmp_path).kept(RESOURCE)
+
+
 async def test_a_kubelet_that_gave_out_nothing_yet_names_nobody(tmp_path):
     (tmp_path / NAME).write_text('{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}')
 

@@ -107,7 +107,7 @@ class Remembered(FakeCheckpoint):
         super().__init__()
         self._ledger = ledger
 
-    async def kept(self, resource: str) -> tuple[CheckpointEntry, ...]:
+    async def kept(self, resource: str, ids: frozenset[str] | None = None) -> tuple[CheckpointEntry, ...]:
         return tuple(
             CheckpointEntry(
                 uid=uid,
@@ -116,7 +116,7 @@ class Remembered(FakeCheckpoint):
                 answered_for=held.answer.annotations[ANSWERED_FOR],
             )
             for (uid, container, name), held in self._ledger.allotments.items()
-            if name == resource
+            if name == resource and ids in (None, frozenset(held.ids))
         )
 
 

@@ -19,10 +19,10 @@ class FakeCheckpoint:
         self.list = list(kept)
         self.problem = ""
 
-    async def kept(self, resource: str) -> tuple[CheckpointEntry, ...]:
+    async def kept(self, resource: str, ids: frozenset[str] | None = None) -> tuple[CheckpointEntry, ...]:
         if self.problem:
             raise HamiError(self.problem)
-        return tuple(self.list)
+        return tuple(one for one in self.list if ids in (None, one.ids))
 
 
 def kept(
