@@ -147,9 +147,12 @@ class LockReaper:
 class Settlement:
     """One task for each pod with something to record. Level-triggered: it compares, patches, and compares again.
 
-    What is handed out within ``together`` seconds is recorded together: the kubelet asks for a pod's containers one
-    after the other, and its next question should not wait for our own writes.
+    What is handed out within ``together`` seconds of one another is recorded together, up to ``MOST_PAUSES`` times as
+    long: the kubelet asks for a pod's containers one after the other, and its next question should not wait for our own
+    writes.
     """
+
+    MOST_PAUSES = 5
 
     def __init__(
         self,
@@ -220,8 +223,7 @@ class Settlement:
     async def _converge(self, uid: str) -> None:
         delays = self._backoff.delays()
         while uid in self._again:
-            await asyncio.sleep(self._together)
-            self._again.discard(uid)
+            await self._pause(uid)
             pod = self._pods.get(uid)
             if pod is None:
                 return
@@ -233,6 +235,15 @@ class Settlement:
                 log.warning("pod not recorded yet", pod=pod.key, problem=error.message, status=error.status)
                 self._again.add(uid)
                 await asyncio.sleep(max(next(delays), error.retry_after or 0.0))
+
+    async def _pause(self, uid: str) -> None:
+        """Until the kubelet asks no more for this pod's containers, or has done so for long enough."""
+        for _ in range(self.MOST_PAUSES):
+            self._again.discard(uid)
+            await asyncio.sleep(self._together)
+            if uid not in self._again:
+                return
+        self._again.discard(uid)
 
     async def _record(self, pod: PodView) -> None:
         keys = [held.key for held in self._ledger.of_pod(pod.uid)]

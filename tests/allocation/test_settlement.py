@@ -59,6 +59,37 @@ async def test_containers_handed_out_at_once_are_recorded_together(node):
     assert node.cluster.calls == [("patch", "pods"), ("patch", "nodes")]
 
 
+async def served_in_each_pause(node, monkeypatch, containers):
+    """A kubelet asks for another container of the pod whenever a while has passed."""
+    names = [f"c{number}" for number in range(containers)]
+    pieces = [[grant(number % 4)] for number in range(containers)]
+    bound(node, pieces=pieces, containers=[container(name, 1) for name in names])
+    left = [ids((number % 4, number // 4)) for number in range(1, containers)]
+
+    async def sleep(_seconds):
+        await (node.allocator.allocate(left.pop(0)) if left else asyncio.sleep(0))
+
+    monkeypatch.setattr(settlement, "asyncio", Sleeping(sleep))
+    await node.allocator.allocate(ids((0, 0)))
+    await until(lambda: node.settlement.idle)
+    while left:
+        await node.allocator.allocate(left.pop(0))
+        await until(lambda: node.settlement.idle)
+
+
+async def test_containers_that_the_kubelet_asks_for_one_after_the_other_are_recorded_together(node, monkeypatch):
+    await served_in_each_pause(node, monkeypatch, containers=4)
+
+    assert node.cluster.calls == [("patch", "pods"), ("patch", "nodes")]
+
+
+async def test_a_pod_of_many_containers_is_recorded_before_the_last_is_served(node, monkeypatch):
+    await served_in_each_pause(node, monkeypatch, containers=12)
+
+    assert BIND_PHASE not in node.cluster.bodies[0]
+    assert node.cluster.calls == [("patch", "pods")] * 2 + [("patch", "nodes")]
+
+
 async def test_a_container_handed_out_while_a_patch_is_under_way_is_recorded_after_it(node):
     a = bound(node, pieces=[[grant(0)], [grant(1)]], containers=[container("one", 1), container("two", 1)])
     node.cluster.latency = 0.02
