@@ -12,7 +12,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,23 @@ class AdmissionError(HamiError):
 
 @dataclass(frozen=True, kw_only=True)
 class Allotment:
-    """The ids of one resource that one container holds, in the order of its Allocate."""
+    """The ids of one resource that one container holds, in the order of its Allocate; ``numa`` gives their nodes."""
 
     ids: tuple[str, ...]
     answer: Answer
+    numa: Mapping[str, int | None] = field(default_factory=dict)
 
     @cached_property
-    def response(self) -> str:
-        """The answer as the checkpoint has it: an AllocateResponse's container in base64."""
-        return base64.b64encode(allocate_response(self.answer).SerializeToString()).decode()
+    def written(self) -> str:
+        """The ids and the answer as the checkpoint has them: an AllocateResponse's container in base64.
+
+        The kubelet writes ids without a node as if they were at node 0.
+        """
+        by_node: dict[str, list[str]] = {}
+        for one in self.ids:
+            by_node.setdefault(str(self.numa.get(one) or 0), []).append(one)
+        response = base64.b64encode(allocate_response(self.answer).SerializeToString()).decode()
+        return f'"DeviceIDs":{_json(by_node)},"AllocResp":{_json(response)}'
 
 
 Slot = tuple[str, str, str]
@@ -66,6 +74,8 @@ class Ledger:
         self.pods: dict[str, PodView] = {}
         self.allotments: dict[Slot, Allotment] = {}
         self._offers: dict[str, tuple[Offer, ...]] = {}
+        self._healthy: dict[str, frozenset[str]] = {}
+        self._numa: dict[str, Mapping[str, int | None]] = {}
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -78,6 +88,8 @@ class Ledger:
     def listed(self, resource: str, offers: Sequence[Offer]) -> None:
         """A plugin's newest list: it replaces the one before."""
         self._offers[resource] = tuple(offers)
+        self._healthy[resource] = frozenset(offer.id for offer in offers if offer.healthy)
+        self._numa[resource] = {offer.id: offer.numa for offer in offers}
 
     def fail(self, resource: str) -> None:
         """The plugin's stream ended: every device is unhealthy until the next list."""
@@ -85,10 +97,16 @@ class Ledger:
 
     def forget_lists(self) -> None:
         """A restart: resources stay known by name, with no device."""
-        self._offers = dict.fromkeys(self._offers, ())
+        for resource in self._offers:
+            self.listed(resource, ())
 
     def healthy(self, resource: str) -> frozenset[str]:
-        return frozenset(offer.id for offer in self.offers(resource) if offer.healthy)
+        return self._healthy.get(resource, frozenset())
+
+    def allotment(self, resource: str, ids: tuple[str, ...], answer: Answer) -> Allotment:
+        """These ids, at the nodes that they were listed with."""
+        numa = self._numa.get(resource, {})
+        return Allotment(ids=ids, answer=answer, numa={one: numa.get(one) for one in ids})
 
     def taken(self, resource: str) -> frozenset[str]:
         return frozenset(device for slot, held in self.allotments.items() if slot[2] == resource for device in held.ids)
@@ -144,29 +162,19 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 
 def write_checkpoint(path: Path, ledger: Ledger) -> None:
     """Replace the file. Its checksum is over Go's own view of the data, which nobody else computes; it is 0."""
-    numa = {resource: {offer.id: offer.numa or 0 for offer in ledger.offers(resource)} for resource in ledger.resources}
-    entries = [_entry(slot, held, numa.get(slot[2], {})) for slot, held in ledger.allotments.items()]
-    devices = {resource: sorted(ledger.healthy(resource)) for resource in ledger.resources}
-    data = {"PodDeviceEntries": entries, "RegisteredDevices": devices}
+    entries = ",".join(
+        f'{{"PodUID":{_json(uid)},"ContainerName":{_json(container)},"ResourceName":{_json(resource)},{held.written}}}'
+        for (uid, container, resource), held in ledger.allotments.items()
+    )
+    devices = _json({resource: sorted(ledger.healthy(resource)) for resource in ledger.resources})
     new = os.fspath(path.with_name(f".{path.name}.new"))
     with open(new, "wb", buffering=0) as file:  # noqa: PTH123  # after each Allocate, and a Path is slow
-        file.write(json.dumps({"Data": data, "Checksum": 0}, separators=(",", ":")).encode())
+        text = f'{{"Data":{{"PodDeviceEntries":[{entries}],"RegisteredDevices":{devices}}},"Checksum":0}}'
+        file.write(text.encode())
     os.replace(new, path)  # noqa: PTH105
 
 
-def _entry(slot: Slot, held: Allotment, numa: Mapping[str, int]) -> dict[str, Any]:
-    """``numa``: id → node. The kubelet writes those without a node as if they were at node 0."""
-    uid, container, resource = slot
-    by_node: dict[str, list[str]] = {}
-    for one in held.ids:
-        by_node.setdefault(str(numa.get(one, 0)), []).append(one)
-    return {
-        "PodUID": uid,
-        "ContainerName": container,
-        "ResourceName": resource,
-        "DeviceIDs": by_node,
-        "AllocResp": held.response,
-    }
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 # The kubelet leaves gRPC's limit of 4 MiB for a received message as it is, and so do we.
@@ -523,7 +531,7 @@ class FakeKubelet(rpc.RegistrationServicer):
                 f"Allocate failed due to rpc error: code = {error.code().name} desc = {error.details()}",
                 code=error.code().name,
             ) from error
-        self.give(pod, container.name, resource, Allotment(ids=ids, answer=answer))
+        self.give(pod, container.name, resource, self.ledger.allotment(resource, ids, answer))
 
     async def _choose(self, resource: str, amount: int, reusable: frozenset[str]) -> tuple[str, ...]:
         """Ids that init containers left come first. For the rest the plugin is asked, and may leave it to chance."""
