@@ -46,9 +46,9 @@ class Cluster:
         self._family = family
 
     async def create_pod(
-        self, name: str, decision: Sequence[Sequence[Grant]], *, lock: bool, wants: int = 0
+        self, name: str, decision: Sequence[Sequence[Grant]], *, lock: bool, wants: int = 0, bound: bool = True
     ) -> dict[str, Any]:
-        """A pod that is bound to the node already, with its decision; one container for each piece of it.
+        """A pod that is ``bound`` to the node already, with its decision; one container for each piece of it.
 
         With ``lock`` it waits for the node lock and takes it first, as HAMi's scheduler does. Without a decision it is
         a pod that nobody scheduled, and ``wants`` so many devices. Return the pod as the server has it.
@@ -60,7 +60,15 @@ class Cluster:
                     await asyncio.sleep(0.001)
             await self._patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {keys.NODE_LOCK: text}}})
         body = self._manifest(name, decision) if decision else self._unscheduled(name, wants)
+        if not bound:
+            del body["spec"]["nodeName"]
         return dict(await self._ask("POST", _PODS, body))
+
+    async def bind(self, name: str) -> None:
+        """Place a pod that is not bound yet on the node."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        await self._ask("POST", f"{_PODS}/{name}/binding", body)
 
     async def set_running(self, name: str) -> None:
         await self._patch(f"{_PODS}/{name}/status", {"status": {"phase": "Running"}})

@@ -1,6 +1,6 @@
 """``python -m bench.soak``: a hundred thousand Allocates through the real daemon, and what is left of them.
 
-Pods come one after the other, each with a share of its own on every GPU; the oldest make room. Meanwhile cards are lost
+Pods come one after the other, each container with a share of its own; the oldest make room. Meanwhile cards are lost
 and come back, the kubelet restarts, and pods that nobody scheduled are refused. Every container's limits are compared
 with its decision. What the process holds is measured after a warm-up and at the end: it must be the same.
 """
@@ -12,18 +12,21 @@ import asyncio
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+from bench.cluster import NODE
 from bench.figures import Figure
-from bench.processes import memory
+from bench.processes import cpu_seconds, memory
 from bench.stage import Node, Stage, staged
 from hami_plugin.demo.node import install_core
 from hami_plugin.errors import HamiError
+from hami_plugin.inventory.replicas import physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.simulation.kubelet import AdmissionError, StartError
@@ -34,6 +37,8 @@ SETTINGS = {
 }
 ALIVE = 6
 """Pods that stay on the node at a time."""
+AHEAD = 3
+"""Pods that are decided and in the API server before their turn comes."""
 WARMUP = 5_000
 """Allocates before the first measurement: caches and buffers have their size then."""
 MIN_MIB, SPREAD_MIB = 16, 997
@@ -71,20 +76,56 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A pod in the API server that is not bound yet. ``cards`` and ``sizes`` in MiB are by container."""
+
+    number: int
+    pod: PodView
+    cards: Mapping[str, str]
+    sizes: Mapping[str, int]
+
+
+class Losses:
+    """Which cards were lost when. A pod may fail for its own cards' sake, and for nothing else."""
+
+    def __init__(self) -> None:
+        self._times: Counter[str] = Counter()
+        self._ailing = ""
+
+    def lost(self, uuid: str) -> None:
+        self._times[uuid] += 1
+        self._ailing = uuid
+
+    def healed(self) -> None:
+        """The kubelet offers every share again."""
+        self._ailing = ""
+
+    def before(self) -> Mapping[str, int]:
+        """How often each card had been lost, and was well again, by now."""
+        return Counter(self._times) - Counter([self._ailing])
+
+    def explain(self, planned: Planned, before: Mapping[str, int], error: HamiError) -> bool:
+        """Whether ``error`` names a card of the pod that was lost since ``before``."""
+        lost = {uuid for uuid in planned.cards.values() if self._times[uuid] > before.get(uuid, 0)}
+        return any(uuid in str(error) for uuid in lost)
+
+
 class Soak:
     """The life of one node. ``run`` until so many Allocates were answered, or the time is over.
 
-    Pods are bound and admitted one at a time, as under a scheduler's node lock. Starts and ends of containers go on
-    beside the next pod's Allocates.
+    Pods are bound and admitted one at a time, as under a scheduler's node lock. Beside that, the next pods are decided
+    and created, and those before start and end.
     """
 
     def __init__(self, stage: Stage) -> None:
         self.tally = Tally()
         self._stage = stage
         self._alive: deque[PodView] = deque()
-        self._pods = 0
+        self._pods = self._served = 0
         self._victims = self._in_turn()
-        self._losses, self._ailing = 0, False
+        self._losses = Losses()
+        self._planned: deque[asyncio.Task[Planned]] = deque()
         self._beside: set[asyncio.Task[None]] = set()
 
     async def run(self, allocates: int, *, until: float) -> None:
@@ -99,54 +140,76 @@ class Soak:
         finally:
             flapping.cancel()
             await asyncio.wait([flapping])
-            self._heal()
+            await asyncio.to_thread(self._heal)
 
     async def clear(self) -> None:
         """Every pod goes, every card is well again, and the daemon has written down what there is to write."""
+        while self._planned:
+            await self._stage.cluster.delete_pod((await self._planned.popleft()).pod.name)
         while self._alive:
             await self._end(self._alive.popleft())
         await self._whole()
+        self._losses.healed()
         await self._stage.cluster.recorded()
 
-    async def _next_pod(self) -> None:
+    async def _plan(self) -> Planned:
+        """Decide about a pod as a scheduler does, by the cards that are offered, and create it."""
+        await self._offers(bool, "any share")
         self._pods += 1
-        if self._pods % RESTART_EVERY == 0:
+        number, offered = self._pods, self._offered()
+        names = [f"c{n}" for n in range(len(self._stage.uuids))]
+        cards = {name: offered[(number + n) % len(offered)] for n, name in enumerate(names)}
+        sizes = {name: MIN_MIB + (number * 8 + n) % SPREAD_MIB for n, name in enumerate(names)}
+        device_type = self._stage.family.device_type
+        decision = [[Grant(uuid=cards[name], device_type=device_type, memory=sizes[name], cores=0)] for name in names]
+        made = await self._stage.cluster.create_pod(f"pod-{number}", decision, lock=False, bound=False)
+        return Planned(number=number, pod=pod_view(made), cards=cards, sizes=sizes)
+
+    def _offered(self) -> list[str]:
+        """The cards that the kubelet has healthy shares of, in order."""
+        offered = {physical_id(one) for one in self._stage.kubelet.ledger.healthy(self._stage.resource)}
+        return [uuid for uuid in self._stage.uuids if uuid in offered]
+
+    async def _next_pod(self) -> None:
+        self._served += 1
+        if self._served % RESTART_EVERY == 0:
             await self._finished(0)
             await self._stage.restart_kubelet(0.01)
             self.tally.restarts += 1
-        if self._pods % STRANGER_EVERY == 0:
+        if self._served % STRANGER_EVERY == 0:
             await self._stranger()
         while len(self._alive) >= ALIVE:
             self._go_on(self._end(self._alive.popleft()))
         await self._finished(ALIVE)
-        sizes = {f"c{n}": MIN_MIB + (self._pods * 8 + n) % SPREAD_MIB for n in range(len(self._stage.uuids))}
-        decision = [
-            [Grant(uuid=uuid, device_type=self._stage.family.device_type, memory=size, cores=0)]
-            for uuid, size in zip(self._stage.uuids, sizes.values(), strict=True)
-        ]
-        losses = self._losses - self._ailing
-        pod = pod_view(await self._stage.cluster.create_pod(f"pod-{self._pods}", decision, lock=False))
-        try:
-            await self._stage.kubelet.admit(pod)
-        except AdmissionError as error:
-            self._refused(pod, error, losses)
-            await self._end(pod)
-            await self._whole()
+        while len(self._planned) < AHEAD:
+            self._planned.append(asyncio.create_task(self._plan()))
+        planned = await self._planned.popleft()
+        if not set(planned.cards.values()) <= set(self._offered()):  # a scheduler binds no pod to a card that is lost
+            self._go_on(self._stage.cluster.delete_pod(planned.pod.name))
             return
-        self.tally.allocates += len(sizes)
-        self._go_on(self._started(pod, sizes, losses, starts=self._pods % START_EVERY == 0))
-
-    async def _started(self, pod: PodView, sizes: dict[str, int], losses: int, *, starts: bool) -> None:
-        """The pod's containers start, some of them by PreStartContainer, with the limits that were decided."""
+        before = self._losses.before()
+        await self._stage.cluster.bind(planned.pod.name)
+        planned = replace(planned, pod=replace(planned.pod, node=NODE))
         try:
-            if starts:
-                starting = [self._stage.kubelet.start_container(pod.uid, one.name) for one in pod.containers]
-                await asyncio.gather(*starting)
+            await self._stage.kubelet.admit(planned.pod)
+        except AdmissionError as error:
+            self._refused(planned, error, before)
+            await self._end(planned.pod)
+            return
+        self.tally.allocates += len(planned.sizes)
+        self._go_on(self._started(planned, before))
+
+    async def _started(self, planned: Planned, before: Mapping[str, int]) -> None:
+        """The pod's containers start, some of them by PreStartContainer, with the limits that were decided."""
+        pod = planned.pod
+        try:
+            for container in pod.containers if planned.number % START_EVERY == 0 else ():
+                await self._stage.kubelet.start_container(pod.uid, container.name)
         except StartError as error:
-            self._refused(pod, error, losses)
+            self._refused(planned, error, before)
         for container in pod.containers:
             (held,) = self._stage.kubelet.ledger.held_by(pod.uid, container.name).values()
-            self._compare(pod, container.name, held.answer.edits.env.get("CUDA_DEVICE_MEMORY_LIMIT_0", ""), sizes)
+            self._compare(planned, container.name, held.answer.edits.env)
         await self._stage.cluster.set_running(pod.name)
         self._alive.append(pod)
 
@@ -160,19 +223,21 @@ class Soak:
             for task in done:
                 task.result()
 
-    def _compare(self, pod: PodView, container: str, limit: str, sizes: dict[str, int]) -> None:
-        if limit != f"{sizes[container]}m":
-            self.tally.wrong.append(f"{pod.name}/{container}: {limit!r} instead of {sizes[container]}m")
+    def _compare(self, planned: Planned, container: str, env: Mapping[str, str]) -> None:
+        """The limit, and the one card that the container sees."""
+        got = (env.get("CUDA_DEVICE_MEMORY_LIMIT_0", ""), env.get("NVIDIA_VISIBLE_DEVICES", ""))
+        wanted = (f"{planned.sizes[container]}m", planned.cards[container])
+        if got != wanted:
+            self.tally.wrong.append(f"{planned.pod.name}/{container}: {got} instead of {wanted}")
 
-    def _refused(self, pod: PodView, error: HamiError, losses: int) -> None:
-        """A pod may fail where a card was lost meanwhile, and for nothing else."""
+    def _refused(self, planned: Planned, error: HamiError, before: Mapping[str, int]) -> None:
         self.tally.refused += 1
-        if losses == self._losses:
-            self.tally.lost.append(f"{pod.name}: {error}")
+        if not self._losses.explain(planned, before, error):
+            self.tally.lost.append(f"{planned.pod.name}: {error}")
 
     async def _stranger(self) -> None:
         """A pod without a decision: it is refused, and leaves nothing."""
-        manifest = await self._stage.cluster.create_pod(f"stranger-{self._pods}", [], lock=False, wants=1)
+        manifest = await self._stage.cluster.create_pod(f"stranger-{self._served}", [], lock=False, wants=1)
         pod = pod_view(manifest)
         try:
             await self._stage.kubelet.admit(pod)
@@ -208,17 +273,19 @@ class Soak:
         """Errors of programs arrive all the while: they leave the card as it is. Now and then one card is lost."""
         while True:
             for _ in range(ERRORS_PER_LOSS):
-                self._stage.hardware.simulator.inject("xid", next(self._victims), 13)
-                self.tally.flaps += 1
+                await self._inject("xid", next(self._victims), 13)
                 await asyncio.sleep(ERROR_EVERY_S)
-            victim, self._ailing = next(self._victims), True
-            self._losses += 1
-            self._stage.hardware.simulator.inject("lost", victim)
-            self.tally.flaps += 1
+            victim = next(self._victims)
+            self._losses.lost(self._stage.uuids[victim])
+            await self._inject("lost", victim)
             await self._offers(lambda shares: shares < self._shares, "the loss of a card")
-            self._stage.hardware.simulator.inject("back", victim)
+            await self._inject("back", victim)
             await self._whole()
-            self._ailing = False
+            self._losses.healed()
+
+    async def _inject(self, fault: str, victim: int, value: int = 0) -> None:
+        await asyncio.to_thread(self._stage.hardware.simulator.inject, fault, victim, value)
+        self.tally.flaps += 1
 
     def _heal(self) -> None:
         for index in range(len(self._stage.uuids)):
@@ -230,7 +297,7 @@ class Soak:
 
 
 def _in_memory() -> Path | None:
-    """Where the kubelet's directory is, if there is such a place: its disk's speed is nothing of the daemon's."""
+    """Where the node's directories are, if there is such a place: its disk's speed is nothing of the daemon's."""
     memory_folder = Path("/dev/shm")
     return memory_folder if memory_folder.is_dir() and os.access(memory_folder, os.W_OK) else None
 
@@ -250,25 +317,56 @@ def footprint(stage: Stage) -> Footprint:
     )
 
 
+@contextmanager
+def one_core_apart() -> Iterator[set[int]]:
+    """A core that neither this process nor those that it starts will use; the same cores for all where there is one.
+
+    Kubelet and daemon take turns all the while: with a core of their own none of them waits for the other's threads.
+    """
+    cores = os.sched_getaffinity(0)
+    apart = {min(cores)}
+    os.sched_setaffinity(0, cores - apart or cores)
+    try:
+        yield apart
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _confine(pid: int, cores: set[int]) -> None:
+    """All threads of a process, and those that they will start."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), cores)
+
+
 async def measure(*, allocates: int, minutes: float) -> list[Figure]:
     """Soak one node, and tell what grew."""
-    async with staged(Node(split=16), SETTINGS, kubelet_in=_in_memory()) as stage:
-        install_core(stage.directory / "hook" / "vgpu")
-        await stage.start_daemon()
-        await stage.published()
-        soak, began = Soak(stage), time.monotonic()
-        await soak.run(min(WARMUP, allocates // 4), until=began + 60 * minutes)
-        await soak.clear()
-        before, log = footprint(stage), stage.log_lines()
-        await soak.run(allocates, until=began + 60 * minutes)
-        seconds = time.monotonic() - began
-        await soak.clear()
-        after, lines = footprint(stage), stage.log_lines() - log
+    with one_core_apart() as core:
+        async with staged(Node(split=16), SETTINGS, within=_in_memory()) as stage:
+            return await _soaked(stage, core, allocates=allocates, minutes=minutes)
+
+
+async def _soaked(stage: Stage, core: set[int], *, allocates: int, minutes: float) -> list[Figure]:
+    install_core(stage.directory / "hook" / "vgpu")
+    await stage.start_daemon()
+    _confine(stage.pid, core)
+    await stage.published()
+    soak, began = Soak(stage), time.monotonic()
+    await soak.run(min(WARMUP, allocates // 4), until=began + 60 * minutes)
+    await soak.clear()
+    before, log, done = footprint(stage), stage.log_lines(), soak.tally.allocates
+    cpu, resumed = cpu_seconds(stage.pid), time.monotonic()
+    await soak.run(allocates, until=began + 60 * minutes)
+    seconds, done = time.monotonic() - began, soak.tally.allocates - done
+    rate, cpu = done / (time.monotonic() - resumed), cpu_seconds(stage.pid) - cpu
+    await soak.clear()
+    after, lines = footprint(stage), stage.log_lines() - log
     tally = soak.tally
     for words in (*tally.wrong[:5], *tally.lost[:5]):
         print(f"      {words}")
     return [
         Figure(name="Allocates", value=tally.allocates, limit=allocates, floor=True, note=f"in {seconds:.0f} s"),
+        Figure(name="Allocates a second", value=rate, note="after the warm-up"),
+        Figure(name="The daemon's CPU for each", value=1000 * cpu / max(1, done), unit="ms", note="of one core"),
         Figure(name="Containers with another share's limits", value=len(tally.wrong), limit=0),
         Figure(name="Pods refused without a reason of theirs", value=len(tally.lost), limit=0),
         Figure(name="Pods refused", value=tally.refused, note="strangers, and while a card was lost"),

@@ -115,18 +115,18 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    node: Node, configuration: Mapping[str, object] | None = None, *, kubelet_in: Path | None = None
+    node: Node, configuration: Mapping[str, object] | None = None, *, within: Path | None = None
 ) -> AsyncIterator[Stage]:
     """A node in a temporary directory; the daemon is not started yet. ``configuration`` is by the daemon's keys.
 
-    The kubelet's own directory can be elsewhere: on a disk, each Allocate waits until its checkpoint is replaced.
+    The directory is made ``within`` another one than the usual: on a disk, each Allocate waits until the kubelet's
+    checkpoint is replaced.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="hami-bench-") as name,
-        tempfile.TemporaryDirectory(prefix="hami-bench-", dir=kubelet_in or name) as plugins,
+        tempfile.TemporaryDirectory(prefix="hami-bench-", dir=within) as name,
         reserved_port() as port,
     ):
-        directory, kubelet_dir = Path(name), Path(plugins)
+        directory, kubelet_dir = Path(name), Path(name) / "kubelet"
         profile = BASE if node == Node(split=node.split) else str(write_profile(directory / "machine.yaml", node.gpus))
         hardware = simulate(profile, directory / "machine")
         settings = {**hardware.settings, "deviceSplitCount": node.split}
