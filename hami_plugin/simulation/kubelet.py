@@ -13,7 +13,6 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +49,22 @@ class Allotment:
     answer: Answer
     numa: Mapping[str, int | None] = field(default_factory=dict)
 
-    @cached_property
-    def written(self) -> str:
-        """The ids and the answer as the checkpoint has them: an AllocateResponse's container in base64.
+    def written(self, uid: str, container: str, resource: str) -> str:
+        """As the checkpoint has it, where an answer is an AllocateResponse's container in base64.
 
         The kubelet writes ids without a node as if they were at node 0.
         """
         by_node: dict[str, list[str]] = {}
         for one in self.ids:
             by_node.setdefault(str(self.numa.get(one) or 0), []).append(one)
-        response = base64.b64encode(allocate_response(self.answer).SerializeToString()).decode()
-        return f'"DeviceIDs":{_json(by_node)},"AllocResp":{_json(response)}'
+        entry = {
+            "PodUID": uid,
+            "ContainerName": container,
+            "ResourceName": resource,
+            "DeviceIDs": by_node,
+            "AllocResp": base64.b64encode(allocate_response(self.answer).SerializeToString()).decode(),
+        }
+        return _json(entry)
 
 
 Slot = tuple[str, str, str]
@@ -75,6 +79,7 @@ class Ledger:
         self.allotments: dict[Slot, Allotment] = {}
         self._offers: dict[str, tuple[Offer, ...]] = {}
         self._healthy: dict[str, frozenset[str]] = {}
+        self._entries: dict[Slot, tuple[Allotment, str]] = {}
         self._numa: dict[str, Mapping[str, int | None]] = {}
 
     @property
@@ -102,6 +107,15 @@ class Ledger:
 
     def healthy(self, resource: str) -> frozenset[str]:
         return self._healthy.get(resource, frozenset())
+
+    def written(self) -> tuple[str, str]:
+        """The entries and the devices of a checkpoint. Each is put into words once."""
+        self._entries = {
+            slot: known if (known := self._entries.get(slot)) and known[0] is held else (held, held.written(*slot))
+            for slot, held in self.allotments.items()
+        }
+        devices = {resource: sorted(healthy) for resource, healthy in self._healthy.items()}
+        return ",".join(text for _held, text in self._entries.values()), _json(devices)
 
     def allotment(self, resource: str, ids: tuple[str, ...], answer: Answer) -> Allotment:
         """These ids, at the nodes that they were listed with."""
@@ -162,11 +176,7 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 
 def write_checkpoint(path: Path, ledger: Ledger) -> None:
     """Replace the file. Its checksum is over Go's own view of the data, which nobody else computes; it is 0."""
-    entries = ",".join(
-        f'{{"PodUID":{_json(uid)},"ContainerName":{_json(container)},"ResourceName":{_json(resource)},{held.written}}}'
-        for (uid, container, resource), held in ledger.allotments.items()
-    )
-    devices = _json({resource: sorted(ledger.healthy(resource)) for resource in ledger.resources})
+    entries, devices = ledger.written()
     new = os.fspath(path.with_name(f".{path.name}.new"))
     with open(new, "wb", buffering=0) as file:  # noqa: PTH123  # after each Allocate, and a Path is slow
         text = f'{{"Data":{{"PodDeviceEntries":[{entries}],"RegisteredDevices":{devices}}},"Checksum":0}}'
