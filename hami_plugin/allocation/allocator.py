@@ -59,11 +59,19 @@ class PendingPods:
         self._node = node
         self._devices = devices
         self._read = ReadOnce()
+        self._turned_away: set[str] = set()
+
+    def turn_away(self, uid: str) -> None:
+        """A pod that was refused for good waits no more, though its end may not have been seen yet."""
+        self._turned_away.add(uid)
 
     def known(self) -> Pending:
-        """Who waits as of now, without pods whose decision has failed."""
+        """Who waits as of now, without pods whose decision has failed, or that were turned away."""
         node = self._node
-        pods = [pod for pod in node.pods.pods if pod.uid not in node.settlement.failed]
+        if self._turned_away:
+            self._turned_away &= {pod.uid for pod in node.pods.pods}
+        out = node.settlement.failed | self._turned_away
+        pods = [pod for pod in node.pods.pods if pod.uid not in out]
         self._read.keep(pods)
         held, ranks = node.ledger.held, node.pods.ranks
         known = pending(pods, held, self._question, node.rules.node, read=self._read, ranks=ranks)
@@ -331,7 +339,12 @@ class Allocator:
             case Repeated(held=held):
                 return self._repeated(held, devices)
             case Unannotated(pod=pod, container=container):
-                held = self._capacity.whole(ids, pod, container, devices)
+                try:
+                    held = self._capacity.whole(ids, pod, container, devices)
+                except RefusedError as refusal:
+                    if refusal.reason is RefusalReason.NOT_SCHEDULED:
+                        self._waiting.turn_away(pod.uid)
+                    raise
             case Found(claim=claim):
                 pod, container = claim.pod, claim.container
                 held = self._capacity.decided(ids, claim, devices)

@@ -33,6 +33,28 @@ async def test_it_is_refused_with_the_remedy_unless_the_operator_says_otherwise(
     assert ("s", "NotScheduledByHAMi") in {event[:2] for event in await node.told()}
 
 
+async def test_one_that_was_refused_stands_in_nobodys_way_until_its_end_is_seen(node):
+    """The kubelet has failed it and goes on with the next pod, while the watch still shows it as it was."""
+    node.cluster.add(pod("s", [container(count=1)]))
+    await refused(node, ids((0, 0)))
+
+    node.cluster.add(pod("a", pieces=[[grant(2)]]))
+    chosen = await node.allocator.prefer(ids((0, 0), (1, 0), (2, 0)), (), 1)
+    answer = await node.allocator.allocate(chosen)
+
+    assert answer.edits.env["POD"] == "a-uid"
+
+
+async def test_those_that_were_refused_are_forgotten_with_their_pods(node):
+    for name in ("s", "t"):
+        gone = node.cluster.add(pod(name, [container(count=1)]))
+        await refused(node, ids((0, 0)))
+        node.cluster.remove(gone)
+    node.allocator._waiting.known()
+
+    assert not node.allocator._waiting._turned_away
+
+
 @pytest.mark.scenario("A11")
 async def test_it_gets_the_kubelets_devices_whole(serving):
     serving.cluster.add(pod("s", [container(count=2)]))

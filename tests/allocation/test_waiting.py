@@ -55,6 +55,19 @@ async def test_before_a_device_is_advised_at_random_this_nodes_pods_are_read_aga
     assert stalled.asked == 1
 
 
+async def test_a_pod_that_was_refused_for_want_of_a_decision_is_not_who_the_kubelet_asks_for_next(stalled):
+    stalled.cluster.lagging = False
+    stalled.cluster.add(pod("stranger", [container("main", 1)]))
+    with pytest.raises(RefusedError, match="decided nothing"):
+        await stalled.allocator.allocate(ids((0, 0)))
+    stalled.cluster.lagging = True
+    stalled.cluster.add(pod("late", [container("main", 1)], pieces=[[grant(3)]]))
+
+    chosen = await stalled.allocator.prefer(ids((0, 0), (1, 0), (2, 0), (3, 0)), (), 1)
+
+    assert list(chosen) == ids((3, 0))
+
+
 async def test_a_pod_that_nobody_knows_is_refused_when_it_is_not_yet_time_to_read_again(stalled):
     for _ in range(2):
         with pytest.raises(RefusedError, match="no pod on this node waits") as caught:
