@@ -44,6 +44,8 @@ WARMUP = 5_000
 MIN_MIB, SPREAD_MIB = 16, 997
 ERRORS_PER_LOSS, ERROR_EVERY_S = 16, 0.25
 """How many errors of programs a card tells of before one is lost, and how often."""
+LOCKED_S = 0.1
+"""How long the next pod is not bound after one with a decision was refused: a node lock outlives its failed owner."""
 START_EVERY, STRANGER_EVERY, RESTART_EVERY = 4, 100, 625
 """In pods: how often containers are started too, a pod comes that nobody scheduled, and the kubelet restarts."""
 
@@ -195,6 +197,7 @@ class Soak:
         except AdmissionError as error:
             self._refused(planned, error, before)
             await self._end(planned.pod)
+            await asyncio.sleep(LOCKED_S)
             return
         self.tally.allocates += len(planned.sizes)
         self._go_on(self._started(planned, before))
