@@ -26,7 +26,7 @@ from bench.processes import cpu_seconds, memory
 from bench.stage import Node, Stage, staged
 from hami_plugin.demo.node import install_core
 from hami_plugin.errors import HamiError
-from hami_plugin.inventory.replicas import physical_id
+from hami_plugin.model.device import physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.simulation.kubelet import AdmissionError, StartError
