@@ -38,6 +38,17 @@ def after(owner, name):
     setattr(owner, name, fatal)
 
 
+def after_awaited(owner, name):
+    """As ``after``, for a coroutine."""
+    original = getattr(owner, name)
+
+    async def fatal(*arguments, **named):
+        await original(*arguments, **named)
+        die()
+
+    setattr(owner, name, fatal)
+
+
 async def replied():
     """Wait until the kubelet has the reply."""
     while not ANSWERED.exists():  # noqa: ASYNC110, ASYNC240  # it is another process, and the disk is a test's
@@ -45,7 +56,7 @@ async def replied():
 
 
 def after_waiting(owner, name):
-    """As ``after``, for a coroutine, when the kubelet has the reply as well."""
+    """As ``after_awaited``, when the kubelet has the reply as well."""
     original = getattr(owner, name)
 
     async def fatal(*arguments, **named):
@@ -74,7 +85,7 @@ def half_an_entry(self, entry, whole=None):
 
 BEFORE_THE_REPLY = {
     "asked": lambda: setattr(Allocator, "allocate", before_any_thought),
-    "directories made": lambda: after(Preparation, "answer"),
+    "directories made": lambda: after_awaited(Preparation, "answer"),
     "reserved": lambda: after(Ledger, "reserve"),
     "half an entry written": lambda: setattr(Journal, "append", half_an_entry),
     "written": lambda: after(Journal, "append"),
