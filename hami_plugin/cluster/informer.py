@@ -134,7 +134,8 @@ class Informer(Generic[T]):
                         await self._list()
                 finally:
                     self._refreshing = False
-                if await self._refreshed():
+                if await self._over():
+                    delays = self._timing.backoff.delays() if self._healthy else delays
                     continue
             except ClusterError as error:
                 wait = error.retry_after or 0.0
@@ -148,16 +149,18 @@ class Informer(Generic[T]):
                 delays = self._timing.backoff.delays()
             await asyncio.sleep(max(wait, next(delays)))
 
-    async def _refreshed(self) -> bool:
-        """Watch until the watch ends or ``refresh`` is called: whether it was the latter."""
+    async def _over(self) -> bool:
+        """Watch until the watch ends or ``refresh`` is called: whether the next one may follow at once.
+
+        After a watch that has lived its time, a pause would only hide what happens meanwhile.
+        """
         try:
             async with asyncio.timeout(None) as self._open:
-                await self._watch()
+                return await self._watch()
         except TimeoutError:
             return True
         finally:
             self._open = None
-        return False
 
     def _lost(self, error: ClusterError, *, listing: bool) -> None:
         """Handle a lost list or watch. A version that the server cannot serve, too old or from a lost future, needs a
@@ -244,7 +247,8 @@ class Informer(Generic[T]):
             self._calls.unreadable_objects.note(self._topic.kind, named(item), why)
         return None if anonymous(item) else self._topic.view(item)
 
-    async def _watch(self) -> None:
+    async def _watch(self) -> bool:
+        """Follow until the server ends the watch: whether it lived as long as we asked for."""
         life = random.uniform(*self._timing.watch)  # noqa: S311  # spreads load, keeps no secret
         query = {
             **self._selected,
@@ -271,6 +275,7 @@ class Informer(Generic[T]):
             if self._silent and (lived >= life or self._silent >= SILENT_WATCHES):
                 # Not even a bookmark: our version may be from a future that the server has lost.
                 self._forget()
+        return lived >= life
 
     async def _handle(self, line: bytes) -> None:
         kind, item = await self._event(line)

@@ -98,6 +98,23 @@ async def test_a_dropped_watch_goes_on_where_it_was_without_a_list(pods, server)
     assert server.count(LIST_PODS) == 1
 
 
+async def test_after_a_watch_that_lived_its_time_the_next_one_follows_without_a_pause(server, timing, tmp_path):
+    """Pods that are bound meanwhile would be unknown to the daemon for as long as it paused."""
+    never = Backoff(first=3600, cap=3600, jitter=0.0)
+    brief = dataclasses.replace(timing, watch=(0.5, 1.0), backoff=never)
+    pods, kubeconfig = Pods(), server.write_kubeconfig(tmp_path / "kubeconfig")
+
+    async with (
+        connect("n1", kubeconfig=kubeconfig, timing=brief, environ={}) as cluster,
+        running(cluster.follow_pods(pods.feed)),
+    ):
+        await requested(server, WATCH_PODS, count=2)
+        server.create_pod(manifest("a"))
+        await pods.until(lambda pods: pods.names == {"a"})
+
+    assert pods.replaced == 1
+
+
 async def test_a_deletion_during_a_gap_is_not_missed(pods, server):
     server.create_pod(manifest("a"))
     await pods.until(lambda pods: pods.names == {"a"})
