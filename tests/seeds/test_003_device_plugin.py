@@ -113,7 +113,7 @@ async def alive(stage: Any) -> None:
         (
             "cambricon",
             "splitCount",
-            "an MLU goes whole to one container, or in 100 shares with unlimitedShares: true",
+            "a whole MLU goes to one container, or in 100 shares with unlimitedShares: true",
         ),
     ],
 )

@@ -127,11 +127,12 @@ async def test_a_list_that_grows_beyond_what_a_kubelet_reads_is_told_until_it_fi
     async with beside(changed(ODD_FAMILY, replicas=lambda _device: shares[0])) as node:
         await node.odd_offered(2 * SPLIT)
         shares[0] = 90_000
-        node.odd.faults[0] = Fault(reason="Odd", message="so that devices are offered anew")
+        for index in range(2):
+            node.odd.faults[index] = Fault(reason="Odd", message="so that devices are offered anew")
         await node.says(f"kubelet {ODD}", "the largest deviceSplitCount that fits is")
 
         shares[0] = SPLIT
-        del node.odd.faults[0]
+        node.odd.faults.clear()
 
         await until(lambda: node.problem(f"kubelet {ODD}") == "")
         assert node.kubelet.allocatable(ODD) == 2 * SPLIT
