@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.capacity import (
@@ -26,13 +26,13 @@ from hami_plugin.allocation.identity import (
     Identity,
     Pending,
     Repeated,
+    StandIns,
     Unannotated,
     Unknown,
     handed_over,
     identify,
     pending,
     preferred,
-    stand_ins,
 )
 from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Refusals
@@ -42,7 +42,7 @@ from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot, is_replica, physical_id
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.ports import Offer
-from hami_plugin.protocol.decisions import Claim, Question, ReadOnce
+from hami_plugin.protocol.decisions import Question, ReadOnce
 from hami_plugin.sdk import Family, Units
 from hami_plugin.vendor_boundary.guard import Guard
 
@@ -60,6 +60,7 @@ class PendingPods:
         self._devices = devices
         self._read = ReadOnce()
         self._turned_away: set[str] = set()
+        self._device_of = lru_cache(MAX_IDS)(physical_id)
 
     def turn_away(self, uid: str) -> None:
         """A pod that was refused for good waits no more, though its end may not have been seen yet."""
@@ -75,18 +76,15 @@ class PendingPods:
         self._read.keep(pods)
         held, ranks = node.ledger.held, node.pods.ranks
         known = pending(pods, held, self._question, node.rules.node, read=self._read, ranks=ranks)
-        return replace(known, instead=partial(self._instead, known.next))
-
-    def _instead(self, others: Sequence[Claim], claim: Claim) -> Sequence[str]:
-        """The devices whose ids stand for a claim's own, as of now."""
-        return stand_ins(
-            claim,
+        stand_ins = StandIns(
             self._question,
-            room=self._devices.free_ids(),
-            held=self._node.ledger.held.values(),
-            pods=self._node.pods.pods,
-            others=others,
+            room=self._devices.free_ids,
+            held=held.values(),
+            pods=node.pods.pods,
+            others=known.next,
+            device_of=self._device_of,
         )
+        return replace(known, instead=stand_ins.of)
 
     async def of_size(self, size: int) -> Pending:
         """Who waits, once somebody among them wants ``size`` ids, with a decision or without."""

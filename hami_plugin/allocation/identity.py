@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.device import Snapshot, physical_counts, physical_id
@@ -398,71 +399,109 @@ def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str,
     return Record(changes=changes, finished=finished)
 
 
-def stand_ins(
-    claim: Claim,
-    question: Question,
-    *,
-    room: Mapping[str, int],
-    held: Iterable[Held],
-    pods: Iterable[PodView],
-    others: Iterable[Claim] = (),
-) -> tuple[str, ...]:
-    """The device behind each id that the claim's container should take beside those that it inherits. Empty where its
-    own devices have the ids, and where nothing may stand for them.
+class StandIns:
+    """Which devices' ids stand for those of a claim that has too few of its own, at one moment.
 
     ``room`` is how many ids each device has that the kubelet may hand out; ``held`` come in the order in which they
-    were handed out, and ``others`` wait too. Nothing stands for a device that was decided more shares than it has ids.
+    were handed out, and ``others`` wait too. Each is looked at once, and not before the first claim needs it.
+    ``device_of`` gives an id's device.
     """
-    shares = [one for one in held if one.resource == question.resource]
-    inherited = _inherited(claim.pod.uid, shares)
-    missing = len(claim.devices) - inherited.total()
-    if missing <= 0:
-        return ()
-    used = physical_counts({taken for share in shares for taken in share.ids})
-    free = Counter({uuid: count - used[uuid] for uuid, count in room.items()})
-    own, short = _own(claim, inherited, free)
-    if len(own) >= missing:
-        return tuple(own[:missing])
-    granted = _granted(claim.pod.uid, question, shares, {pod.uid: pod for pod in pods})
-    wanted = Counter(claim.devices)
-    if any(granted[uuid] + wanted[uuid] > room.get(uuid, 0) for uuid in short):
-        return ()
-    free.subtract(own)
-    others_want = Counter(uuid for other in others if other.pod.uid != claim.pod.uid for uuid in other.devices)
-    strange = _left_over(missing - len(own), free, others_want, Counter(granted), used)
-    return (*own, *strange) if len(own) + len(strange) == missing else ()
+
+    def __init__(
+        self,
+        question: Question,
+        *,
+        room: Callable[[], Mapping[str, int]],
+        held: Iterable[Held],
+        pods: Iterable[PodView],
+        others: Iterable[Claim] = (),
+        device_of: Callable[[str], str] = physical_id,
+    ) -> None:
+        self._question = question
+        self._find_room = room
+        self._held = held
+        self._pods = pods
+        self._others = others
+        self._device_of = device_of
+
+    def of(self, claim: Claim) -> tuple[str, ...]:
+        """The device behind each id that the claim's container should take beside those that it inherits.
+
+        Empty where its own devices have the ids, and where nothing may stand for them: nothing stands for a device that
+        was decided more shares than it has ids.
+        """
+        inherited = _inherited(self._shares.get(claim.pod.uid, ()))
+        missing = len(claim.devices) - inherited.total()
+        if missing <= 0:
+            return ()
+        own, short = _own(claim, inherited, self._free)
+        if len(own) >= missing:
+            return tuple(own[:missing])
+        granted = _granted(claim.pod.uid, self._question, self._shares, {pod.uid: pod for pod in self._pods})
+        wanted = Counter(claim.devices)
+        if any(granted[uuid] + wanted[uuid] > self._room.get(uuid, 0) for uuid in short):
+            return ()
+        free = Counter(self._free)
+        free.subtract(own)
+        others = Counter(uuid for other in self._others if other.pod.uid != claim.pod.uid for uuid in other.devices)
+        strange = _left_over(missing - len(own), free, others, Counter(granted), self._used)
+        return (*own, *strange) if len(own) + len(strange) == missing else ()
+
+    @cached_property
+    def _room(self) -> Mapping[str, int]:
+        return self._find_room()
+
+    @cached_property
+    def _shares(self) -> Mapping[str, Sequence[Held]]:
+        """By the UID of their pod."""
+        shares: defaultdict[str, list[Held]] = defaultdict(list)
+        for one in self._held:
+            if one.resource == self._question.resource:
+                shares[one.uid].append(one)
+        return shares
+
+    @cached_property
+    def _used(self) -> Counter[str]:
+        return Counter(
+            map(self._device_of, {taken for its in self._shares.values() for one in its for taken in one.ids})
+        )
+
+    @cached_property
+    def _free(self) -> Counter[str]:
+        return Counter({uuid: count - self._used[uuid] for uuid, count in self._room.items()})
 
 
-def _inherited(uid: str, shares: Sequence[Held]) -> Counter[str]:
-    """By device, the ids that the kubelet hands on to the pod's next container."""
-    early = {taken for share in shares if share.uid == uid and share.init for taken in share.ids}
-    late = {taken for share in shares if share.uid == uid and not share.init for taken in share.ids}
+def _inherited(shares: Sequence[Held]) -> Counter[str]:
+    """By device, the ids that the kubelet hands on to the next container of the pod that has these."""
+    if not shares:
+        return Counter()
+    early = {taken for share in shares if share.init for taken in share.ids}
+    late = {taken for share in shares if not share.init for taken in share.ids}
     return physical_counts(early - late)
 
 
 def _own(claim: Claim, inherited: Counter[str], free: Counter[str]) -> tuple[list[str], set[str]]:
     """Of the claim's own devices those that have an id for it, and those that have none."""
-    left, there = Counter(inherited), Counter(free)
+    left, taken = dict(inherited), dict[str, int]()
     own: list[str] = []
     short: set[str] = set()
     for uuid in (grant.uuid for grant in claim.grants for _ in range(claim.ids(grant))):
-        if left[uuid] > 0:
+        if left.get(uuid, 0) > 0:
             left[uuid] -= 1
-        elif there[uuid] > 0:
-            there[uuid] -= 1
+        elif taken.get(uuid, 0) < free[uuid]:
+            taken[uuid] = taken.get(uuid, 0) + 1
             own.append(uuid)
         else:
             short.add(uuid)
     return own, short
 
 
-def _granted(uid: str, question: Question, shares: Sequence[Held], pods: Mapping[str, PodView]) -> Counter[str]:
+def _granted(
+    uid: str, question: Question, shares: Mapping[str, Sequence[Held]], pods: Mapping[str, PodView]
+) -> Counter[str]:
     """By device, the ids' worth of what others have, and of what runs beside the next container of the pod ``uid``."""
-    whose: defaultdict[str, list[Held]] = defaultdict(list)
-    for share in shares:
-        whose[share.uid].append(share)
     total: Counter[str] = Counter()
-    for owner, its in whose.items():
+    for owner, its in shares.items():
         running, peak = Counter[str](), Counter[str]()
         for share in its:
             if share.undecided:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hami_plugin.allocation.identity import stand_ins
+from hami_plugin.allocation.identity import StandIns
 from hami_plugin.protocol.decisions import claims
 from tests.support.builders import QUESTION, container, grant, held_by, ids, pod, uuid
 
@@ -13,15 +13,14 @@ def answer(owner, *, held=(), others=(), room=TWO, pods=()):
     """For the first container of the pod that has nothing yet."""
     names = {share.container for share in held if share.uid == owner.uid}
     claim = next(one for one in claims(owner, QUESTION) if one.container.name not in names)
-    found = stand_ins(
-        claim,
+    found = StandIns(
         QUESTION,
-        room=room,
+        room=lambda: room,
         held=held,
         pods=[owner, *others, *pods],
         others=[one for other in others for one in claims(other, QUESTION)],
     )
-    return [int(device.partition("-")[2][:8]) for device in found]
+    return [int(device.partition("-")[2][:8]) for device in found.of(claim)]
 
 
 def left(card: int, *, phase="Running", name="early"):
@@ -102,3 +101,17 @@ def test_with_too_few_ids_left_over_there_is_no_answer():
 
     assert answer(pod("a", pieces=[[grant(0), grant(0)]]), held=[share], room={uuid(0): 2, uuid(1): 1}) == []
     assert answer(pod("a", pieces=[[grant(0)]]), held=[share], room={uuid(0): 2, uuid(1): 1}, pods=[early]) == [1]
+
+
+async def test_what_is_free_is_counted_once_for_all_pods_that_wait(node, monkeypatch):
+    for number in range(8):
+        node.cluster.add(pod(f"p{number}", pieces=[[grant(1)]]))
+    node.cluster.add(pod("asks", pieces=[[grant(0)]]))
+    devices, counted = node.allocator._devices, []
+    count = type(devices).free_ids
+    monkeypatch.setattr(type(devices), "free_ids", lambda self: counted.append(1) or count(self))
+
+    answer = await node.allocator.allocate(ids((0, 0)))
+
+    assert answer.edits.env["POD"] == "asks-uid"
+    assert len(counted) == 1
