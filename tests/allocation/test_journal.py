@@ -307,6 +307,7 @@ def test_a_journal_that_is_lost_while_it_is_compacted_is_written_anew(tmp_path, 
     for number in range(7):
         noted(writer, number)
     assert disk.reached.wait(30)
+    writer._last.result(30)  # all seven are written
     (tmp_path / "journal").unlink()
     noted(writer, 7)
     disk.go.set()
